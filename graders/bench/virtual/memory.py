@@ -1,0 +1,194 @@
+"""How much memory does each tensor take, and when is there none left? CUDA's caching allocator, counted, not owned.
+
+Blocks of up to 1 MiB come out of 2 MiB segments and can always be split, so only their sum matters. Larger
+blocks live in segments of their own, and a remainder of up to 1 MiB is not split off but counted with the
+block: for those the free lists are kept as the allocator keeps them, so that the figures agree to the byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+ROUND: Final = 512
+SMALL: Final = 1 << 20
+SMALL_SEGMENT: Final = 2 << 20
+LARGE_SEGMENT: Final = 20 << 20
+LARGE_ALONE: Final = 10 << 20
+
+
+class OutOfMemory(Exception):
+    """A request that does not fit; the door words it as torch does."""
+
+    def __init__(self, requested: int, place: Memory) -> None:
+        super().__init__(requested)
+        self.requested = requested
+        self.place = place
+
+
+class Piece:
+    """A stretch of a large segment, free or in use, between its neighbours."""
+
+    __slots__ = ("after", "before", "free", "size")
+
+    def __init__(self, size: int, before: Piece | None = None, after: Piece | None = None) -> None:
+        self.size = size
+        self.before = before
+        self.after = after
+        self.free = False
+
+
+class Memory:
+    """The memory of one device. `live` and `peak` are read and written by the dispatcher directly, for speed."""
+
+    __slots__ = (
+        "allowed",
+        "count",
+        "live",
+        "ooms",
+        "peak",
+        "peak_reserved",
+        "pieces",
+        "requested",
+        "reserved_large",
+        "retries",
+        "small_high",
+        "small_live",
+        "total",
+    )
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.allowed = total
+        self.live = 0
+        self.peak = 0
+        self.count = 0  # allocations ever made
+        self.requested = 0  # bytes ever allocated
+        self.pieces: list[Piece] = []  # free stretches of large segments
+        self.reserved_large = 0
+        self.small_live = 0
+        self.small_high = 0  # what the small segments must have held at once since the cache was last emptied
+        self.peak_reserved = 0
+        self.ooms = 0
+        self.retries = 0
+
+    @property
+    def reserved(self) -> int:
+        small = -(-self.small_high // SMALL_SEGMENT) * SMALL_SEGMENT
+        return small + self.reserved_large
+
+    @property
+    def free(self) -> int:
+        """What another process could still have: cached memory is not free."""
+        return self.total - self.reserved
+
+    def take(self, wanted: int) -> tuple[int, Piece | None]:
+        """Allocate; gives the size counted for the block and, for a large one, its piece."""
+        size = (wanted + ROUND - 1) & -ROUND
+        if size <= SMALL:
+            piece = None
+            small = self.small_live + size
+            if small > self.small_high:
+                self._grow_small(small, size)
+            self.small_live = small
+        else:
+            piece = self._take_large(size)
+            size = piece.size
+        self.live += size
+        self.count += 1
+        self.requested += size
+        if self.live > self.peak:
+            self.peak = self.live
+        return size, piece
+
+    def give(self, size: int, piece: Piece | None) -> None:
+        self.live -= size
+        if piece is None:
+            self.small_live -= size
+            return
+        piece.free = True
+        for side in ("before", "after"):
+            neighbour = getattr(piece, side)
+            if neighbour is not None and neighbour.free:
+                self.pieces.remove(neighbour)
+                piece.size += neighbour.size
+                setattr(piece, side, getattr(neighbour, side))
+                beyond = getattr(piece, side)
+                if beyond is not None:
+                    setattr(beyond, "after" if side == "before" else "before", piece)
+        self.pieces.append(piece)
+
+    def empty_cache(self) -> None:
+        """Give segments back that nothing lives in."""
+        for piece in [p for p in self.pieces if p.before is None and p.after is None]:
+            self.pieces.remove(piece)
+            self.reserved_large -= piece.size
+        self.small_high = self.small_live
+
+    def reset_peaks(self) -> None:
+        self.peak = self.live
+        self.peak_reserved = self.reserved
+
+    def statistics(self) -> dict[str, Any]:
+        """The figures torch.cuda.memory_stats() gives, for those that are modelled."""
+        figures: dict[str, tuple[int, int, int]] = {
+            "allocated_bytes.all": (self.live, self.peak, self.requested),
+            "active_bytes.all": (self.live, self.peak, self.requested),
+            "requested_bytes.all": (self.live, self.peak, self.requested),
+            "reserved_bytes.all": (self.reserved, self.peak_reserved, self.peak_reserved),
+            "allocation.all": (0, 0, self.count),
+            "active.all": (0, 0, self.count),
+            "segment.all": (0, 0, 0),
+            "inactive_split.all": (0, 0, 0),
+            "inactive_split_bytes.all": (0, 0, 0),
+        }
+        found: dict[str, Any] = {}
+        for key, (current, peak, ever) in figures.items():
+            found[f"{key}.current"] = current
+            found[f"{key}.peak"] = peak
+            found[f"{key}.allocated"] = ever
+            found[f"{key}.freed"] = ever - current
+        found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, num_device_alloc=0, num_device_free=0)
+        return found
+
+    def _grow_small(self, high: int, size: int) -> None:
+        before, self.small_high = self.small_high, high
+        if self.reserved > self.allowed:
+            self.small_high = before
+            self.retries += 1
+            self.empty_cache()
+            self.small_high = high
+            if self.reserved > self.allowed:
+                self.small_high = before
+                self._refuse(size)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _take_large(self, size: int) -> Piece:
+        fitting = [p for p in self.pieces if p.size >= size]
+        if fitting:
+            piece = min(fitting, key=lambda p: p.size)
+            self.pieces.remove(piece)
+        else:
+            segment = LARGE_SEGMENT if size < LARGE_ALONE else -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+            if self.reserved + segment > self.allowed:
+                self.retries += 1
+                self.empty_cache()
+                if self.reserved + segment > self.allowed:
+                    self._refuse(size)
+            self.reserved_large += segment
+            self.peak_reserved = max(self.peak_reserved, self.reserved)
+            piece = Piece(segment)
+        piece.free = False
+        rest = piece.size - size
+        if rest > SMALL:
+            remainder = Piece(rest, piece, piece.after)
+            if piece.after is not None:
+                piece.after.before = remainder
+            piece.after = remainder
+            piece.size = size
+            remainder.free = True
+            self.pieces.append(remainder)
+        return piece
+
+    def _refuse(self, size: int) -> None:
+        self.ooms += 1
+        raise OutOfMemory(size, self)

@@ -1,0 +1,96 @@
+"""How does `Module.to` move parameters so that they stay the same objects? An optimizer built before must still hold them."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from graders.bench.virtual.tensor import VIRTUAL, Parameter
+
+_Base: Final[Any] = torch._C.TensorBase
+
+
+def make_parameter(data: Any, requires_grad: bool) -> Any:
+    fresh = data.detach().requires_grad_(requires_grad)
+    fresh.__class__ = Parameter
+    return fresh
+
+
+def new_parameter(original: Any) -> Any:
+    """`nn.Parameter(data)` where data is on the device."""
+
+    def make(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if type(data) in VIRTUAL:
+            return make_parameter(data, requires_grad)
+        return original(cls, data, requires_grad)
+
+    return make
+
+
+def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
+    """Give `tensor` the content of `fresh` on another device; the object stays the same."""
+    if isinstance(tensor, nn.Parameter):
+        other = nn.Parameter(fresh, requires_grad=requires_grad)
+    else:
+        other = fresh.requires_grad_(requires_grad)
+    extra = {k: v for k, v in tensor.__dict__.items() if k not in ("_inner", "_block")}
+    try:
+        torch.utils.swap_tensors(tensor, other)
+        kept = tensor
+    except RuntimeError:
+        # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds the old one.
+        _replace_everywhere(tensor, other)
+        kept = other
+    kept.__dict__.update(extra)
+    return kept
+
+
+def _replace_everywhere(old: Any, new: Any) -> None:
+    for holder in gc.get_referrers(old):
+        if isinstance(holder, list):
+            for i, item in enumerate(holder):
+                if item is old:
+                    holder[i] = new
+        elif isinstance(holder, dict):
+            for key, value in list(holder.items()):
+                if value is old:
+                    holder[key] = new
+            if any(key is old for key in holder):
+                holder[new] = holder.pop(old)
+
+
+def apply(self: Any, function: Any, recurse: bool = True) -> Any:
+    """`Module._apply` for host and device parameters alike."""
+    if recurse:
+        for child in self.children():
+            child._apply(function)
+    for key, parameter in self._parameters.items():
+        if parameter is None:
+            continue
+        gradient = parameter.grad
+        with torch.no_grad():
+            moved = function(parameter)
+        if moved is parameter:
+            continue
+        moved_gradient = None
+        if gradient is not None:
+            with torch.no_grad():
+                moved_gradient = function(gradient).requires_grad_(gradient.requires_grad)
+        if (type(moved) in VIRTUAL) is (type(parameter) in VIRTUAL):
+            parameter.data = moved
+            if moved_gradient is not None:
+                parameter.grad.data = moved_gradient
+            continue
+        parameter.grad = None
+        del gradient
+        kept = exchange(parameter, moved, parameter.requires_grad)
+        self._parameters[key] = kept
+        if moved_gradient is not None:
+            kept.grad = moved_gradient
+    for key, buffer in self._buffers.items():
+        if buffer is not None:
+            self._buffers[key] = function(buffer)
+    return self

@@ -1,0 +1,115 @@
+"""How is a virtual device opened and closed, with nothing left behind?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.nn.parallel.comm
+import torch.optim
+import torch.utils._device
+
+from graders.bench.sizes import parse_size
+from graders.bench.virtual import autocast, conversions, modules, parallel, pinning, profiling, randomness, saving, surface
+from graders.bench.virtual.device_api import Devices
+from graders.bench.virtual.dispatch import mood
+from graders.bench.virtual.factories import Kernels
+from graders.bench.virtual.places import MOST_DEVICES, VirtualGpu, now
+from graders.bench.virtual.recording import Recorder
+from graders.bench.virtual.streams import Streams
+from graders.bench.virtual.tensor import VIRTUAL
+from graders.errors import AlreadyOpen, BadDeviceCount, RealDeviceInUse
+
+_MISSING: Final = object()
+
+
+class _Registered:
+    kernels: Kernels | None = None
+
+
+_registered: Final = _Registered()
+
+
+def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> list[tuple[Any, str, Any]]:
+    import torch.optim.optimizer as optimizer
+
+    foreach = [*optimizer._foreach_supported_types, *VIRTUAL]
+    return [
+        *Devices(gpu).patches(),
+        *Streams(gpu).patches(),
+        *dice.patches(),
+        *conversions.patches(),
+        *saving.patches(),
+        *parallel.patches(),
+        *autocast.patches(),
+        *profiling.patches(),
+        *recorder.patches(),
+        (torch.Tensor, "data", surface.DATA),
+        (torch.nn.Module, "_apply", modules.apply),
+        (torch.nn.Parameter, "__new__", staticmethod(modules.new_parameter(torch.nn.Parameter.__new__))),
+        (optimizer, "_foreach_supported_types", foreach),
+    ]
+
+
+def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
+    if _registered.kernels is None:
+        _registered.kernels = Kernels()
+    torch.utils._device._device_constructors()  # a cached set that must hold the original functions
+    recorder, dice = Recorder(gpu), randomness.Dice(gpu)
+    for owner, name, value in _patches(gpu, recorder, dice):
+        before = vars(owner).get(name, _MISSING)
+        undo.callback(_put_back, owner, name, before)
+        setattr(owner, name, value)
+    for hook in recorder.hooks():
+        undo.callback(hook.remove)
+    undo.callback(_close, gpu)
+    randomness.table.dice = dice
+    now.gpu = gpu
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    if before is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+
+
+def _close(gpu: VirtualGpu) -> None:
+    now.gpu = None
+    randomness.table.dice = None
+    pinning.forget_all()
+    autocast.clear_cache()
+    for place in gpu.places:
+        place.shut = True
+        gpu.ledger.peaks[place.label] = place.memory.peak
+
+
+def _after_fork_in_child() -> None:
+    """A forked worker must not touch the device: CUDA cannot be used after a fork."""
+    if now.gpu is not None:
+        mood.forked = True
+        for place in now.gpu.places:
+            place.shut = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextlib.contextmanager
+def virtual_cuda(devices: int = 1, memory: int | str = "8 GiB", name: str = "Virtual CUDA device") -> Iterator[VirtualGpu]:
+    """Give this process virtual CUDA devices for the length of a `with` block."""
+    if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
+        raise BadDeviceCount(devices)
+    size = parse_size(memory)
+    if now.gpu is not None:
+        raise AlreadyOpen()
+    if torch.cuda.is_initialized():
+        raise RealDeviceInUse()
+    gpu = VirtualGpu(devices, size, name)
+    with contextlib.ExitStack() as undo:
+        _open(gpu, undo)
+        yield gpu

@@ -1,0 +1,96 @@
+"""What does student code hold in its hands? A tensor that says it is on `cuda:0` and keeps its values in a CPU tensor.
+
+C++ sees a tensor on the device `lazy:k`; Python sees `cuda:k`. The real values are in `_inner`, the
+allocation it looks into is `_block`. No `__slots__`: `torch.utils.swap_tensors` exchanges `__dict__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+from graders.bench.virtual.places import Block, Place
+
+AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
+_make: Final = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+
+class Plans(dict[Any, Any]):
+    """How each operator is run on the virtual device; filled as operators are met."""
+
+    maker: Any = None
+
+    def __missing__(self, func: Any) -> Any:
+        plan = self[func] = self.maker(func)
+        return plan
+
+
+PLANS: Final = Plans()
+
+
+class Tensor(torch.Tensor):
+    """A tensor on a virtual device. Its Python surface is completed in `surface.py`."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    _inner: torch.Tensor
+    _block: Block
+
+    @staticmethod
+    def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return PLANS[func](args, kwargs or {})
+
+
+class Parameter(Tensor):
+    """The same, where `type(p)` is asked of a parameter."""
+
+    _is_param = True
+
+
+for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
+    _cls.__module__ = _module
+
+VIRTUAL: Final = frozenset({Tensor, Parameter})
+
+
+def wrap(inner: torch.Tensor, block: Block) -> Any:
+    """A device tensor around `inner`, looking into `block`."""
+    # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
+    shell = _make(
+        Tensor,
+        inner.shape,
+        inner.stride(),
+        inner.storage_offset(),
+        None,
+        inner.dtype,
+        inner.layout,
+        block.place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
+    )
+    shell._inner = inner
+    shell._block = block
+    return shell
+
+
+def wrap_new(inner: torch.Tensor, place: Place) -> Any:
+    """A device tensor that owns a new allocation."""
+    return wrap(inner, Block(place, inner.untyped_storage().nbytes()))
+
+
+def refresh(tensor: Any) -> None:
+    """Make a wrapper say what its inner tensor has become: `resize_`, `t_`, `set_` and `out=` change it in place."""
+    inner = tensor._inner
+    nbytes = inner.untyped_storage().nbytes()
+    block = tensor._block
+    if nbytes > block.size:
+        block = Block(block.place, nbytes)
+    fresh = wrap(inner, block)
+    torch._C.TensorBase.data.__set__(tensor, fresh)  # type: ignore[attr-defined]
+    tensor._block = block

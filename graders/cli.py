@@ -1,0 +1,107 @@
+"""The command `dojo`."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from graders import __version__
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from graders.bench.ledger import Ledger, Record
+
+# A text and not a function of this module: the ledger leaves out gpudojo's own frames, and so would see none of it.
+TRAINING_LOOP: Final = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+sprites = torch.rand(256, 1, 8, 8)
+labels = (sprites[:, :, :4].mean((1, 2, 3)) > sprites[:, :, 4:].mean((1, 2, 3))).long()
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for sprite, label in DataLoader(TensorDataset(sprites, labels), batch_size=32, pin_memory=True):
+    sprite, label = sprite.to(device, non_blocking=True), label.to(device, non_blocking=True)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(sprite), label)
+    loss.backward()
+    optimizer.step()
+    print(f"loss {loss.item():.3f}")
+"""
+FILE: Final = "training_loop.py"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dojo")
+def main() -> None:
+    """Exercises in GPU programming, on any machine."""
+
+
+@main.command()
+@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Save a trace for ui.perfetto.dev.")
+@click.option("--memory", default="8 GiB", show_default=True, help="How much memory the virtual device has.")
+def bench(trace: Path | None, memory: str) -> None:
+    """Train on a virtual CUDA device and show what each line moved where."""
+    from rich.console import Console
+
+    from graders.bench import virtual_cuda
+    from graders.bench.ledger import questions
+    from graders.errors import BenchError
+
+    linecache.cache[FILE] = (len(TRAINING_LOOP), None, TRAINING_LOOP.splitlines(True), FILE)
+    try:
+        with virtual_cuda(memory=memory) as gpu:
+            exec(compile(TRAINING_LOOP, FILE, "exec"), {"__name__": "__main__"})
+    except BenchError as error:
+        raise click.ClickException(str(error)) from error
+    console = Console(highlight=False)
+    console.print(by_line(gpu.ledger))
+    for (_, line), count in questions.hot_lines(gpu.ledger.syncs(), at_least=2).items():
+        console.print(f"Line {line} made the host wait for the device {count} times.")
+    if trace is not None:
+        try:
+            gpu.ledger.save_trace(trace)
+        except OSError as error:
+            raise click.ClickException(f"cannot write {trace}: {error.strerror}") from error
+        console.print(f"Trace: {trace} (open it at ui.perfetto.dev)", markup=False, soft_wrap=True)
+
+
+def by_line(ledger: Ledger) -> Table:
+    """The training loop, and beside each line what it caused."""
+    from rich.syntax import Syntax
+    from rich.table import Table
+
+    from graders.bench.ledger import questions
+    from graders.bench.sizes import format_size
+
+    def size(bytes_: int) -> str:
+        return format_size(bytes_) if bytes_ else ""
+
+    def number(count: int) -> str:
+        return str(count) if count else ""
+
+    columns: dict[str, Callable[[tuple[Record, ...]], str]] = {
+        "to device": lambda records: size(questions.bytes_to_device(records)),
+        "to host": lambda records: size(questions.bytes_to_host(records)),
+        "syncs": lambda records: number(len(questions.syncs(records))),
+        "operations": lambda records: number(len(questions.operations(records))),
+        "peak memory": lambda records: size(questions.peak_bytes(records)),
+    }
+    table = Table(title="What moved where, by source line", title_justify="left", show_footer=True)
+    table.add_column("", justify="right", style="dim")
+    table.add_column(FILE, footer="in all")
+    for heading, answer in columns.items():
+        table.add_column(heading, justify="right", footer=answer(ledger.records))
+    for line, code in enumerate(TRAINING_LOOP.splitlines(), start=1):
+        caused = questions.on_line(ledger, FILE, line)
+        shown = Syntax(code, "python", background_color="default", word_wrap=True)
+        table.add_row(str(line), shown, *(answer(caused) for answer in columns.values()))
+    return table

@@ -1,0 +1,102 @@
+"""What can go wrong in gpudojo itself, as opposed to in a student's code.
+
+An error keeps its data as attributes (and in `args`, so that it survives pickling); its text is made last, in
+`__str__`, so that a caller can reword it and a test can pin it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyOpen",
+    "BadDeviceCount",
+    "BadSize",
+    "BenchError",
+    "DeviceClosed",
+    "DojoError",
+    "RealDeviceInUse",
+    "TorchUnsupported",
+]
+
+
+class DojoError(Exception):
+    """Any error that gpudojo raises on purpose."""
+
+
+class BenchError(DojoError, RuntimeError):
+    """A bench cannot be opened, or is used in a way it does not allow."""
+
+
+class BadSize(BenchError, ValueError):
+    """Something that should say how much memory there is does not."""
+
+    def __init__(self, size: object) -> None:
+        super().__init__(size)
+        self.size = size
+
+    def __str__(self) -> str:
+        return f'{self.size!r} is not a size; write a number of bytes, or for example "8 GiB" or "512 MiB"'
+
+
+class BadDeviceCount(BenchError, ValueError):
+    """Something that should say how many devices there are does not."""
+
+    def __init__(self, count: object) -> None:
+        super().__init__(count)
+        self.count = count
+
+    def __str__(self) -> str:
+        return f"{self.count!r} is not a number of devices; write a whole number, 1 or more"
+
+
+class AlreadyOpen(BenchError):
+    """A bench is entered while another one is open in this process."""
+
+    def __init__(self, bench: str = "virtual CUDA device") -> None:
+        super().__init__(bench)
+        self.bench = bench
+
+    def __str__(self) -> str:
+        return f"a {self.bench} is already open in this process; leave its `with` block before you enter another one"
+
+
+class RealDeviceInUse(BenchError):
+    """The virtual device is entered by a process that already works on a real GPU."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        super().__init__(device)
+        self.device = device
+
+    def __str__(self) -> str:
+        return (
+            f"this process already uses the real device {self.device!r}, which the virtual CUDA device would hide; "
+            "enter it before the first CUDA call, or in a process of its own"
+        )
+
+
+class DeviceClosed(BenchError):
+    """A tensor of a virtual device is used after the device is gone."""
+
+    def __init__(self, device: str = "cuda:0") -> None:
+        super().__init__(device)
+        self.device = device
+
+    def __str__(self) -> str:
+        return (
+            f"this tensor is on the virtual device {self.device!r}, whose `with` block has ended; "
+            "move it with .cpu() before the block ends"
+        )
+
+
+class TorchUnsupported(BenchError):
+    """This release of torch no longer has an internal that the virtual device stands on."""
+
+    def __init__(self, part: str, version: str) -> None:
+        super().__init__(part, version)
+        self.part = part
+        self.version = version
+
+    def __str__(self) -> str:
+        return (
+            f"this torch ({self.version}) has changed {self.part}, which the virtual CUDA device is built on; "
+            "install the torch that constraints.txt names, or a newer gpudojo"
+        )

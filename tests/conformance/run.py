@@ -1,0 +1,189 @@
+"""What every snippet of a corpus does on the virtual device: ``python -m tests.conformance.run OUT.json``.
+
+Importing torch takes seconds and a fork takes milliseconds, so one warm parent imports everything, and each snippet
+runs in a forked child that nothing before it has touched and that may die without taking the others along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conformance import corpus as corpora
+from tests.conformance.corpus import Corpus, Record, Snippet
+
+VIRTUAL_CUDA = "graders.bench:virtual_cuda"
+CHILDREN = 2
+KILL_SECONDS = 60
+"""The child's own alarm is earlier; this is for one that no longer runs Python."""
+POLL_SECONDS = 0.002
+LONGEST_TAIL = 400
+REPOSITORY = Path(__file__).parents[2]
+
+Device = Callable[[], AbstractContextManager[Any]]
+
+
+def run(corpus: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
+    """Run ``corpus`` in a process of its own and return its records.
+
+    A fresh interpreter, because forking needs a parent with one thread and hashing with a fixed seed, and pytest's
+    process promises neither.
+    """
+    environment = os.environ | {
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
+    }
+    environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        out, only = Path(folder, "out.json"), Path(folder, "only.json")
+        only.write_text(json.dumps(list(corpus.snippets)), encoding="utf-8")
+        command = [sys.executable, "-X", "faulthandler", "-m", "tests.conformance.run", str(out)]
+        options = ["--corpus", corpus.name, "--ids", str(only), "--device", device]
+        subprocess.run([*command, *options], env=environment, check=True)
+        records: dict[str, Record] = json.loads(out.read_text(encoding="utf-8"))
+    return records
+
+
+@dataclass
+class _Child:
+    pid: int
+    id: str
+    out: Path
+    noise: Path
+    started: float
+
+
+def warm_up() -> None:
+    """Everything a snippet imports on first use, imported once."""
+    import torch
+    import torch._dynamo
+    import torch.optim
+
+    import tests.conformance.measure  # noqa: F401
+
+    torch.set_num_threads(1)
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    gc.collect()
+    gc.freeze()  # a child's collections then leave the parent's pages shared
+
+
+def run_forked(snippets: Iterable[Snippet], device: Device) -> dict[str, Record]:
+    """Run each snippet in a child of this process, a few at a time; a child that dies leaves a ``crash`` record."""
+    waiting, running, records = list(snippets)[::-1], dict[int, _Child](), dict[str, Record]()
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        while waiting or running:
+            while waiting and len(running) < CHILDREN:
+                child = _fork(waiting.pop(), device, Path(folder))
+                running[child.pid] = child
+            for pid, child in list(running.items()):
+                if (status := _ended(child)) is not None:
+                    del running[pid]
+                    records[child.id] = _collect(child, status)
+            time.sleep(POLL_SECONDS)
+    return records
+
+
+def _fork(snippet: Snippet, device: Device, folder: Path) -> _Child:
+    name = snippet.id.replace("/", "_")
+    out, noise = folder / f"{name}.json", folder / f"{name}.txt"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setpgid(0, 0)  # so that a hanging snippet's own workers can be killed with it
+            _silence(noise)
+            out.write_text(json.dumps(_child(snippet, device)), encoding="utf-8")
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return _Child(pid, snippet.id, out, noise, time.monotonic())
+
+
+def _child(snippet: Snippet, device: Device) -> Record:
+    from tests.conformance.measure import measure
+
+    started = time.perf_counter()
+    with device():
+        record = measure(snippet)
+    record["seconds"] = round(time.perf_counter() - started, 3)
+    return record
+
+
+def _silence(noise: Path) -> None:
+    """What the child prints goes to a file: it is shown only if the child dies."""
+    file = os.open(noise, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    # The parent's own streams may be a test runner's captured ones.
+    sys.stdout = sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+def _ended(child: _Child) -> int | None:
+    """The child's exit code (negative: the signal that killed it), or None while it runs."""
+    pid, status = os.waitpid(child.pid, os.WNOHANG)
+    if pid:
+        return os.waitstatus_to_exitcode(status)
+    if time.monotonic() - child.started > KILL_SECONDS:
+        os.killpg(child.pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+    return None
+
+
+def _collect(child: _Child, status: int) -> Record:
+    if status == 0:
+        record: Record = json.loads(child.out.read_text(encoding="utf-8"))
+        return record
+    late = time.monotonic() - child.started > KILL_SECONDS
+    said = child.noise.read_text(encoding="utf-8", errors="replace") if child.noise.exists() else ""
+    return {
+        "outcome": "crash",
+        "error_type": "timeout" if late else f"exit {status}",
+        "message": said[-LONGEST_TAIL:],
+        "result": None,
+    }
+
+
+def _device(path: str) -> Device:
+    module, _, name = path.partition(":")
+    found: Device = getattr(importlib.import_module(module), name)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
+    parser.add_argument("out", type=Path, help="where the records go")
+    parser.add_argument("--corpus", default="public", choices=corpora.names())
+    parser.add_argument("--ids", type=Path, help="a JSON list of the ids to run; all of the corpus if left out")
+    parser.add_argument("--device", default=VIRTUAL_CUDA, metavar="MODULE:CALLABLE", help="gives a context manager")
+    arguments = parser.parse_args()
+
+    snippets = corpora.load(arguments.corpus).snippets
+    ids = json.loads(arguments.ids.read_text(encoding="utf-8")) if arguments.ids else list(snippets)
+    device = _device(arguments.device)
+    warm_up()
+    records = run_forked([snippets[id_] for id_ in ids], device)
+    ordered = {id_: records[id_] for id_ in ids}
+    arguments.out.write_text(json.dumps(ordered, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Does the virtual device still agree with the real GPU as far as it did?"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+import torch
+
+from tests.conformance import corpus as corpora
+from tests.conformance import pins
+from tests.conformance.compare import Difference, differences, tallies
+from tests.conformance.corpus import Corpus, Record
+from tests.conformance.run import run
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the runner forks"),
+]
+each_corpus = pytest.mark.parametrize("name", corpora.names())
+on_pinned_torch = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] != pins.read()["torch"],
+    reason=f"exact counts were pinned on torch {pins.read()['torch']}",
+)
+
+
+@cache
+def tried(name: str) -> tuple[Corpus, dict[str, Record]]:
+    """The whole corpus, run once however many tests ask."""
+    corpus = corpora.load(name)
+    return corpus, run(corpus)
+
+
+def found(name: str) -> list[Difference]:
+    corpus, records = tried(name)
+    return list(differences(corpus.golden, records))
+
+
+@each_corpus
+def test_no_snippet_kills_its_process(name: str) -> None:
+    _, records = tried(name)
+    assert {id_: r["message"] for id_, r in records.items() if r["outcome"] == "crash"} == {}
+
+
+@each_corpus
+def test_agreement_is_high_enough_on_any_torch(name: str) -> None:
+    corpus, records = tried(name)
+    reached = {aspect: tally.percent for aspect, tally in tallies(corpus.golden, records).items()}
+    wanted = pins.read()["at_least_percent"]
+    assert {aspect: percent for aspect, percent in reached.items() if percent < wanted[aspect]} == {}
+
+
+@each_corpus
+@on_pinned_torch
+def test_agreement_is_the_pinned_one(name: str) -> None:
+    corpus, records = tried(name)
+    changes = pins.changed(pins.reached(name), tallies(corpus.golden, records))
+    assert not changes, "\n".join([*changes, "(raise pins with: python -m tests.conformance --pin)"])
+
+
+@on_pinned_torch
+def test_every_difference_has_a_reason_and_every_reason_a_difference() -> None:
+    known = pins.listed()
+    real = [difference for name in corpora.names() for difference in found(name)]
+    assert pins.unexplained(real, known) == []
+    assert pins.outdated(real, known) == []

@@ -1,0 +1,65 @@
+"""Does the command `dojo` run, and say what is wrong when it cannot?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from graders import __version__
+from graders.cli import TRAINING_LOOP, main
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def dojo(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "220"}).invoke(main, arguments)
+    return result.exit_code, result.output
+
+
+def test_version_and_help() -> None:
+    assert dojo("--version") == (0, f"dojo, version {__version__}\n")
+    code, said = dojo("--help")
+    assert code == 0
+    assert "bench" in said
+
+
+def test_help_does_not_import_torch() -> None:
+    question = "import sys, graders.cli; print('torch' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "False\n"
+
+
+def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    code, said = dojo("bench", "--trace", str(trace))
+    assert code == 0
+    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in said.splitlines() if row.count("│") > 3]
+    by_code = {cells[1]: cells[2:] for cells in rows}
+    lines = [line.strip() for line in TRAINING_LOOP.splitlines()]
+    assert [line for line in lines if line not in by_code] == []
+    to_device, _to_host, syncs, *_ = by_code[
+        "sprite, label = sprite.to(device, non_blocking=True), label.to(device, non_blocking=True)"
+    ]
+    assert (to_device, syncs) == (
+        "66.00 KiB",
+        "",
+    )  # 256 sprites of 64 floats and 256 labels of 8 bytes; pinned, so no wait
+    _, to_host, syncs, *_ = by_code['print(f"loss {loss.item():.3f}")']
+    assert (to_host, syncs) == ("32 bytes", "8")
+    assert "Line 17 made the host wait for the device 8 times." in said
+    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_bench_without_sense_or_without_a_folder() -> None:
+    code, said = dojo("bench", "--memory", "8 sheep")
+    assert code == 1
+    assert said.startswith("Error: '8 sheep' is not a size")
+    code, said = dojo("bench", "--trace", "/no/such/folder/trace.json")
+    assert code == 1
+    assert "Error: cannot write /no/such/folder/trace.json: No such file or directory" in said
