@@ -23,11 +23,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
+labels = torch.randint(0, 2, (256,))
 sprites = torch.rand(256, 1, 8, 8)
-labels = (sprites[:, :, :4].mean((1, 2, 3)) > sprites[:, :, 4:].mean((1, 2, 3))).long()
+sprites[:, :, :4] += 2 * labels.view(-1, 1, 1, 1) - 1  # dark or bright above
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for sprite, label in DataLoader(TensorDataset(sprites, labels), batch_size=32, pin_memory=True):
     sprite, label = sprite.to(device, non_blocking=True), label.to(device, non_blocking=True)
     optimizer.zero_grad()
@@ -35,6 +36,8 @@ for sprite, label in DataLoader(TensorDataset(sprites, labels), batch_size=32, p
     loss.backward()
     optimizer.step()
     print(f"loss {loss.item():.3f}")
+guesses = model(sprites.to(device)).argmax(1).cpu()
+print(f"{(guesses == labels).sum()} of {len(labels)} right")
 """
 FILE: Final = "training_loop.py"
 
@@ -92,16 +95,20 @@ def by_line(ledger: Ledger) -> Table:
         "to device": lambda records: size(questions.bytes_to_device(records)),
         "to host": lambda records: size(questions.bytes_to_host(records)),
         "syncs": lambda records: number(len(questions.syncs(records))),
-        "operations": lambda records: number(len(questions.operations(records))),
-        "peak memory": lambda records: size(questions.peak_bytes(records)),
+        "ops": lambda records: number(len(questions.operations(records))),
+        "peak": lambda records: size(questions.peak_bytes(records)),
     }
+    colours = Syntax("", "python", background_color="default")
     table = Table(title="What moved where, by source line", title_justify="left", show_footer=True)
-    table.add_column("", justify="right", style="dim")
+    table.add_column("", justify="right", style="dim", no_wrap=True)
     table.add_column(FILE, footer="in all")
     for heading, answer in columns.items():
-        table.add_column(heading, justify="right", footer=answer(ledger.records))
+        table.add_column(heading, justify="right", no_wrap=True, footer=answer(ledger.records))
     for line, code in enumerate(TRAINING_LOOP.splitlines(), start=1):
         caused = questions.on_line(ledger, FILE, line)
-        shown = Syntax(code, "python", background_color="default", word_wrap=True)
+        shown = colours.highlight(code)
+        shown.rstrip()
+        # On a narrow terminal the code is cut off, so that a line of it stays a line of the table.
+        shown.no_wrap, shown.overflow = True, "ellipsis"
         table.add_row(str(line), shown, *(answer(caused) for answer in columns.values()))
     return table

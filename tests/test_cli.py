@@ -43,16 +43,13 @@ def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
     by_code = {cells[1]: cells[2:] for cells in rows}
     lines = [line.strip() for line in TRAINING_LOOP.splitlines()]
     assert [line for line in lines if line not in by_code] == []
-    to_device, _to_host, syncs, *_ = by_code[
-        "sprite, label = sprite.to(device, non_blocking=True), label.to(device, non_blocking=True)"
-    ]
-    assert (to_device, syncs) == (
-        "66.00 KiB",
-        "",
-    )  # 256 sprites of 64 floats and 256 labels of 8 bytes; pinned, so no wait
-    _, to_host, syncs, *_ = by_code['print(f"loss {loss.item():.3f}")']
-    assert (to_host, syncs) == ("32 bytes", "8")
-    assert "Line 17 made the host wait for the device 8 times." in said
+    to_device, _, syncs, *_ = by_code[lines[12]]
+    assert (to_device, syncs) == ("66.00 KiB", "")  # 256 × (64 floats and a label); pinned, so nobody waits
+    _, _, syncs, *_ = by_code[lines[17]]
+    assert syncs == "8"
+    to_device, to_host, syncs, *_ = by_code[lines[18]]
+    assert (to_device, to_host, syncs) == ("64.00 KiB", "2.00 KiB", "2")
+    assert "Line 18 made the host wait for the device 8 times." in said
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
 
 

@@ -173,6 +173,7 @@ def test_since_shows_one_call_only() -> None:
     assert len(view) == 2
     assert [r.at for r in ledger.since(mark, done)] == [5.0]
     assert [r.at for r in ledger.since(mark, done).since(0)] == [5.0]
+    assert [r.at for r in ledger.since(mark, done).since(0, done + 1)] == [5.0]
     assert view.operations() == ledger.operations()
     assert [r.at for r in view.since(done)] == [6.0]
 

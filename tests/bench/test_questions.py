@@ -322,6 +322,7 @@ def test_a_step_before_a_scaled_backward_is_not_taken_for_an_unscaled_one() -> N
 
 
 def test_a_step_outside_the_scaler_is_found() -> None:
+    assert indices(ask.steps_outside_scaler(written(step()))) == [0]
     assert indices(ask.steps_outside_scaler(written(scaler("step"), step(), step()))) == [2]
     skipped = written(scaler("step"), scaler("update"), scaler("scale"), backward(), step())
     assert indices(ask.steps_outside_scaler(skipped)) == [4]

@@ -98,6 +98,11 @@ def test_passes_are_as_long_as_they_took() -> None:
     assert spans == [("Net", 0.0, 1_000_000.0), ("Linear", 250_000.0, 250_000.0)]
 
 
+def test_a_pass_that_begins_as_another_ends_is_not_inside_it() -> None:
+    events = events_of(a_forward(0.0), an_end(1.0, 0), a_forward(1.0, "Loss"), an_end(2.0, 2))
+    assert [e["dur"] for e in slices(events, "forward")] == [1_000_000.0, 1_000_000.0]
+
+
 def test_a_pass_that_raised_ends_with_the_one_around_it() -> None:
     events = events_of(a_forward(0.0), a_forward(0.25, "Linear"), an_end(1.0, 0), an_operation(2.0))
     assert [e["dur"] for e in slices(events, "forward")] == [1_000_000.0, 750_000.0]

@@ -1,7 +1,7 @@
 """What every snippet of a corpus does on the virtual device: ``python -m tests.conformance.run OUT.json``.
 
 Importing torch takes seconds and a fork takes milliseconds, so one warm parent imports everything, and each snippet
-runs in a forked child that nothing before it has touched and that may die without taking the others along.
+runs on a device of its own in a forked child, which may die without taking the others along.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.conformance.corpus import Corpus, Record, Snippet
 
 VIRTUAL_CUDA = "graders.bench:virtual_cuda"
 CHILDREN = 2
+BATCH = 16
 KILL_SECONDS = 60
 """The child's own alarm is earlier; this is for one that no longer runs Python."""
 POLL_SECONDS = 0.002
@@ -60,15 +61,17 @@ def run(corpus: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
 
 @dataclass
 class _Child:
+    """A forked process and the snippets it was given."""
+
     pid: int
-    id: str
-    out: Path
+    batch: list[Snippet]
+    folder: Path
     noise: Path
     started: float
 
 
-def warm_up() -> None:
-    """Everything a snippet imports on first use, imported once."""
+def warm_up(device: Device) -> None:
+    """Everything a snippet or the device needs on first use, done once."""
     import torch
     import torch._dynamo
     import torch.optim
@@ -77,13 +80,21 @@ def warm_up() -> None:
 
     torch.set_num_threads(1)
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with device():
+        pass  # what a first opening prepares is then there for every child
     gc.collect()
     gc.freeze()  # a child's collections then leave the parent's pages shared
 
 
 def run_forked(snippets: Iterable[Snippet], device: Device) -> dict[str, Record]:
-    """Run each snippet in a child of this process, a few at a time; a child that dies leaves a ``crash`` record."""
-    waiting, running, records = list(snippets)[::-1], dict[int, _Child](), dict[str, Record]()
+    """Run the snippets in children of this process, a batch each; one that dies leaves a ``crash`` record.
+
+    What a batch costs is mostly the fork's page faults, so a batch is many snippets; each still opens a device of its
+    own. When a child dies, what is left of its batch goes on in another.
+    """
+    every = list(snippets)
+    waiting = [every[i : i + BATCH] for i in range(0, len(every), BATCH)][::-1]
+    running, records = dict[int, _Child](), dict[str, Record]()
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         while waiting or running:
             while waiting and len(running) < CHILDREN:
@@ -92,14 +103,19 @@ def run_forked(snippets: Iterable[Snippet], device: Device) -> dict[str, Record]
             for pid, child in list(running.items()):
                 if (status := _ended(child)) is not None:
                     del running[pid]
-                    records[child.id] = _collect(child, status)
+                    rest = _collect(child, status, records)
+                    if rest:
+                        waiting.append(rest)
             time.sleep(POLL_SECONDS)
     return records
 
 
-def _fork(snippet: Snippet, device: Device, folder: Path) -> _Child:
-    name = snippet.id.replace("/", "_")
-    out, noise = folder / f"{name}.json", folder / f"{name}.txt"
+def _file(folder: Path, snippet: Snippet) -> Path:
+    return folder / f"{snippet.id.replace('/', '_')}.json"
+
+
+def _fork(batch: list[Snippet], device: Device, folder: Path) -> _Child:
+    noise = _file(folder, batch[0]).with_suffix(".txt")
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -108,14 +124,18 @@ def _fork(snippet: Snippet, device: Device, folder: Path) -> _Child:
         try:
             os.setpgid(0, 0)  # so that a hanging snippet's own workers can be killed with it
             _silence(noise)
-            out.write_text(json.dumps(_child(snippet, device)), encoding="utf-8")
+            for snippet in batch:
+                record = json.dumps(_child(snippet, device))
+                part = _file(folder, snippet).with_suffix(".part")
+                part.write_text(record, encoding="utf-8")
+                part.rename(_file(folder, snippet))
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
-    return _Child(pid, snippet.id, out, noise, time.monotonic())
+    return _Child(pid, batch, folder, noise, time.monotonic())
 
 
 def _child(snippet: Snippet, device: Device) -> Record:
@@ -142,24 +162,29 @@ def _ended(child: _Child) -> int | None:
     pid, status = os.waitpid(child.pid, os.WNOHANG)
     if pid:
         return os.waitstatus_to_exitcode(status)
-    if time.monotonic() - child.started > KILL_SECONDS:
+    if time.monotonic() - child.started > KILL_SECONDS + len(child.batch):
         os.killpg(child.pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
     return None
 
 
-def _collect(child: _Child, status: int) -> Record:
-    if status == 0:
-        record: Record = json.loads(child.out.read_text(encoding="utf-8"))
-        return record
-    late = time.monotonic() - child.started > KILL_SECONDS
-    said = child.noise.read_text(encoding="utf-8", errors="replace") if child.noise.exists() else ""
-    return {
-        "outcome": "crash",
-        "error_type": "timeout" if late else f"exit {status}",
-        "message": said[-LONGEST_TAIL:],
-        "result": None,
-    }
+def _collect(child: _Child, status: int, records: dict[str, Record]) -> list[Snippet]:
+    """Take the records the child left; the first one missing died with it, the rest are returned."""
+    for position, snippet in enumerate(child.batch):
+        file = _file(child.folder, snippet)
+        if file.exists():
+            records[snippet.id] = json.loads(file.read_text(encoding="utf-8"))
+            continue
+        late = time.monotonic() - child.started > KILL_SECONDS
+        said = child.noise.read_text(encoding="utf-8", errors="replace") if child.noise.exists() else ""
+        records[snippet.id] = {
+            "outcome": "crash",
+            "error_type": "timeout" if late else f"exit {status}",
+            "message": said[-LONGEST_TAIL:],
+            "result": None,
+        }
+        return child.batch[position + 1 :]
+    return []
 
 
 def _device(path: str) -> Device:
@@ -179,7 +204,7 @@ def main() -> None:
     snippets = corpora.load(arguments.corpus).snippets
     ids = json.loads(arguments.ids.read_text(encoding="utf-8")) if arguments.ids else list(snippets)
     device = _device(arguments.device)
-    warm_up()
+    warm_up(device)
     records = run_forked([snippets[id_] for id_ in ids], device)
     ordered = {id_: records[id_] for id_ in ids}
     arguments.out.write_text(json.dumps(ordered, indent=1), encoding="utf-8")

@@ -54,7 +54,7 @@ def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: pyte
                 with pytest.raises(torch.OutOfMemoryError):
                     torch.empty(1024**2, device="cuda")
 
-            @pytest.mark.virtual_cuda(memory="8 MiB")
+            @pytest.mark.virtual_cuda(memory="64 MiB")
             def test_nearest_marker_wins(self, virtual_cuda):
                 assert torch.empty(1024**2, device="cuda").is_cuda
 

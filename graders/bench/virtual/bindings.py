@@ -16,7 +16,7 @@ HOT: Final = frozenset(
     add add_ sub sub_ mul mul_ div div_ neg sqrt rsqrt pow exp log abs lerp_ addcmul_ addcdiv_ reciprocal
     mm addmm bmm baddbmm mv dot t transpose permute view expand unsqueeze select slice detach alias clone
     relu relu_ sigmoid tanh gelu silu leaky_relu native_layer_norm convolution max_pool2d_with_indices
-    _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data mse_loss
+    _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
     sum mean max min argmax eq ne lt le gt ge where zero_ fill_ zeros_like ones_like empty_like
     _foreach_add_ _foreach_mul_ _foreach_lerp_ _foreach_addcmul_ _foreach_sqrt _foreach_div_ _foreach_addcdiv_
     """.split()
@@ -26,7 +26,7 @@ HOT: Final = frozenset(
 def call_of(func: Any) -> Any:
     """The callable that runs `func` on plain tensors."""
     name = func._schema.name.partition("::")[2]
-    if func.namespace != "aten" or name not in HOT or func._overloadname == "out":
+    if func.namespace != "aten" or name not in HOT or any(a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments):
         return func
     for home in (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase):
         binding = getattr(home, name, None)

@@ -14,9 +14,10 @@ from typing import Any, Final
 import torch
 
 from graders.bench.ledger.rows import GRAD, INFERENCE, OPERATION
-from graders.bench.virtual import bindings, placement, syncs
+from graders.bench.virtual import kernels, outputs, placement, refusals, syncs
 from graders.bench.virtual.memory import OutOfMemory
 from graders.bench.virtual.places import CPU, Block, Place, place_of
+from graders.bench.virtual.rescue import rescue
 from graders.bench.virtual.sites import site
 from graders.bench.virtual.tensor import PLANS, VIRTUAL, refresh, wrap
 from graders.bench.virtual.wording import forked, out_of_memory
@@ -31,10 +32,9 @@ SPECIAL: Final[dict[Any, Any]] = {}
 
 
 class _Mood(threading.local):
-    """What the rows of this moment say beside the operator: the autocast dtype, and whether to write at all."""
+    """What the rows of this moment say beside the operator: the autocast dtype, and whether a fork has cut the device off."""
 
     autocast: Any = None
-    mute: int = 0
     forked: bool = False
 
 
@@ -65,37 +65,19 @@ def allocate(place: Place, nbytes: int) -> Block:
 
 def write(name: str, place: Place, nbytes: int) -> None:
     """One operation into the ledger."""
-    if mood.mute:
-        return
     code, offset = site(3)
     mode = (GRAD if _grad_on() else 0) | (INFERENCE if _inference_on() else 0)
     place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, place.memory.live))
 
 
-def run_inner(call: Any, inner: Any, kwargs: Any, place: Place | None) -> Any:
-    """Run the CPU kernel; a host that has no memory left is a device that has none."""
-    try:
-        return call(*inner, **kwargs)
-    except RuntimeError as error:
-        text = str(error)
-        if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
-            assert place is not None
-            raise out_of_memory(OutOfMemory(_wanted(text), place.memory), place.index) from None
-        raise
-
-
-def _wanted(text: str) -> int:
-    digits = [word for word in text.replace(",", " ").split() if word.isdigit()]
-    return int(digits[0]) if digits else 0
-
-
 # ---- plans for the usual cases ---------------------------------------------------------------------------------------
 
 
-def _fresh(func: Any, call: Any, slots: tuple[int, ...], tick: Any) -> Any:
+def _fresh(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     """One new tensor from tensors given by position, all on one device."""
     name = str(func)
     rest = slots[1:]
+    forbid, adjust, tick = refusals.of(func), outputs.of(func), syncs.of(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
@@ -117,13 +99,19 @@ def _fresh(func: Any, call: Any, slots: tuple[int, ...], tick: Any) -> Any:
                 return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
-        out = call(*inner, **kwargs)
+        if forbid is not None:
+            forbid(args, kwargs)
+        try:
+            out = call(*inner, **kwargs)
+        except Exception as error:
+            out = rescue(func, inner, kwargs, place, error)
+        if adjust is not None:
+            out = adjust(inner, kwargs, out)
         nbytes = out.nbytes
         block = allocate(place, nbytes)
-        if not mood.mute:
-            write(name, place, nbytes)
-            if tick is not None:
-                syncs.tick(tick, args)
+        write(name, place, nbytes)
+        if tick is not None:
+            tick(args, kwargs, out)
         return wrap(out, block)
 
     return plan
@@ -141,7 +129,10 @@ def _view(func: Any, call: Any) -> Any:
         place = block.place
         if place.shut:
             raise shut(place)
-        out = call(first._inner, *args[1:], **kwargs)
+        try:
+            out = call(first._inner, *args[1:], **kwargs)
+        except Exception as error:
+            out = rescue(func, [first._inner, *args[1:]], kwargs, place, error)
         write(name, place, 0)
         return wrap(out, block)
 
@@ -152,6 +143,7 @@ def _in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     """The first argument is changed and returned."""
     name = str(func)
     rest = slots[1:]
+    forbid, tick = refusals.of(func), syncs.of(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
@@ -173,9 +165,16 @@ def _in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
                 return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
-        call(*inner, **kwargs)
+        if forbid is not None:
+            forbid(args, kwargs)
+        try:
+            call(*inner, **kwargs)
+        except Exception as error:
+            rescue(func, inner, kwargs, place, error)
         write(name, place, 0)
-        if own.shape != first.shape:
+        if tick is not None:
+            tick(args, kwargs, own)
+        if own.shape != first.shape or own.stride() != first.stride():
             refresh(first)
         return first
 
@@ -209,7 +208,10 @@ def _lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
-        call(*inner, **kwargs)
+        try:
+            call(*inner, **kwargs)
+        except Exception as error:
+            rescue(func, inner, kwargs, place, error)
         write(name, place, 0)
 
     return plan
@@ -318,14 +320,23 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
             return decided
     if not chosen:
         target = place
-    out = run_inner(bindings.call_of(func), inner, named, target or place)
-    wrapped, nbytes = seen.close(out, target)
     where = target or place
+    forbid, adjust, tick = refusals.of(func), outputs.of(func), syncs.of(func)
+    if forbid is not None and where is not None:
+        forbid(args, kwargs)
+    try:
+        out = kernels.call_of(func)(*inner, **named)
+    except Exception as error:
+        if where is None:
+            raise
+        out = rescue(func, inner, named, where, error)
+    if adjust is not None:
+        out = adjust(inner, named, out)
+    wrapped, nbytes = seen.close(out, target)
     if where is not None:
         write(str(func), where, nbytes)
-        tick = syncs.of(func)
-        if tick is not None and not mood.mute:
-            syncs.tick(tick, args)
+        if tick is not None:
+            tick(args, kwargs, out)
     return wrapped
 
 
@@ -357,21 +368,18 @@ def make_plan(func: Any) -> Any:
     lists = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
     loose = any(a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator")) for a, k in zip(arguments, kinds, strict=True))
     generator = any("Generator" in k for k in kinds)
-    call = bindings.call_of(func)
-    tick = syncs.of(func)
+    call = kernels.call_of(func)
     if loose or generator or func.namespace != "aten":
         return _general(func)
     if lists:
-        simple = not schema.returns and tick is None and not slots
+        simple = not schema.returns and not slots
         return _lists(func, call, lists) if simple else _general(func)
     one = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor" and slots[:1] == (0,)
     if not one:
         return _general(func)
     alias = schema.returns[0].alias_info
     if alias is None:
-        return _general(func) if schema.is_mutable else _fresh(func, call, slots, tick)
-    if tick is not None:
-        return _general(func)
+        return _general(func) if schema.is_mutable else _fresh(func, call, slots)
     if alias.is_write:
         return _in_place(func, call, slots)
     return _view(func, call) if len(slots) == 1 else _general(func)

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from graders.bench.ledger.rows import BACKWARD, END, FORWARD, GRAD, INFERENCE, OPTIMIZER_STEP, SCALER_CALL
-from graders.bench.virtual.dispatch import mood
 from graders.bench.virtual.places import VirtualGpu
 from graders.bench.virtual.sites import site
 
@@ -74,9 +73,8 @@ class Recorder:
         rows = self.rows
 
         def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if not mood.mute:
-                code, offset = site(2)
-                rows.append((SCALER_CALL, perf_counter(), code, offset, name))
+            code, offset = site(2)
+            rows.append((SCALER_CALL, perf_counter(), code, offset, name))
             return original(scaler, *args, **kwargs)
 
         return call

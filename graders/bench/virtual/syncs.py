@@ -27,12 +27,15 @@ KINDS: Final = {
 
 
 def of(func: Any) -> Any:
-    """What kind of wait this operator causes, or None."""
-    return KINDS.get(func._schema.name.partition("::")[2])
+    """A function(args, kwargs, out) that writes down the waits this operator causes, or None."""
+    kind = KINDS.get(func._schema.name.partition("::")[2])
+    if kind is None:
+        return None
 
+    def tick(args: Any, kwargs: Any, out: Any) -> None:
+        note(kind)
 
-def tick(kind: str, args: Any) -> None:
-    note(kind)
+    return tick
 
 
 def note(kind: str, times: int = 1, explicit: bool = False) -> None:
