@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -58,7 +60,10 @@ def main() -> None:
         if not kept.snippets:
             continue
         started = time.perf_counter()
-        tried = run(kept, arguments.device)
+        try:
+            tried = run(kept, arguments.device)
+        except subprocess.CalledProcessError as failed:
+            sys.exit(f"the runner stopped with exit code {failed.returncode}; what it said is above")
         seconds = time.perf_counter() - started
         saved |= tried
         if arguments.show:

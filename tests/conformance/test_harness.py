@@ -161,25 +161,28 @@ def forked(codes: dict[str, str]) -> dict[str, Record]:
 
 
 @needs_fork
-def test_children_do_not_touch_each_other_and_may_die() -> None:
+def test_a_snippet_may_leave_a_mess_or_die_and_the_next_one_runs() -> None:
     records = forked(
         {
             "returns": "result = [1, torch.get_default_dtype() == torch.float32]",
-            "leaks": "torch.set_default_dtype(torch.float64); torch.leaked = True; result = 1",
-            "clean": "result = hasattr(torch, 'leaked')",
+            "leaks": "torch.set_default_dtype(torch.float64); torch.set_grad_enabled(False); leaked = 1; result = 1",
+            "clean": "result = [torch.get_default_dtype(), torch.is_grad_enabled(), 'leaked' in globals()]",
             "raises": "\nraise ValueError('no')",
             "silent": "pass",
             "exits": "import os\nprint('last words', flush=True)\nos._exit(7)",
             "killed": "import os\nos.kill(os.getpid(), 9)",
+            "survives": "result = 2",
         }
     )
     assert records["returns"]["result"]["items"] == [1, True]
-    assert records["clean"]["result"] is False
+    clean = [{"kind": "torch.dtype", "value": "torch.float32"}, True, False]
+    assert records["clean"]["result"]["items"] == clean
     assert (records["raises"]["error_type"], records["raises"]["error_line"]) == ("ValueError", 2)
     assert records["silent"]["result"] == {"kind": "missing"}
     assert (records["exits"]["outcome"], records["exits"]["error_type"]) == ("crash", "exit 7")
     assert "last words" in records["exits"]["message"]
     assert records["killed"]["error_type"] == "exit -9"
+    assert records["survives"]["result"] == 2
 
 
 @needs_fork

@@ -72,6 +72,16 @@ def _default_device() -> Any:
     return None
 
 
+def _read(data: Any) -> Any:
+    """Lists of device scalars are read one by one, as torch does it, each at the price of a wait."""
+    if type(data) in (list, tuple):
+        if any(type(item) in VIRTUAL or type(item) in (list, tuple) for item in data):
+            return [_read(item) for item in data]
+    elif type(data) in VIRTUAL:
+        return data.item() if data.dim() == 0 else [_read(item) for item in data]
+    return data
+
+
 def from_data(name: str, original: Any) -> Any:
     """`torch.tensor`, `as_tensor` and `asarray`: made on the host, then copied, as torch does it."""
 
@@ -88,6 +98,8 @@ def from_data(name: str, original: Any) -> Any:
                 kwargs["device"] = device
             if type(data) in VIRTUAL:
                 args = (data.cpu() if torch.device(device).type == "cpu" else data, *args[1:])
+            elif args and not isinstance(data, torch.Tensor):
+                args = (_read(data), *args[1:])
             made_here = original(*args, **kwargs)
             return pinning.pin(made_here) if pin_memory else made_here
         requires_grad = kwargs.pop("requires_grad", False)
@@ -102,6 +114,7 @@ def from_data(name: str, original: Any) -> Any:
         else:
             if pin_memory:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
+            args = (_read(args[0]), *args[1:]) if args else args
             moved = original(*args, device=CPU, **kwargs).to(place.cuda)
         return moved.requires_grad_() if requires_grad else moved
 

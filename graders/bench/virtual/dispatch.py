@@ -18,9 +18,9 @@ from graders.bench.virtual import kernels, outputs, placement, refusals, syncs
 from graders.bench.virtual.memory import OutOfMemory
 from graders.bench.virtual.places import CPU, Block, Place, place_of
 from graders.bench.virtual.rescue import rescue
-from graders.bench.virtual.sites import site
+from graders.bench.sites import site
 from graders.bench.virtual.tensor import PLANS, VIRTUAL, refresh, wrap
-from graders.bench.virtual.wording import forked, out_of_memory
+from graders.bench.virtual.wording import device_assert, forked, out_of_memory
 from graders.errors import DeviceClosed
 
 _grad_on: Final = torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled
@@ -53,7 +53,9 @@ def special(*overloads: Any) -> Any:
 
 
 def shut(place: Place) -> Exception:
-    return forked() if mood.forked else DeviceClosed(place.label)
+    if mood.forked:
+        return forked()
+    return device_assert() if place.gpu.lost else DeviceClosed(place.label)
 
 
 def allocate(place: Place, nbytes: int) -> Block:

@@ -14,6 +14,19 @@ SMALL: Final = 1 << 20
 SMALL_SEGMENT: Final = 2 << 20
 LARGE_SEGMENT: Final = 20 << 20
 LARGE_ALONE: Final = 10 << 20
+POOLS: Final = ("all", "large_pool", "small_pool")
+MOMENTS: Final = ("current", "peak", "allocated", "freed")
+FIGURES: Final = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
 
 
 class OutOfMemory(Exception):
@@ -129,25 +142,31 @@ class Memory:
         self.peak_reserved = self.reserved
 
     def statistics(self) -> dict[str, Any]:
-        """The figures torch.cuda.memory_stats() gives, for those that are modelled."""
-        figures: dict[str, tuple[int, int, int]] = {
-            "allocated_bytes.all": (self.live, self.peak, self.requested),
-            "active_bytes.all": (self.live, self.peak, self.requested),
-            "requested_bytes.all": (self.live, self.peak, self.requested),
-            "reserved_bytes.all": (self.reserved, self.peak_reserved, self.peak_reserved),
-            "allocation.all": (0, 0, self.count),
-            "active.all": (0, 0, self.count),
-            "segment.all": (0, 0, 0),
-            "inactive_split.all": (0, 0, 0),
-            "inactive_split_bytes.all": (0, 0, 0),
+        """The figures torch.cuda.memory_stats() gives."""
+        large = self.live - self.small_live
+        now = {
+            "allocated_bytes": {"all": self.live, "small_pool": self.small_live, "large_pool": large},
+            "reserved_bytes": {
+                "all": self.reserved,
+                "small_pool": self.reserved - self.reserved_large,
+                "large_pool": self.reserved_large,
+            },
         }
+        now["active_bytes"] = now["requested_bytes"] = now["allocated_bytes"]
+        now["inactive_split_bytes"] = {p: now["reserved_bytes"][p] - now["allocated_bytes"][p] for p in POOLS}
         found: dict[str, Any] = {}
-        for key, (current, peak, ever) in figures.items():
-            found[f"{key}.current"] = current
-            found[f"{key}.peak"] = peak
-            found[f"{key}.allocated"] = ever
-            found[f"{key}.freed"] = ever - current
-        found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, num_device_alloc=0, num_device_free=0)
+        for figure in FIGURES:
+            for pool in POOLS:
+                current = now.get(figure, {}).get(pool, 0)
+                whole = pool == "all"
+                peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current) if whole else current
+                ever = {"allocation": self.count, "allocated_bytes": self.requested}.get(figure, peak) if whole else peak
+                for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
+                    found[f"{figure}.{pool}.{moment}"] = value
+        for figure in ("oversize_allocations", "oversize_segments"):
+            found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})
+        found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, max_split_size=-1)
+        found.update(num_sync_all_streams=0, num_device_alloc=0, num_device_free=0)
         return found
 
     def _grow_small(self, high: int, size: int) -> None:

@@ -12,19 +12,18 @@ import torch.nn.parallel.comm
 import torch.optim
 import torch.utils._device
 
+from graders.bench.patching import claim, patch
+from graders.bench.recording import Recorder
 from graders.bench.sizes import parse_size
-from graders.bench.virtual import autocast, conversions, modules, parallel, pinning, profiling, randomness, saving, surface
+from graders.bench.virtual import autocast, composites, conversions, creation, gradients, modules, parallel, pinning, profiling, randomness, saving, surface
 from graders.bench.virtual.device_api import Devices
 from graders.bench.virtual.dispatch import mood
 from graders.bench.virtual.factories import Kernels
 from graders.bench.virtual.places import MOST_DEVICES, VirtualGpu, now
-from graders.bench.virtual.recording import Recorder
 from graders.bench.virtual.streams import Streams
 from graders.bench.virtual.tensor import VIRTUAL
-from graders.errors import AlreadyOpen, BadDeviceCount, RealDeviceInUse
-
-_MISSING: Final = object()
-
+from graders.bench.virtual.wording import without_lazy
+from graders.errors import BadDeviceCount, RealDeviceInUse
 
 class _Registered:
     kernels: Kernels | None = None
@@ -33,48 +32,39 @@ class _Registered:
 _registered: Final = _Registered()
 
 
-def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> list[tuple[Any, str, Any]]:
+def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iterator[tuple[Any, str, Any]]:
+    """What is replaced while the device is open. In order: a later patch may wrap an earlier one."""
     import torch.optim.optimizer as optimizer
 
-    foreach = [*optimizer._foreach_supported_types, *VIRTUAL]
-    return [
-        *Devices(gpu).patches(),
-        *Streams(gpu).patches(),
-        *dice.patches(),
-        *conversions.patches(),
-        *saving.patches(),
-        *parallel.patches(),
-        *autocast.patches(),
-        *profiling.patches(),
-        *recorder.patches(),
-        (torch.Tensor, "data", surface.DATA),
-        (torch.nn.Module, "_apply", modules.apply),
-        (torch.nn.Parameter, "__new__", staticmethod(modules.new_parameter(torch.nn.Parameter.__new__))),
-        (optimizer, "_foreach_supported_types", foreach),
-    ]
+    yield from Devices(gpu).patches()
+    yield from Streams(gpu).patches()
+    yield from dice.patches()
+    yield from conversions.patches()
+    yield from creation.patches()
+    yield from composites.patches()
+    yield from saving.patches()
+    yield from parallel.patches()
+    yield from autocast.patches()
+    yield from profiling.patches()
+    yield from gradients.patches()
+    yield from recorder.patches()
+    yield torch.Tensor, "data", surface.DATA
+    yield torch.nn.Module, "_apply", modules.apply
+    yield torch.nn.Parameter, "__new__", staticmethod(modules.new_parameter(torch.nn.Parameter.__new__))
+    yield optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, *VIRTUAL]
 
 
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
     if _registered.kernels is None:
         _registered.kernels = Kernels()
     torch.utils._device._device_constructors()  # a cached set that must hold the original functions
-    recorder, dice = Recorder(gpu), randomness.Dice(gpu)
-    for owner, name, value in _patches(gpu, recorder, dice):
-        before = vars(owner).get(name, _MISSING)
-        undo.callback(_put_back, owner, name, before)
-        setattr(owner, name, value)
+    recorder, dice = Recorder(gpu.ledger.rows, without_lazy), randomness.Dice(gpu)
+    patch(_patches(gpu, recorder, dice), undo)
     for hook in recorder.hooks():
         undo.callback(hook.remove)
     undo.callback(_close, gpu)
     randomness.table.dice = dice
     now.gpu = gpu
-
-
-def _put_back(owner: Any, name: str, before: Any) -> None:
-    if before is _MISSING:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, before)
 
 
 def _close(gpu: VirtualGpu) -> None:
@@ -105,11 +95,10 @@ def virtual_cuda(devices: int = 1, memory: int | str = "8 GiB", name: str = "Vir
     if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
         raise BadDeviceCount(devices)
     size = parse_size(memory)
-    if now.gpu is not None:
-        raise AlreadyOpen()
-    if torch.cuda.is_initialized():
-        raise RealDeviceInUse()
-    gpu = VirtualGpu(devices, size, name)
     with contextlib.ExitStack() as undo:
+        undo.enter_context(claim("virtual CUDA device"))
+        if torch.cuda.is_initialized():
+            raise RealDeviceInUse()
+        gpu = VirtualGpu(devices, size, name)
         _open(gpu, undo)
         yield gpu

@@ -59,6 +59,8 @@ class VirtualGpu:
         self.ledger = Ledger()
         self.places = [Place(self, i, memory) for i in range(devices)]
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
+        self.asserted = False  # a kernel has met a bad index, and the host does not know yet
+        self.lost = False  # the host knows
         self._current = threading.local()
 
     @property

@@ -6,6 +6,7 @@ generator until the device's own generator is addressed (`torch.cuda.manual_seed
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,12 @@ aten: Final = torch.ops.aten
 _HostGenerator: Final = torch.Generator
 # Device and host streams differ on hardware for the same seed; here because one is seeded with another number.
 _OTHER: Final = 0x5EED
+# C++ hands a generator back as another Python object; its address tells whose it is.
+_known: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
+
+
+def is_device_generator(generator: Any) -> bool:
+    return isinstance(generator, Generator) or generator._cdata in _known
 
 
 class Generator(_HostGenerator):
@@ -32,6 +39,7 @@ class Generator(_HostGenerator):
         self.index = index
         self._seed = 0
         _HostGenerator.manual_seed(self, _OTHER)
+        _known[self._cdata] = self
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -151,7 +159,7 @@ def throw(func: Any, args: Any, kwargs: Any) -> Any:
             args = (*args[:position], chosen, *args[position + 1 :])
         else:
             kwargs = {**kwargs, "generator": chosen}
-    elif given is not None and not isinstance(given, Generator):
+    elif given is not None and not is_device_generator(given):
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     return general(func, args, kwargs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graders.bench.virtual import kernels, refusals
+from graders.bench.virtual import asserts, kernels, refusals
 from graders.bench.virtual.memory import OutOfMemory
 from graders.bench.virtual.places import Place
 from graders.bench.virtual.wording import out_of_memory
@@ -15,6 +15,9 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
     text = str(error)
     if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
         raise out_of_memory(OutOfMemory(_wanted(text), place.memory), place.index) from None
+    blank = asserts.later(func, inner, kwargs, error)
+    if blank is not None:
+        return blank
     translated = refusals.translate(func, inner, kwargs, error)
     if translated is not None:
         raise translated from None

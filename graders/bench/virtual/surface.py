@@ -23,8 +23,6 @@ def _device(self: Any) -> torch.device:
 def _numpy(self: Any, *, force: bool = False) -> Any:
     if force:
         return self.detach().cpu().resolve_conj().resolve_neg().numpy()
-    if self.requires_grad:
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
     raise not_on_host(self._block.place)
 
 

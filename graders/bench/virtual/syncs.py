@@ -7,8 +7,9 @@ from time import perf_counter
 from typing import Any, Final
 
 from graders.bench.ledger.rows import SYNC
+from graders.bench.virtual import asserts
 from graders.bench.virtual.places import now
-from graders.bench.virtual.sites import site
+from graders.bench.sites import site
 
 _WARNING: Final = "called a synchronizing CUDA operation"
 
@@ -50,3 +51,4 @@ def note(kind: str, times: int = 1, explicit: bool = False) -> None:
             if gpu.sync_debug == 2:
                 raise RuntimeError(_WARNING)
             warnings.warn(_WARNING, UserWarning, stacklevel=2)
+    asserts.report(gpu)

@@ -12,7 +12,7 @@ from graders.bench.virtual import syncs
 from graders.bench.virtual.dispatch import allocate, shut, special, write
 from graders.bench.virtual.pinning import is_pinned
 from graders.bench.virtual.places import Place, now, place_of
-from graders.bench.virtual.sites import site
+from graders.bench.sites import site
 from graders.bench.virtual.tensor import VIRTUAL, refresh, wrap
 
 aten: Final = torch.ops.aten

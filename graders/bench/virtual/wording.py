@@ -29,7 +29,8 @@ def invalid_ordinal() -> RuntimeError:
 
 
 def device_assert() -> RuntimeError:
-    return accelerator_error("CUDA error: device-side assert triggered\n" + _LATER)
+    return accelerator_error("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/"
+        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\n" + _LATER)
 
 
 def forked() -> RuntimeError:
@@ -85,3 +86,11 @@ def not_on_host(place: Place) -> TypeError:
     return TypeError(
         f"can't convert {place.label} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
     )
+
+
+def without_lazy(error: Exception) -> Exception | None:
+    """The error in the student's words, where C++ has used its own name for the device."""
+    text = str(error)
+    if "lazy" not in text or not isinstance(error, RuntimeError):
+        return None
+    return type(error)(text.replace("lazy:", "cuda:").replace("lazy", "cuda"))

@@ -14,7 +14,7 @@ _LIBRARIES: Final = tuple(
     os.path.join(os.path.realpath(path), "")
     for path in {
         os.path.dirname(torch.__file__),
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),  # graders itself
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # graders itself
         sysconfig.get_path("stdlib"),
         sysconfig.get_path("platstdlib"),
         sysconfig.get_path("purelib"),

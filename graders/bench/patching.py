@@ -1,0 +1,49 @@
+"""How are parts of torch replaced for a while, with nothing left behind?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from graders.errors import AlreadyOpen
+
+Patch = tuple[Any, str, Any]  # owner, attribute, value
+
+_MISSING: Final = object()
+
+
+def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> None:
+    """Replace attributes; `undo` puts them back, in the opposite order."""
+    for owner, name, value in patches:
+        # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
+        undo.callback(_put_back, owner, name, vars(owner).get(name, _MISSING))
+        setattr(owner, name, value)
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    if before is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
+
+
+class _Claimed:
+    """The one bench that is open in this process."""
+
+    bench: str | None = None
+
+
+_claimed: Final = _Claimed()
+
+
+@contextlib.contextmanager
+def claim(bench: str) -> Iterator[None]:
+    """Let no other bench open while this one is: two recorders would each see half of what happens."""
+    if _claimed.bench is not None:
+        raise AlreadyOpen(_claimed.bench)
+    _claimed.bench = bench
+    try:
+        yield
+    finally:
+        _claimed.bench = None

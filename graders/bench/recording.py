@@ -1,0 +1,170 @@
+"""What is written down beside operators? Forward passes, backward passes, optimizer and scaler steps, on every bench alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from types import CodeType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from graders.bench.ledger.rows import (
+    BACKWARD,
+    END,
+    FORWARD,
+    GRAD,
+    INFERENCE,
+    OPTIMIZER_STEP,
+    SCALER_CALL,
+    Row,
+)
+from graders.bench.patching import Patch
+from graders.bench.sites import site
+
+SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
+_STEP: Final = "Optimizer.step#"  # how torch names a step to its profiler
+
+
+class _Running(threading.local):
+    """What is under way in this thread."""
+
+    def __init__(self) -> None:
+        self.passes = 0  # forward passes inside one another
+        self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
+
+
+class Recorder:
+    """Wraps the doors through which training code walks; each span it opens is closed, also by an exception."""
+
+    def __init__(self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None) -> None:
+        self.rows = rows
+        # A bench whose C++ device has another name than the student's gives the error to raise instead, or None.
+        self.reword = reword
+        # The line that started the backward pass now running: autograd's own threads have no student frame.
+        self.backward_site: tuple[CodeType | None, int | None] = (None, None)
+        self._running = _Running()
+
+    def forward(self, original: Any) -> Any:
+        rows, running = self.rows, self._running
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            code, offset = site(2)
+            mode = (GRAD if torch.is_grad_enabled() else 0) | (INFERENCE if torch.is_inference_mode_enabled() else 0)
+            # The parameters of a whole model are looked at once per pass, not again in each of its layers.
+            devices = devices_of(module, args, kwargs, whole=not running.passes)
+            index = len(rows)
+            rows.append((FORWARD, perf_counter(), code, offset, type(module).__name__, module.training, mode, devices))
+            running.passes += 1
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                running.passes -= 1
+                rows.append((END, perf_counter(), None, None, index))
+
+        return call
+
+    def backward(self, original: Any) -> Any:
+        rows = self.rows
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            here = site(2)
+            outer = self.backward_site
+            # Inside a backward that runs in autograd's own thread (checkpointing) the outer line is the student's.
+            self.backward_site = outer if here[0] is None else here
+            index = len(rows)
+            rows.append((BACKWARD, perf_counter(), *self.backward_site))
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                better = None if self.reword is None else self.reword(error)
+                if better is None:
+                    raise
+                raise better from None
+            finally:
+                self.backward_site = outer
+                rows.append((END, perf_counter(), None, None, index))
+
+        return call
+
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        code, offset = site(2)
+        name = type(optimizer).__name__
+        self._running.steps.append((len(self.rows), name))
+        self.rows.append((OPTIMIZER_STEP, perf_counter(), code, offset, name))
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._close_step(type(optimizer).__name__)
+
+    def _close_step(self, name: str) -> None:
+        steps = self._running.steps
+        if steps and steps[-1][1] == name:
+            self.rows.append((END, perf_counter(), None, None, steps.pop()[0]))
+
+    def left(self, original: Any) -> Any:
+        """A step that raises does not reach its hooks, but it does leave the profiler's region around it."""
+
+        def leave(region: Any, kind: Any, *rest: Any) -> Any:
+            if kind is not None and region.name.startswith(_STEP):
+                self._close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
+            return original(region, kind, *rest)
+
+        return leave
+
+    def scaler(self, name: str, original: Any) -> Any:
+        rows = self.rows
+
+        def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            code, offset = site(2)
+            rows.append((SCALER_CALL, perf_counter(), code, offset, name))
+            return original(scaler, *args, **kwargs)
+
+        return call
+
+    def patches(self) -> list[Patch]:
+        scaler = torch.amp.GradScaler
+        region = torch.autograd.profiler.record_function
+        made: list[Patch] = [
+            (nn.Module, "__call__", self.forward(nn.Module.__call__)),
+            (torch.autograd, "backward", self.backward(torch.autograd.backward)),
+            (torch.autograd, "grad", self.backward(torch.autograd.grad)),
+            (region, "__exit__", self.left(region.__exit__)),
+        ]
+        made += [(scaler, name, self.scaler(name, getattr(scaler, name))) for name in SCALER_CALLS]
+        return made
+
+    def hooks(self) -> list[Any]:
+        """Handles whose `remove` ends the watching of optimizers."""
+        return [register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)]
+
+
+def devices_of(module: Any, args: Any, kwargs: Any, whole: bool) -> tuple[torch.device, ...]:
+    """The devices of a module's inputs and of its own parameters or, if asked for the whole, of its layers' too."""
+    found: dict[torch.device, None] = {}
+    for tensor in _tensors(args):
+        found[tensor.device] = None
+    if kwargs:
+        for tensor in _tensors(kwargs):
+            found[tensor.device] = None
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        for parameter in part._parameters.values():
+            if parameter is not None:
+                found[parameter.device] = None
+        if whole:
+            waiting.extend(child for child in part._modules.values() if child is not None)
+    return tuple(found)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

@@ -1,0 +1,59 @@
+"""What may be asked of a factory? `device=0`, `pin_memory=True` and a generator are settled here, before C++ asks for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._device
+
+from graders.bench.virtual import pinning
+from graders.bench.virtual.conversions import place_named
+from graders.bench.virtual.randomness import is_device_generator
+
+# made from data, by their own rules
+_ELSEWHERE = frozenset({"tensor", "as_tensor", "asarray"})
+
+
+def _settle(name: str, original: Any) -> Any:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        place = None
+        if device is not None:
+            place = place_named(device)
+            if place is not None and type(device) is int:
+                kwargs["device"] = place.cuda
+        if kwargs.get("pin_memory"):
+            if place is not None:
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+            del kwargs["pin_memory"]
+            return pinning.pin(original(*args, **kwargs))
+        generator = kwargs.get("generator")
+        if generator is not None and place is None and is_device_generator(generator) and not _default_is_device():
+            raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
+        return original(*args, **kwargs)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = original.__doc__
+    return made
+
+
+def _default_is_device() -> bool:
+    return torch.get_default_device().type == "cuda"
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    constructors = torch.utils._device._device_constructors()
+    found: list[tuple[Any, str, Any]] = []
+    for name, function in list(vars(torch).items()):
+        if callable(function) and name not in _ELSEWHERE and _in(function, constructors):
+            found.append((torch, name, _settle(name, function)))
+    found.append((torch, "normal", _settle("normal", torch.normal)))
+    return found
+
+
+def _in(function: Any, constructors: Any) -> bool:
+    try:
+        return function in constructors
+    except TypeError:
+        return False
