@@ -30,6 +30,9 @@ _OUT_OF_RANGE: Final = re.compile(
 )
 
 
+NOTHING: Final = object()  # what an operator without results gives
+
+
 def later(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     """The result a launch gives although its kernel will assert; None if this error is not of that kind."""
     name = func._schema.name.partition("::")[2]
@@ -40,7 +43,7 @@ def later(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     if func._schema.is_mutable:
         return inner[0]
     if not func._schema.returns:
-        return ()
+        return NOTHING
     return _blank(func(*_meta(inner), **{k: _meta(v) for k, v in kwargs.items() if k != "generator"}))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 
 from graders.bench.virtual.tensor import VIRTUAL, Parameter
 
@@ -70,6 +71,9 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
     for key, parameter in self._parameters.items():
         if parameter is None:
             continue
+        if is_lazy(parameter):
+            parameter.__dict__["_goes_to"] = function(torch.empty(0)).device
+            continue
         gradient = parameter.grad
         with torch.no_grad():
             moved = function(parameter)
@@ -94,3 +98,26 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if buffer is not None:
             self._buffers[key] = function(buffer)
     return self
+
+
+def materialize(original: Any) -> Any:
+    """A `LazyLinear` moved before its first batch makes its parameters where it was moved to."""
+
+    def made(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        device = device or self.__dict__.pop("_goes_to", None)
+        if device is None or device.type != "cuda":
+            original(self, shape, device, dtype)
+            return
+        fresh = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
+        self.__class__ = self.cls_to_become
+        exchange(self, fresh, self.requires_grad)
+
+    return made
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    return [
+        (nn.Module, "_apply", apply),
+        (nn.Parameter, "__new__", staticmethod(new_parameter(nn.Parameter.__new__))),
+        (UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)),
+    ]

@@ -15,7 +15,7 @@ import torch.utils._device
 from graders.bench.patching import claim, patch
 from graders.bench.recording import Recorder
 from graders.bench.sizes import parse_size
-from graders.bench.virtual import autocast, composites, conversions, creation, gradients, modules, parallel, pinning, profiling, randomness, saving, surface
+from graders.bench.virtual import autocast, composites, conversions, creation, gradients, modules, numbered, parallel, pinning, profiling, randomness, saving, surface
 from graders.bench.virtual.device_api import Devices
 from graders.bench.virtual.dispatch import mood
 from graders.bench.virtual.factories import Kernels
@@ -42,6 +42,7 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield from conversions.patches()
     yield from creation.patches()
     yield from composites.patches()
+    yield from numbered.patches()
     yield from saving.patches()
     yield from parallel.patches()
     yield from autocast.patches()
@@ -49,8 +50,7 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield from gradients.patches()
     yield from recorder.patches()
     yield torch.Tensor, "data", surface.DATA
-    yield torch.nn.Module, "_apply", modules.apply
-    yield torch.nn.Parameter, "__new__", staticmethod(modules.new_parameter(torch.nn.Parameter.__new__))
+    yield from modules.patches()
     yield optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, *VIRTUAL]
 
 

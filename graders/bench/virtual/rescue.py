@@ -17,7 +17,7 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
         raise out_of_memory(OutOfMemory(_wanted(text), place.memory), place.index) from None
     blank = asserts.later(func, inner, kwargs, error)
     if blank is not None:
-        return blank
+        return None if blank is asserts.NOTHING else blank
     translated = refusals.translate(func, inner, kwargs, error)
     if translated is not None:
         raise translated from None

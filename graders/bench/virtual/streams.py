@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import torch
+import torch.nn.parallel._functions
 
 from graders.bench.virtual import syncs
 from graders.bench.virtual.device_api import index_of
@@ -153,6 +154,9 @@ class Streams:
         made += [
             (torch.cuda.streams, "Event", Event),
             (torch.cuda.streams, "Stream", Stream),
+            (torch, "Event", Event),
+            (torch, "Stream", Stream),
+            (torch.nn.parallel._functions, "_streams", None),
             (torch.accelerator, "current_stream", self.current),
             (torch.accelerator, "set_stream", self.set_stream),
             (torch.Tensor, "record_stream", _record_stream),

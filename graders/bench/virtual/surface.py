@@ -62,12 +62,13 @@ def _type(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: An
 def _repr(self: Any, *, tensor_contents: Any = None) -> str:
     if self._block.place.shut:
         return f"<tensor of shape {tuple(self.shape)} on a virtual device that is closed>"
+    shown = self
+    if isinstance(self, Parameter):  # torch would nest the class names
+        shown = wrap(self._inner, self._block).requires_grad_(self.requires_grad)
     with torch._C.DisableTorchFunctionSubclass():
-        text: str = torch._tensor_str._str(self, tensor_contents=tensor_contents)  # type: ignore[attr-defined]
-    # torch prints the class name of what it takes for a foreign subclass, one letter of it in the wrong case
-    if text.startswith("Parameter("):
-        text = "tensor(" + text[len("Parameter(") :].replace("\n   ", "\n")
-    elif text.startswith("Tensor("):
+        text: str = torch._tensor_str._str(shown, tensor_contents=tensor_contents)  # type: ignore[attr-defined]
+    # torch prints the class name of what it takes for a foreign subclass
+    if text.startswith("Tensor("):
         text = "tensor(" + text[len("Tensor(") :]
     if self.requires_grad and self.grad_fn is None and "requires_grad" not in text:
         text = text[:-1] + ", requires_grad=True)"
