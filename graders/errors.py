@@ -13,7 +13,9 @@ __all__ = [
     "BenchError",
     "DeviceClosed",
     "DojoError",
+    "NoSuchDevice",
     "RealDeviceInUse",
+    "SelectionOnly",
     "TorchUnsupported",
 ]
 
@@ -57,6 +59,39 @@ class AlreadyOpen(BenchError):
 
     def __str__(self) -> str:
         return f"a {self.bench} is already open in this process; leave its `with` block before you enter another one"
+
+
+class NoSuchDevice(BenchError):
+    """A bench is asked for on a device that this machine, or torch, does not have."""
+
+    def __init__(self, kind: object, wanted: int = 1, found: int = 0) -> None:
+        super().__init__(kind, wanted, found)
+        self.kind = kind
+        self.wanted = wanted
+        self.found = found
+
+    def __str__(self) -> str:
+        if self.kind not in ("cuda", "mps", "cpu"):
+            return f'there is no bench {self.kind!r}; the benches are "auto", "virtual", "cuda", "mps" and "cpu"'
+        if self.found:
+            there = f"this machine has {self.found} {self.kind!r} device{'s' * (self.found > 1)}, not {self.wanted}"
+        else:
+            there = f"this machine has no {self.kind!r} device that torch can use"
+        return f'{there}; open the bench "virtual" for a CUDA device that needs no GPU'
+
+
+class SelectionOnly(BenchError):
+    """Something is to be computed on a virtual device that is only there to be selected."""
+
+    def __init__(self, device: str = "mps") -> None:
+        super().__init__(device)
+        self.device = device
+
+    def __str__(self) -> str:
+        return (
+            f"the virtual device {self.device!r} can be selected but holds no tensors; "
+            "which device a machine has is asked of torch, without making a tensor there"
+        )
 
 
 class RealDeviceInUse(BenchError):

@@ -48,19 +48,30 @@ class Recorder:
         self.backward_site: tuple[CodeType | None, int | None] = (None, None)
         self._running = _Running()
 
+    def here(self) -> tuple[CodeType | None, int | None]:
+        """The student's line; in autograd's own threads, the one that started the backward pass."""
+        found = site(3)
+        return self.backward_site if found[0] is None else found
+
+    @property
+    def stepping(self) -> bool:
+        """Whether this thread is inside an optimizer step."""
+        return bool(self._running.steps)
+
     def forward(self, original: Any) -> Any:
         rows, running = self.rows, self._running
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            code, offset = site(2)
+        # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            code, offset = self.here()
             mode = (GRAD if torch.is_grad_enabled() else 0) | (INFERENCE if torch.is_inference_mode_enabled() else 0)
             # The parameters of a whole model are looked at once per pass, not again in each of its layers.
-            devices = devices_of(module, args, kwargs, whole=not running.passes)
+            devices = devices_of(self, args, kwargs, whole=not running.passes)
             index = len(rows)
-            rows.append((FORWARD, perf_counter(), code, offset, type(module).__name__, module.training, mode, devices))
+            rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, self.training, mode, devices))
             running.passes += 1
             try:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 running.passes -= 1
                 rows.append((END, perf_counter(), None, None, index))
@@ -71,10 +82,8 @@ class Recorder:
         rows = self.rows
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            here = site(2)
             outer = self.backward_site
-            # Inside a backward that runs in autograd's own thread (checkpointing) the outer line is the student's.
-            self.backward_site = outer if here[0] is None else here
+            self.backward_site = self.here()
             index = len(rows)
             rows.append((BACKWARD, perf_counter(), *self.backward_site))
             try:
@@ -91,7 +100,7 @@ class Recorder:
         return call
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        code, offset = site(2)
+        code, offset = self.here()
         name = type(optimizer).__name__
         self._running.steps.append((len(self.rows), name))
         self.rows.append((OPTIMIZER_STEP, perf_counter(), code, offset, name))
@@ -118,7 +127,7 @@ class Recorder:
         rows = self.rows
 
         def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            code, offset = site(2)
+            code, offset = self.here()
             rows.append((SCALER_CALL, perf_counter(), code, offset, name))
             return original(scaler, *args, **kwargs)
 

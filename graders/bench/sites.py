@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Final
 
 import torch
@@ -22,24 +22,25 @@ _LIBRARIES: Final = tuple(
         os.path.dirname(os.__file__),
     }
 )
-# Per file name and not per code object: hashing a code object costs more than an operation.
-_belongs_to_student: Final[dict[str, bool]] = {}
+
+class _Files(dict[str, bool]):
+    """Whether a file is a student's; by file name, because hashing a code object costs more than an operation."""
+
+    def __missing__(self, filename: str) -> bool:
+        library = filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
+        self[filename] = not library
+        return not library
 
 
-def _judge(filename: str) -> bool:
-    library = filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
-    _belongs_to_student[filename] = not library
-    return not library
+student_file: Final = _Files()
 
 
 def site(depth: int = 1) -> tuple[CodeType | None, int | None]:
     """The code object and instruction offset of the innermost frame that is not a library's."""
-    frame = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
-        name = code.co_filename
-        known = _belongs_to_student.get(name)
-        if known or (known is None and _judge(name)):
+        if student_file[code.co_filename]:
             return code, frame.f_lasti
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None, None

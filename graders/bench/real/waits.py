@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from graders.bench.patching import Patch
-from graders.bench.virtual.syncs import KINDS
+from graders.bench.virtual.syncs import WAITS
 
 WARNING: Final = "called a synchronizing CUDA operation"
 _ALWAYS: Final = ("always", re.compile(WARNING), UserWarning, None, 0)
@@ -27,7 +27,19 @@ def base_name(func: Any) -> str:
 def kind_of(func: Any) -> str:
     """What the ledger calls the wait that an operator causes."""
     name = base_name(func)
-    return "copy" if name in COPIES else KINDS.get(name, name.strip("_"))
+    if name in COPIES:
+        return "copy"
+    known = _known(func)
+    if known is not None:
+        return known[0]
+    bare = name.strip("_")
+    return "linalg" if bare.startswith("linalg_") else bare
+
+
+def _known(func: Any) -> tuple[str, Any] | None:
+    """What is known of an operator's waits from an H200: their kind and their number, or how to find the number."""
+    name, overload = base_name(func), func._schema.overload_name
+    return WAITS.get(f"{name}.{overload}" if overload else name) or WAITS.get(name)
 
 
 class Waits(Protocol):
@@ -44,17 +56,30 @@ class KnownWaits:
     """A device that does not say when it is waited for: by the list of operators that read a value."""
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
-        return func(*args, **kwargs), int(base_name(func) in KINDS or _masked(func, args))
+        return func(*args, **kwargs), _expected(func, args, kwargs)
 
     def patches(self) -> Iterator[Patch]:
         yield from ()
 
 
-def _masked(func: Any, args: Any) -> bool:
-    """Whether an index holds a mask: how many elements it selects has to be counted first."""
-    if base_name(func) not in ("index", "index_put_", "index_put", "_index_put_impl_"):
-        return False
-    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+def _expected(func: Any, args: Any, kwargs: Any) -> int:
+    """How often the host would wait for this call on CUDA."""
+    known = _known(func)
+    if known is None:
+        return 0
+    kind, count = known
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    if kind == "boolean index" and "indices" in given:
+        # How many elements a mask selects has to be counted first; a fill needs no count.
+        masks = [i for i in given["indices"] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+        filled = "values" in given and given["values"].numel() == 1 and not given.get("accumulate")
+        return 0 if filled else sum(mask.numel() > 0 for mask in masks)
+    return int(count(given) if callable(count) else count)
+
+
+def _set_filters(filters: Any) -> None:
+    # Assigned, not inserted: inserting would make Python forget which warnings it has already shown.
+    warnings.filters = filters
 
 
 class _Tally(threading.local):
@@ -88,9 +113,9 @@ class CudaWaits:
             return 0.0
 
         theirs = warnings.filters
-        if theirs[:1] != [_ALWAYS]:
-            # Assigned, not inserted: inserting would make Python forget which warnings it has already shown.
-            warnings.filters = [_ALWAYS, *theirs]  # type: ignore[list-item]
+        overruled = theirs[:1] != [_ALWAYS]  # by a filter the student has put in front
+        if overruled:
+            _set_filters([_ALWAYS, *theirs])
         before, self.tally.count = self.tally.count, 0
         self.set_mode(1)
         try:
@@ -101,7 +126,8 @@ class CudaWaits:
         finally:
             self.set_mode(0)
             self.tally.count = before
-            warnings.filters = theirs
+            if overruled:
+                _set_filters(theirs)
         return out, count
 
     def complain(self) -> None:
@@ -128,6 +154,7 @@ class CudaWaits:
         self.students = int(mode)
 
     def patches(self) -> Iterator[Patch]:
+        yield warnings, "filters", [_ALWAYS, *warnings.filters]
         # Not `showwarning`: that one is replaced by `catch_warnings(record=True)`, which students use.
         yield warnings, "_showwarnmsg", self.shown(vars(warnings)["_showwarnmsg"])
         yield torch.cuda, "set_sync_debug_mode", self.choose

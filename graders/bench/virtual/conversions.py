@@ -12,6 +12,7 @@ from graders.bench.virtual.tensor import VIRTUAL
 from graders.bench.virtual.transfers import to_device
 
 _Base: Final[Any] = torch._C.TensorBase
+_PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told besides the device without a detour
 
 
 def place_named(device: Any) -> Place | None:
@@ -44,10 +45,11 @@ def to(original: Any) -> Any:
             if isinstance(first, (str, torch.device, int)):
                 place = place_named(first)
                 if place is not None:
-                    if not kwargs and _direct(self):
-                        dtype = args[1] if len(args) > 1 else None
-                        if dtype is None or isinstance(dtype, torch.dtype):
-                            return to_device(self, place, len(args) > 2 and args[2], dtype, torch.preserve_format)
+                    if kwargs.keys() <= _PLAIN and len(args) + len(kwargs) < 4 and _direct(self):
+                        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+                        non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+                        if (dtype is None or isinstance(dtype, torch.dtype)) and isinstance(non_blocking, bool):
+                            return to_device(self, place, non_blocking, dtype, torch.preserve_format)
                     args = (place.lazy, *args[1:])
         if "device" in kwargs:
             kwargs["device"] = translate(kwargs["device"])
@@ -78,7 +80,9 @@ def _read(data: Any) -> Any:
         if any(type(item) in VIRTUAL or type(item) in (list, tuple) for item in data):
             return [_read(item) for item in data]
     elif type(data) in VIRTUAL:
-        return data.item() if data.dim() == 0 else [_read(item) for item in data]
+        if data.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        return data.item()
     return data
 
 

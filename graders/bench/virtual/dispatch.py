@@ -1,8 +1,6 @@
-"""How does an operator run on the virtual device? Its CPU kernel runs on the inner tensors; the result is wrapped and written down.
+"""How does any operator run on the virtual device? Its CPU kernel runs on the inner tensors; the results are wrapped and written down.
 
-Every operator gets a plan the first time it is met: a function made for its schema, so that the usual case
-(all tensors on one device, nothing aliased) does as little Python as possible. Whatever is not the usual case
-goes through `general`.
+This is the way for every mixture of arguments. The usual cases have shorter ones, in `plans.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from graders.bench.virtual.memory import OutOfMemory
 from graders.bench.virtual.places import CPU, Block, Place, place_of
 from graders.bench.virtual.rescue import rescue
 from graders.bench.sites import site
-from graders.bench.virtual.tensor import PLANS, VIRTUAL, refresh, wrap
+from graders.bench.virtual.tensor import VIRTUAL, refresh, wrap
 from graders.bench.virtual.wording import device_assert, forked, out_of_memory
 from graders.errors import DeviceClosed
 
@@ -72,153 +70,6 @@ def write(name: str, place: Place, nbytes: int) -> None:
     place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, place.memory.live))
 
 
-# ---- plans for the usual cases ---------------------------------------------------------------------------------------
-
-
-def _fresh(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
-    """One new tensor from tensors given by position, all on one device."""
-    name = str(func)
-    rest = slots[1:]
-    forbid, adjust, tick = refusals.of(func), outputs.of(func), syncs.of(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        place = first._block.place
-        inner = [*args]
-        inner[0] = first._inner
-        count = len(inner)
-        for slot in rest:
-            if slot >= count:
-                break
-            other = inner[slot]
-            if type(other) in VIRTUAL:
-                if other._block.place is not place:
-                    return general(func, args, kwargs)
-                inner[slot] = other._inner
-            elif other is not None:
-                return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
-        if forbid is not None:
-            forbid(args, kwargs)
-        try:
-            out = call(*inner, **kwargs)
-        except Exception as error:
-            out = rescue(func, inner, kwargs, place, error)
-        if adjust is not None:
-            out = adjust(inner, kwargs, out)
-        nbytes = out.nbytes
-        block = allocate(place, nbytes)
-        write(name, place, nbytes)
-        if tick is not None:
-            tick(args, kwargs, out)
-        return wrap(out, block)
-
-    return plan
-
-
-def _view(func: Any, call: Any) -> Any:
-    """A tensor that looks into its first argument's storage."""
-    name = str(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        block = first._block
-        place = block.place
-        if place.shut:
-            raise shut(place)
-        try:
-            out = call(first._inner, *args[1:], **kwargs)
-        except Exception as error:
-            out = rescue(func, [first._inner, *args[1:]], kwargs, place, error)
-        write(name, place, 0)
-        return wrap(out, block)
-
-    return plan
-
-
-def _in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
-    """The first argument is changed and returned."""
-    name = str(func)
-    rest = slots[1:]
-    forbid, tick = refusals.of(func), syncs.of(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        place = first._block.place
-        inner = [*args]
-        own = inner[0] = first._inner
-        count = len(inner)
-        for slot in rest:
-            if slot >= count:
-                break
-            other = inner[slot]
-            if type(other) in VIRTUAL:
-                if other._block.place is not place:
-                    return general(func, args, kwargs)
-                inner[slot] = other._inner
-            elif other is not None:
-                return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
-        if forbid is not None:
-            forbid(args, kwargs)
-        try:
-            call(*inner, **kwargs)
-        except Exception as error:
-            rescue(func, inner, kwargs, place, error)
-        write(name, place, 0)
-        if tick is not None:
-            tick(args, kwargs, own)
-        if own.shape != first.shape or own.stride() != first.stride():
-            refresh(first)
-        return first
-
-    return plan
-
-
-def _lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
-    """`_foreach_*_`: lists of tensors changed in place, nothing returned."""
-    name = str(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        place = None
-        inner = [*args]
-        for slot in slots:
-            if slot >= len(inner):
-                break
-            given = inner[slot]
-            if type(given) is not list and type(given) is not tuple:
-                return general(func, args, kwargs)
-            found = []
-            for tensor in given:
-                if type(tensor) not in VIRTUAL:
-                    return general(func, args, kwargs)
-                if tensor._block.place is not place:
-                    if place is not None:
-                        return general(func, args, kwargs)
-                    place = tensor._block.place
-                found.append(tensor._inner)
-            inner[slot] = found
-        if place is None:
-            return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
-        try:
-            call(*inner, **kwargs)
-        except Exception as error:
-            rescue(func, inner, kwargs, place, error)
-        write(name, place, 0)
-
-    return plan
-
-
 # ---- the general case ------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +94,7 @@ class Unwrapped:
             if place not in self.places:
                 self.places.append(place)
             inner = value._inner
-            self.back[id(inner)] = value
+            self.back.setdefault(id(inner), value)  # two shells may share an inner tensor: `x` and `x.detach()`
             if inner.layout is torch.strided:
                 self.blocks[inner.untyped_storage()._cdata] = value._block
             return inner
@@ -276,6 +127,13 @@ class Unwrapped:
         return value, 0
 
 
+def unshared(tensor: Any, seen: Unwrapped) -> Any:
+    """An inner tensor that no other shell holds, for operators that change its shape in place."""
+    tensor._inner = inner = tensor._inner.detach()
+    seen.back[id(inner)] = tensor
+    return inner
+
+
 def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> tuple[Any, int]:
     """Wrap one result, in the block it shares with an argument or an earlier result, or in a new one."""
     if value.layout is not torch.strided:
@@ -297,6 +155,7 @@ def wrap_sparse(value: torch.Tensor, place: Place) -> tuple[Any, int]:
 
 def general(func: Any, args: Any, kwargs: Any) -> Any:
     """Any operator with any mixture of arguments."""
+    kwargs = kwargs or {}
     seen = Unwrapped()
     inner = [seen.open(value) for value in args]
     named: dict[str, Any] = {}
@@ -326,6 +185,8 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     forbid, adjust, tick = refusals.of(func), outputs.of(func), syncs.of(func)
     if forbid is not None and where is not None:
         forbid(args, kwargs)
+    if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
+        inner[0] = unshared(args[0], seen)
     try:
         out = kernels.call_of(func)(*inner, **named)
     except Exception as error:
@@ -340,51 +201,3 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         if tick is not None:
             tick(args, kwargs, out)
     return wrapped
-
-
-# ---- choosing --------------------------------------------------------------------------------------------------------
-
-
-def _general(func: Any) -> Any:
-    def plan(args: Any, kwargs: Any) -> Any:
-        return general(func, args, kwargs)
-
-    return plan
-
-
-def _by_hand(func: Any, function: Any) -> Any:
-    def plan(args: Any, kwargs: Any) -> Any:
-        return function(func, args, kwargs)
-
-    return plan
-
-
-def make_plan(func: Any) -> Any:
-    by_hand = SPECIAL.get(func)
-    if by_hand is not None:
-        return _by_hand(func, by_hand)
-    schema = func._schema
-    arguments = schema.arguments
-    kinds = [str(a.type) for a in arguments]
-    slots = tuple(i for i, a in enumerate(arguments) if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only)
-    lists = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
-    loose = any(a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator")) for a, k in zip(arguments, kinds, strict=True))
-    generator = any("Generator" in k for k in kinds)
-    call = kernels.call_of(func)
-    if loose or generator or func.namespace != "aten":
-        return _general(func)
-    if lists:
-        simple = not schema.returns and not slots
-        return _lists(func, call, lists) if simple else _general(func)
-    one = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor" and slots[:1] == (0,)
-    if not one:
-        return _general(func)
-    alias = schema.returns[0].alias_info
-    if alias is None:
-        return _general(func) if schema.is_mutable else _fresh(func, call, slots)
-    if alias.is_write:
-        return _in_place(func, call, slots)
-    return _view(func, call) if len(slots) == 1 else _general(func)
-
-
-PLANS.maker = make_plan

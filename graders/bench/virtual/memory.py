@@ -55,13 +55,11 @@ class Memory:
 
     __slots__ = (
         "allowed",
-        "count",
         "live",
         "ooms",
         "peak",
         "peak_reserved",
         "pieces",
-        "requested",
         "reserved_large",
         "retries",
         "small_high",
@@ -74,8 +72,6 @@ class Memory:
         self.allowed = total
         self.live = 0
         self.peak = 0
-        self.count = 0  # allocations ever made
-        self.requested = 0  # bytes ever allocated
         self.pieces: list[Piece] = []  # free stretches of large segments
         self.reserved_large = 0
         self.small_live = 0
@@ -107,8 +103,6 @@ class Memory:
             piece = self._take_large(size)
             size = piece.size
         self.live += size
-        self.count += 1
-        self.requested += size
         if self.live > self.peak:
             self.peak = self.live
         return size, piece
@@ -160,8 +154,7 @@ class Memory:
                 current = now.get(figure, {}).get(pool, 0)
                 whole = pool == "all"
                 peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current) if whole else current
-                ever = {"allocation": self.count, "allocated_bytes": self.requested}.get(figure, peak) if whole else peak
-                for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
+                for moment, value in zip(MOMENTS, (current, peak, peak, peak - current), strict=True):
                     found[f"{figure}.{pool}.{moment}"] = value
         for figure in ("oversize_allocations", "oversize_segments"):
             found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})

@@ -15,7 +15,26 @@ import torch.utils._device
 from graders.bench.patching import claim, patch
 from graders.bench.recording import Recorder
 from graders.bench.sizes import parse_size
-from graders.bench.virtual import autocast, composites, conversions, creation, gradients, modules, numbered, parallel, pinning, profiling, randomness, saving, surface
+from graders.bench.virtual import (
+    autocast,
+    composites,
+    conversions,
+    creation,
+    gradients,
+    interchange,
+    legacy,
+    modules,
+    numbered,
+    nvtx,
+    parallel,
+    pinning,
+    profiling,
+    randomness,
+    rnn,
+    saving,
+    subclasses,
+    surface,
+)
 from graders.bench.virtual.device_api import Devices
 from graders.bench.virtual.dispatch import mood
 from graders.bench.virtual.factories import Kernels
@@ -35,6 +54,7 @@ _registered: Final = _Registered()
 def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iterator[tuple[Any, str, Any]]:
     """What is replaced while the device is open. In order: a later patch may wrap an earlier one."""
     import torch.optim.optimizer as optimizer
+    import torch.utils._foreach_utils as foreach
 
     yield from Devices(gpu).patches()
     yield from Streams(gpu).patches()
@@ -42,8 +62,13 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield from conversions.patches()
     yield from creation.patches()
     yield from composites.patches()
+    yield from rnn.patches()
     yield from numbered.patches()
     yield from saving.patches()
+    yield from subclasses.patches()
+    yield from legacy.patches()
+    yield from interchange.patches()
+    yield from nvtx.patches()
     yield from parallel.patches()
     yield from autocast.patches()
     yield from profiling.patches()
@@ -52,6 +77,10 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield torch.Tensor, "data", surface.DATA
     yield from modules.patches()
     yield optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, *VIRTUAL]
+    # Gradient clipping asks here, with the device C++ knows.
+    yield foreach, "_foreach_supported_types", [*foreach._foreach_supported_types, *VIRTUAL]
+    supported = [*foreach._get_foreach_kernels_supported_devices(), "lazy"]
+    yield foreach, "_get_foreach_kernels_supported_devices", lambda: supported
 
 
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
@@ -71,6 +100,8 @@ def _close(gpu: VirtualGpu) -> None:
     now.gpu = None
     randomness.table.dice = None
     pinning.forget_all()
+    subclasses.forget_all()
+    legacy.forget()
     autocast.clear_cache()
     for place in gpu.places:
         place.shut = True

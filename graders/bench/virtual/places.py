@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from graders.bench.ledger import Ledger
-from graders.bench.virtual.memory import Memory
+from graders.bench.virtual.memory import Memory, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,11 +44,16 @@ class Block:
     def __init__(self, place: Place, wanted: int) -> None:
         self.place = place
         self.size = 0
-        self.piece = None
+        self.piece: Piece | None = None
         self.size, self.piece = place.memory.take(wanted)
 
     def __del__(self) -> None:
-        self.place.memory.give(self.size, self.piece)
+        memory = self.place.memory
+        if self.piece is None:
+            memory.live -= self.size
+            memory.small_live -= self.size
+        else:
+            memory.give(self.size, self.piece)
 
 
 class VirtualGpu:

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import torch
 
-from graders.bench.virtual.dispatch import SPECIAL, general, make_plan
+from graders.bench.virtual.dispatch import SPECIAL, general
 from graders.bench.virtual.places import CUDA, VirtualGpu, now
+from graders.bench.virtual.plans import make_plan
 from graders.bench.virtual.tensor import PLANS
 
 aten: Final = torch.ops.aten

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from graders.bench.virtual import syncs
-from graders.bench.virtual.dispatch import allocate, shut
+from graders.bench.virtual import transfers
+from graders.bench.virtual.dispatch import allocate, shut, write
 from graders.bench.virtual.places import CUDA
 from graders.bench.virtual.tensor import VIRTUAL, Parameter, Tensor, wrap
 from graders.bench.virtual.wording import not_on_host, type_name
@@ -31,9 +31,12 @@ def _array(self: Any, dtype: Any = None, copy: Any = None) -> Any:
 
 
 def _tolist(self: Any) -> Any:
-    if self._block.place.shut:
-        raise shut(self._block.place)
-    syncs.note("tolist")
+    place = self._block.place
+    if place.shut:
+        raise shut(place)
+    # As C++ does it: a copy to the host, read there.
+    write("aten._to_copy.default", place, 0)
+    transfers.record("to_host", self._inner, False, False, place.label, transfers.HOST, wait="tolist")
     return self._inner.tolist()
 
 
@@ -161,6 +164,13 @@ def _cuda_array_interface(self: Any) -> dict[str, Any]:
     return shown
 
 
+def _setitem(self: Any, index: Any, value: Any) -> None:
+    """As for CUDA, a number becomes a host scalar first: writing one element waits for a copy, filling a row or a mask does not."""
+    if isinstance(value, (int, float, complex)):
+        value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
+    _Base.__setitem__(self, index, value)
+
+
 def complete() -> None:
     """Give `tensor.Tensor` its surface; done once, at import."""
     for name, value in {
@@ -179,6 +189,7 @@ def complete() -> None:
         "__format__": _format,
         "__copy__": _copy,
         "__deepcopy__": _deepcopy,
+        "__setitem__": _setitem,
     }.items():
         setattr(Tensor, name, value)
 

@@ -13,7 +13,7 @@ import torch
 
 from graders.bench.ledger.rows import SYNC
 from graders.bench.virtual.places import now
-from graders.bench.virtual.sites import site
+from graders.bench.sites import site
 from graders.bench.virtual.tensor import VIRTUAL
 
 _WARNING: Final = "called a synchronizing CUDA operation"
@@ -86,7 +86,8 @@ def _index(given: dict[str, Any]) -> int:
 def _index_put(given: dict[str, Any]) -> int:
     target, indices, values = given["self"], given["indices"], given["values"]
     if not _on_device(target):
-        return 0
+        # A device mask on a host tensor is counted there, and the numbers it stands for come over.
+        return 2 * sum(_on_device(index) and index.dtype in _MASKS for index in indices)
     if _on_host(values) and not given.get("accumulate") and _is_masked_fill(target, indices, values):
         return 0
     return _indices(indices) + _on_host(values)

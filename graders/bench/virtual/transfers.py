@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from graders.bench.ledger.rows import TRANSFER
-from graders.bench.virtual import syncs
+from graders.bench.virtual import integers, syncs
 from graders.bench.virtual.dispatch import allocate, shut, special, write
 from graders.bench.virtual.pinning import is_pinned
 from graders.bench.virtual.places import Place, now, place_of
@@ -19,7 +19,15 @@ aten: Final = torch.ops.aten
 HOST: Final = "cpu"
 
 
-def record(direction: str, tensor: torch.Tensor, pinned: bool, non_blocking: bool, source: str, target: str) -> None:
+def record(
+    direction: str,
+    tensor: torch.Tensor,
+    pinned: bool,
+    non_blocking: bool,
+    source: str,
+    target: str,
+    wait: str = "copy",
+) -> None:
     """One copy into the ledger. The host waits for every copy it did not ask to be asynchronous."""
     gpu = now.gpu
     if gpu is None:
@@ -32,7 +40,7 @@ def record(direction: str, tensor: torch.Tensor, pinned: bool, non_blocking: boo
         (TRANSFER, perf_counter(), code, offset, direction, nbytes, pinned, bool(non_blocking), source, target)
     )
     if not non_blocking and direction != "between_devices":
-        syncs.note("copy")
+        syncs.note(wait)
 
 
 def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: Any = None, memory_format: Any = None) -> Any:
@@ -64,7 +72,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     target = place if device is None else place_of(device)
     if target is None and device.type != "cpu":
         return func(inner, device=device, **options)
-    out = func(inner, **options)
+    out = integers.KERNELS[func](inner, **options)
     if target is None:
         write(str(func), place, 0)
         record("to_host", inner, False, non_blocking, place.label, HOST)
@@ -85,7 +93,7 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     if place.shut:
         raise shut(place)
     if not on_device:
-        target.copy_(source._inner)
+        integers.KERNELS[func](target, source._inner)
         write(str(func), place, 0)
         record("to_host", source._inner, is_pinned(target), non_blocking, place.label, HOST)
         return target
@@ -94,7 +102,7 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
         write(str(func), place, 0)
         record("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
         return target
-    target._inner.copy_(source._inner)
+    integers.KERNELS[func](target._inner, source._inner)
     write(str(func), place, 0)
     other = source._block.place
     if other is not place:

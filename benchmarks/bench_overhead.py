@@ -1,0 +1,170 @@
+"""What does the virtual device cost? `python benchmarks/bench_overhead.py` prints a table; ratios are to the plain CPU in the same run.
+
+Rounds of the two are interleaved and the fastest of each is compared, so that a busy machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from graders.bench import virtual_cuda
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 8 * 8, 10),
+    )
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+class Training:
+    """An epoch of Adam over batches of 64, as a student writes it."""
+
+    def __init__(self, make: Callable[[], nn.Module], shape: tuple[int, ...], device: str, batches: int = 8) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        self.model = make().to(device)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.loss = nn.CrossEntropyLoss()
+        dice = torch.Generator().manual_seed(1)
+        self.batches = [
+            (torch.rand(64, *shape, generator=dice), torch.randint(0, 10, (64,), generator=dice)) for _ in range(batches)
+        ]
+
+    def epoch(self) -> list[float]:
+        losses = []
+        for inputs, targets in self.batches:
+            inputs, targets = inputs.to(self.device), targets.to(self.device)
+            self.optimizer.zero_grad()
+            loss = self.loss(self.model(inputs), targets)
+            loss.backward()
+            self.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+
+def seconds(function: Callable[[], object], repeats: int = 1) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        function()
+    return (time.perf_counter() - start) / repeats
+
+
+def interleaved(functions: list[Callable[[], object]], rounds: int, repeats: int = 1) -> list[float]:
+    """The fastest round of each."""
+    best = [float("inf")] * len(functions)
+    for _ in range(rounds):
+        for i, function in enumerate(functions):
+            best[i] = min(best[i], seconds(function, repeats))
+    return best
+
+
+def compare_training(make: Callable[[], nn.Module], shape: tuple[int, ...], rounds: int) -> tuple[float, float, bool]:
+    plain = Training(make, shape, "cpu")
+    with virtual_cuda() as gpu:
+        virtual = Training(make, shape, "cuda")
+        same = plain.epoch() == virtual.epoch()
+        times = [float("inf"), float("inf")]
+        for _ in range(rounds):
+            times[1] = min(times[1], seconds(virtual.epoch))
+            gpu.ledger.rows.clear()
+            with outside():
+                times[0] = min(times[0], seconds(plain.epoch))
+    return times[0], times[1], same
+
+
+@contextlib.contextmanager
+def outside():
+    """Plain code is timed inside the context too: it is meant to cost nothing extra there, which another row measures."""
+    yield
+
+
+def small_add(rounds: int) -> tuple[float, float]:
+    x = torch.ones(4)
+    with virtual_cuda() as gpu:
+        y = x.to("cuda")
+        best = [float("inf"), float("inf")]
+        for _ in range(rounds):
+            best[0] = min(best[0], seconds(lambda: x + x, 300))
+            best[1] = min(best[1], seconds(lambda: y + y, 300))
+            gpu.ledger.rows.clear()
+    return best[0], best[1]
+
+
+def entering(rounds: int) -> float:
+    def enter() -> None:
+        with virtual_cuda():
+            pass
+
+    enter()
+    return interleaved([enter], rounds)[0]
+
+
+def plain_inside(rounds: int) -> tuple[float, float]:
+    """An epoch on the CPU, outside and inside the context."""
+    training = Training(mlp, (64,), "cpu")
+    out, inside = float("inf"), float("inf")
+    for _ in range(rounds):
+        out = min(out, seconds(training.epoch))
+        with virtual_cuda():
+            inside = min(inside, seconds(training.epoch))
+    return out, inside
+
+
+def kept_alive(steps: int = 300) -> int:
+    """Bytes that 300 training steps leave behind with the garbage collector switched off."""
+    with virtual_cuda() as gpu:
+        training = Training(mlp, (64,), "cuda", batches=1)
+        training.epoch()
+        gc.collect()
+        gc.disable()
+        before = torch.cuda.memory_allocated()
+        for _ in range(steps):
+            training.epoch()
+        after = torch.cuda.memory_allocated()
+        gc.enable()
+        gpu.ledger.rows.clear()
+    return after - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    table = Table("what", "plain CPU", "virtual device", "cost", "wanted")
+    for name, make, shape, wanted in (("CNN epoch", cnn, (3, 16, 16), 1.25), ("MLP epoch", mlp, (64,), 2.0)):
+        plain, virtual, same = compare_training(make, shape, rounds)
+        losses = "losses identical" if same else "LOSSES DIFFER"
+        table.add_row(f"{name} ({losses})", f"{plain * 1e3:.2f} ms", f"{virtual * 1e3:.2f} ms", f"{virtual / plain:.2f} x", f"<= {wanted} x")
+    plain, virtual = small_add(rounds)
+    table.add_row("small add", f"{plain * 1e6:.1f} us", f"{virtual * 1e6:.1f} us", f"+{(virtual - plain) * 1e6:.1f} us", "<= 12 us more")
+    table.add_row("entering and leaving", "", f"{entering(rounds) * 1e3:.2f} ms", "", "<= 1 ms")
+    plain, inside = plain_inside(rounds)
+    table.add_row("MLP epoch on the CPU inside", f"{plain * 1e3:.2f} ms", f"{inside * 1e3:.2f} ms", f"{inside / plain:.2f} x", "1.00 x")
+    table.add_row("kept alive after 300 steps", "", f"{kept_alive()} bytes", "", "0 bytes")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""On which bench does student code run here, and why on that one?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+
+from graders.bench.ledger import Ledger
+from graders.bench.real import real_device
+from graders.bench.real.opening import available
+from graders.bench.sizes import parse_size
+from graders.bench.virtual import virtual_cuda
+from graders.errors import BadDeviceCount, NoSuchDevice
+
+Kind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
+
+_NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An open bench: the device student code is told to use, and the ledger of what it does there."""
+
+    kind: str  # "virtual", "cuda", "mps" or "cpu"
+    device: torch.device  # equal to what a tensor there says it is on
+    ledger: Ledger
+    why: str  # one sentence: why this bench
+
+
+def _choose(devices: int) -> tuple[str, str]:
+    """The bench for this machine: its GPUs if there are enough of them, else virtual ones."""
+    found = available("cuda")
+    if found >= devices:
+        return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"
+    if found:
+        return "virtual", f"{found} of the {devices} GPUs asked for is here, so {_NAMES['virtual']}"
+    # MPS is not chosen even where it is there: it knows neither pinned memory nor peaks, so questions would go unanswered.
+    return "virtual", f"no GPU here, so {_NAMES['virtual']}"
+
+
+@contextlib.contextmanager
+def open(kind: Kind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> Iterator[Bench]:
+    """Open a bench for the length of a `with` block; `memory` is the size of each virtual device.
+
+    "auto" takes the machine's own GPUs and falls back on virtual ones; "virtual", "cuda", "mps" and "cpu" are taken
+    at their word.
+    """
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise BadDeviceCount(devices)
+    size = parse_size(memory)
+    chosen, why = _choose(devices) if kind == "auto" else (str(kind), f"{_NAMES.get(kind, kind)} was asked for")
+    if chosen == "virtual":
+        with virtual_cuda(devices=devices, memory=size) as gpu:
+            yield Bench(chosen, torch.device("cuda", 0), gpu.ledger, why)
+        return
+    if chosen in ("cuda", "mps") and 0 < available(chosen) < devices:
+        raise NoSuchDevice(chosen, devices, available(chosen))
+    with real_device(chosen) as bench:
+        yield Bench(chosen, bench.device, bench.ledger, why)

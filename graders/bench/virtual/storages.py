@@ -1,0 +1,180 @@
+"""What is behind a device tensor? A storage that says `cuda:0`, knows its bytes, and can be shared, resized and copied.
+
+There is one Python object per C++ storage. The one behind an inner tensor is given the class `UntypedStorage`
+below when it is first asked for, so that two views have the same storage, as they must.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from graders.bench.virtual import syncs, transfers
+from graders.bench.virtual.conversions import place_named
+from graders.bench.virtual.dispatch import allocate, shut, special, write
+from graders.bench.virtual.places import CUDA, Block, Place
+from graders.bench.virtual.tensor import Tensor, refresh
+
+aten: Final = torch.ops.aten
+_Base: Final[Any] = torch.UntypedStorage
+_copy: Final[Any] = torch._C.StorageBase.copy_
+_new: Final[Any] = torch._C.StorageBase.__new__
+
+
+class UntypedStorage(torch.UntypedStorage):
+    """A storage on a virtual device."""
+
+    _block: Block
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return CUDA[self._block.place.index]
+
+    def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(args[0], slice):
+            syncs.note("item")
+            return super().__getitem__(*args, **kwargs)
+        return on_device(super().__getitem__(*args, **kwargs), self._block)
+
+    def resize_(self, size: int) -> Any:
+        super().resize_(size)
+        _resize(self._block, self.nbytes())
+        return self
+
+    def is_shared(self) -> bool:
+        return True  # device memory is shared between processes by handle, never copied
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return False
+
+    def _shared_decref(self) -> Any:
+        return self
+
+    def new(self) -> Any:
+        return torch.UntypedStorage(0, device=self.device)
+
+    def _write_file(self, *args: Any, **kwargs: Any) -> None:
+        return self.cpu()._write_file(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
+        filled = super()._set_from_file(*args, **kwargs)
+        transfers.record("to_device", _bytes(self), False, False, "cpu", self._block.place.label)
+        return filled
+
+
+UntypedStorage.__module__ = "torch.storage"
+
+
+def _resize(block: Block, nbytes: int) -> None:
+    """In place: every tensor that looks into the storage holds this block."""
+    memory = block.place.memory
+    memory.give(block.size, block.piece)
+    block.size, block.piece = 0, None
+    block.size, block.piece = memory.take(nbytes)
+
+
+def on_device(storage: Any, block: Block) -> Any:
+    """The same storage object, saying from now on that it is on the device."""
+    if type(storage) is not UntypedStorage:
+        storage.__class__ = UntypedStorage
+    storage._block = block
+    return storage
+
+
+def storage_of(tensor: Any) -> Any:
+    """`x.untyped_storage()`."""
+    return on_device(tensor._inner.untyped_storage(), tensor._block)
+
+
+def _bytes(storage: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(..., device="cuda")`."""
+    place = None if device is None else place_named(device)
+    if place is None:
+        if device is not None:
+            kwargs["device"] = device
+        return _new(_Base if cls is UntypedStorage else cls, *args, **kwargs)
+    if place.shut:
+        raise shut(place)
+    nbytes = args[0] if args and isinstance(args[0], int) else len(args[0]) if args else kwargs.get("size", 0)
+    block = allocate(place, nbytes)
+    return on_device(_new(_Base, *args, **kwargs), block)
+
+
+def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
+    """`storage.copy_(other)`, which may cross between host and device."""
+    # C++ asks for the same class only of what it cannot convert; both are host storages to it.
+    raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
+    target, origin = _place(self), _place(raw)
+    _copy(self, raw, bool(non_blocking))
+    if target is None and origin is not None:
+        transfers.record("to_host", _bytes(raw), False, bool(non_blocking), origin.label, "cpu")
+    elif target is not None and origin is None:
+        transfers.record("to_device", _bytes(raw), False, bool(non_blocking), "cpu", target.label)
+    elif target is not None and origin is not None and origin is not target:
+        transfers.record("between_devices", _bytes(raw), False, bool(non_blocking), origin.label, target.label)
+    return self
+
+
+def _place(storage: Any) -> Place | None:
+    return storage._block.place if type(storage) is UntypedStorage else None
+
+
+def _elsewhere(tensor: Any, storage: Any) -> RuntimeError:
+    return RuntimeError(
+        f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device '
+        f'"{storage.device}".  This is no longer allowed; the devices must match.'
+    )
+
+
+@special(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset, aten.set_.source_Tensor_storage_offset)
+def _set_(func: Any, args: Any, kwargs: Any) -> Any:
+    target, source, *rest = args
+    storage = storage_of(source) if isinstance(source, Tensor) else source
+    if isinstance(storage, torch.Tensor) or storage.device != target.device:
+        raise _elsewhere(target, storage)
+    place = target._block.place
+    if place.shut:
+        raise shut(place)
+    target._inner.set_(storage, *rest, **kwargs)
+    target._block = storage._block
+    write(str(func), place, 0)
+    refresh(target)
+    return target
+
+
+@special(aten.set_.default)
+def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
+    (target,) = args
+    target._inner.set_()
+    target._block = allocate(target._block.place, 0)
+    refresh(target)
+    return target
+
+
+@special(aten._has_compatible_shallow_copy_type.default)
+def _has_compatible_shallow_copy_type(func: Any, args: Any, kwargs: Any) -> bool:
+    """Asked by `x.data = y` of two device tensors; nothing runs on a device for it."""
+    return True
+
+
+def is_storage(original: Any) -> Any:
+    def answer(obj: Any, /) -> bool:
+        return type(obj) is UntypedStorage or bool(original(obj))
+
+    return answer
+
+
+Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    return [
+        (torch.UntypedStorage, "__new__", staticmethod(_make)),
+        (torch.UntypedStorage, "copy_", _copy_),
+        (torch, "is_storage", is_storage(torch.is_storage)),
+    ]

@@ -1,0 +1,71 @@
+"""What is a student's own tensor class on the device? The same class with a device tensor behind it.
+
+`x.as_subclass(Tagged)` gives a tensor of a class made for the occasion: it inherits from `Tagged` first and
+from the device tensor after it, is called `Tagged`, and follows Tagged's `__torch_function__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from graders.bench.virtual.tensor import VIRTUAL, Parameter, Tensor, wrap
+
+_as_subclass: Final[Any] = torch._C.TensorBase.as_subclass  # type: ignore[attr-defined]
+_made: Final[dict[Any, Any]] = {}
+
+
+class _Bridge(Tensor):
+    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the class of results."""
+
+
+_Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined,assignment,method-assign]
+
+
+
+def student_class(cls: Any) -> Any:
+    """The class a device tensor's class stands for."""
+    return torch.nn.Parameter if cls is Parameter else cls.__dict__.get("_student_class", torch.Tensor)
+
+
+def _device_class(cls: Any) -> Any:
+    found = _made.get(cls)
+    if found is None:
+        inherited = cls.__torch_function__
+        bound = getattr(inherited, "__func__", None)
+        named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
+        found = type(cls.__name__, (cls, _Bridge), named)
+        # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__.
+        found.__torch_dispatch__ = staticmethod(Tensor.__torch_dispatch__)
+        found.__torch_function__ = inherited if bound is None else classmethod(bound)
+        _made[cls] = found
+        VIRTUAL.add(found)
+    return found
+
+
+def as_subclass(self: Any, cls: Any) -> Any:
+    """`Tensor.as_subclass` for host and device tensors alike."""
+    if type(self) not in VIRTUAL:
+        return _as_subclass(self, cls.__dict__.get("_student_class", cls))
+    if cls not in VIRTUAL:
+        if cls is torch.Tensor:
+            cls = Tensor
+        elif cls is torch.nn.Parameter:
+            cls = Parameter
+        else:
+            cls = _device_class(cls)
+    with torch._C.DisableTorchFunctionSubclass():
+        twin = torch.ops.aten.alias(self) if self.requires_grad and torch.is_grad_enabled() else wrap(self._inner, self._block)
+    twin.__class__ = cls
+    return twin
+
+
+def forget_all() -> None:
+    """Classes made for a `with` block end with it."""
+    VIRTUAL.difference_update(_made.values())
+    _made.clear()
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    return [(torch.Tensor, "as_subclass", as_subclass)]
