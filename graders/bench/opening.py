@@ -37,8 +37,8 @@ def _choose(devices: int) -> tuple[str, str]:
     if found >= devices:
         return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"
     if found:
-        return "virtual", f"{found} of the {devices} GPUs asked for is here, so {_NAMES['virtual']}"
-    # MPS is not chosen even where it is there: it knows neither pinned memory nor peaks, so questions would go unanswered.
+        return "virtual", f"only {found} of the {devices} GPUs asked for here, so {_NAMES['virtual']}"
+    # MPS is not chosen even where it is there: it knows neither pinned memory nor peaks.
     return "virtual", f"no GPU here, so {_NAMES['virtual']}"
 
 

@@ -1,4 +1,4 @@
-"""What is written down beside operators? Forward passes, backward passes, optimizer and scaler steps, on every bench alike."""
+"""What is written down beside operators, on every bench alike? Passes forward and backward, optimizers, scalers."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ class Recorder:
         return bool(self._running.steps)
 
     def forward(self, original: Any) -> Any:
-        rows, running = self.rows, self._running
+        rows, running, here = self.rows, self._running, self.here
+        grad_on, inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            code, offset = self.here()
-            mode = (GRAD if torch.is_grad_enabled() else 0) | (INFERENCE if torch.is_inference_mode_enabled() else 0)
-            # The parameters of a whole model are looked at once per pass, not again in each of its layers.
-            devices = devices_of(self, args, kwargs, whole=not running.passes)
+            code, offset = here()
+            mode = (GRAD if grad_on() else 0) | (INFERENCE if inference_on() else 0)
+            # A whole model is looked at once per pass, not again in each of its layers.
+            devices = () if running.passes else devices_of(self, args, kwargs)
             index = len(rows)
             rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, self.training, mode, devices))
             running.passes += 1
@@ -150,22 +151,16 @@ class Recorder:
         return [register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)]
 
 
-def devices_of(module: Any, args: Any, kwargs: Any, whole: bool) -> tuple[torch.device, ...]:
-    """The devices of a module's inputs and of its own parameters or, if asked for the whole, of its layers' too."""
-    found: dict[torch.device, None] = {}
-    for tensor in _tensors(args):
-        found[tensor.device] = None
-    if kwargs:
-        for tensor in _tensors(kwargs):
-            found[tensor.device] = None
+def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
+    """The devices of a module's inputs and of all its layers' parameters."""
+    found = dict.fromkeys(tensor.device for tensor in _tensors([*args, *kwargs.values()]))
     waiting = [module]
     while waiting:
         part = waiting.pop()
         for parameter in part._parameters.values():
             if parameter is not None:
                 found[parameter.device] = None
-        if whole:
-            waiting.extend(child for child in part._modules.values() if child is not None)
+        waiting.extend(child for child in part._modules.values() if child is not None)
     return tuple(found)
 
 

@@ -23,6 +23,7 @@ _LIBRARIES: Final = tuple(
     }
 )
 
+
 class _Files(dict[str, bool]):
     """Whether a file is a student's; by file name, because hashing a code object costs more than an operation."""
 

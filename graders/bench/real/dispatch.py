@@ -36,11 +36,11 @@ class _Mood(threading.local):
     quiet: int = 0
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands every operator of one thread to the observer. Autograd takes it along into its own threads."""
 
     def __init__(self, observer: Observer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.observer = observer
 
     @classmethod
@@ -175,7 +175,7 @@ class Observer:
         enter, leave = region.__enter__, region.__exit__
 
         def entered(self: Any) -> Any:
-            given = enter(self)
+            given = enter(self)  # type: ignore[no-untyped-call]
             self.__dict__.setdefault("_dojo_before", []).append(mood.autocast)
             if self.device == kind:
                 mood.autocast = str(self.fast_dtype) if self._enabled else None

@@ -36,7 +36,7 @@ class CudaMemory:
     """As CUDA's caching allocator counts it, temporaries inside an operator included, since the bench was opened."""
 
     def __init__(self) -> None:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         self.devices = range(torch.cuda.device_count())
         self.highest = dict.fromkeys(self.devices, 0)
         self.before = dict.fromkeys(self.devices, 0)
@@ -82,7 +82,8 @@ def _take_workspaces(index: int) -> None:
     """cuBLAS takes 32 MiB with its first product in each thread; taken now, it is nobody's line's memory."""
     with torch.inference_mode(False), torch.enable_grad():
         row = torch.ones(1, 16, device=f"cuda:{index}", requires_grad=True)
-        torch.nn.functional.linear(row, torch.ones(16, 16, device=row.device), row[0]).sum().backward()
+        total = torch.nn.functional.linear(row, torch.ones(16, 16, device=row.device), row[0]).sum()
+        torch.autograd.backward(total)
 
 
 class MpsMemory:

@@ -1,4 +1,4 @@
-"""When did the host wait for a real device? CUDA says so itself; elsewhere the operators that read a value back are known."""
+"""When did the host wait for a real device? CUDA says so itself; elsewhere the operators that wait are known."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ def call_of(func: Any) -> Any:
     name = func._schema.name.partition("::")[2]
     if func.namespace != "aten" or name not in HOT or any(a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments):
         return func
+    if name in ("max", "min") and len(func._schema.returns) > 1:
+        return func  # the binding gives a named tuple, which the dispatcher would not open
     for home in (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase):
         binding = getattr(home, name, None)
         if binding is not None:

@@ -34,8 +34,13 @@ def translate(device: Any) -> Any:
 
 def _direct(tensor: Any) -> bool:
     """Whether a host tensor can be copied without telling autograd."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and not (tensor.requires_grad and torch.is_grad_enabled()) \
-        and tensor.layout is torch.strided and tensor.device == CPU and not torch.is_inference_mode_enabled()
+    return (
+        type(tensor) is torch.Tensor
+        and not tensor.requires_grad
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not torch.is_inference_mode_enabled()
+    )
 
 
 def to(original: Any) -> Any:
@@ -45,11 +50,8 @@ def to(original: Any) -> Any:
             if isinstance(first, (str, torch.device, int)):
                 place = place_named(first)
                 if place is not None:
-                    if kwargs.keys() <= _PLAIN and len(args) + len(kwargs) < 4 and _direct(self):
-                        dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
-                        non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
-                        if (dtype is None or isinstance(dtype, torch.dtype)) and isinstance(non_blocking, bool):
-                            return to_device(self, place, non_blocking, dtype, torch.preserve_format)
+                    if len(args) == 1 and _direct(self) and not kwargs.keys() - {"non_blocking"}:
+                        return to_device(self, place, kwargs.get("non_blocking", False))
                     args = (place.lazy, *args[1:])
         if "device" in kwargs:
             kwargs["device"] = translate(kwargs["device"])

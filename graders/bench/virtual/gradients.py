@@ -15,22 +15,25 @@ def _listed(value: Any) -> list[Any]:
 
 def _elsewhere(gradient: Any, device: torch.device) -> bool:
     """A gradient of one element follows its tensor; any other must be there already."""
-    return isinstance(gradient, torch.Tensor) and gradient.dim() > 0 and gradient.device != device
+    # Inside torch.func the wrapped gradient still shows the name C++ has for the device.
+    other = isinstance(gradient, torch.Tensor) and gradient.dim() > 0 and gradient.device != device
+    return other and "lazy" not in (gradient.device.type, device.type)
 
 
 def _checked(original: Any, name: str, position: int) -> Any:
     """`torch.autograd.backward` or `grad`, whose gradients come by keyword or at a position."""
 
-    def call(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        given = args[position - 1] if len(args) >= position else kwargs.get(name)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = args[position] if len(args) > position else kwargs.get(name)
         if given is not None:
+            tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
             for index, (tensor, gradient) in enumerate(zip(_listed(tensors), _listed(given), strict=False)):
                 virtual = type(tensor) in VIRTUAL or type(gradient) in VIRTUAL
                 if virtual and isinstance(tensor, torch.Tensor) and _elsewhere(gradient, tensor.device):
                     raise RuntimeError(
                         f"invalid gradient at index {index} - expected device {tensor.device} but got {gradient.device}"
                     )
-        return original(tensors, *args, **kwargs)
+        return original(*args, **kwargs)
 
     return call
 

@@ -19,7 +19,7 @@ def divided_by_zero(func: Any, inner: Any, kwargs: Any) -> Any:
     mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
     dividend, divisor = inner[0], inner[1]
     dtype = torch.result_type(dividend, divisor)
-    shape = torch.broadcast_tensors(torch.as_tensor(dividend), torch.as_tensor(divisor))[0].shape
+    shape = torch.broadcast_shapes(torch.as_tensor(dividend).shape, torch.as_tensor(divisor).shape)
     one = torch.as_tensor(dividend, dtype=dtype).expand(shape)
     other = torch.as_tensor(divisor, dtype=dtype).expand(shape)
     zero = other == 0
@@ -51,7 +51,9 @@ def cast(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     limits = torch.iinfo(wide)
     whole = source.to(wide)
     # The largest integer is no float: the comparison is with the power of two above it.
-    whole = whole.masked_fill(source >= -float(limits.min), limits.max).masked_fill(source <= float(limits.min), limits.min)
+    whole = whole.masked_fill(source >= -float(limits.min), limits.max).masked_fill(
+        source <= float(limits.min), limits.min
+    )
     if wide is torch.int32:
         # Only the instruction from double to 32 bits keeps the sign bit of what is no number.
         empty = limits.min if source.dtype is torch.float64 else 0
@@ -63,14 +65,20 @@ def cast(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _unusual(source: torch.Tensor, dtype: Any) -> bool:
     """Whether a cast on the CPU would give other integers than one on CUDA."""
-    if dtype is None or not source.is_floating_point() or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
+    if (
+        dtype is None
+        or not source.is_floating_point()
+        or dtype.is_floating_point
+        or dtype.is_complex
+        or dtype is torch.bool
+    ):
         return False
     bound = float(2**31 if dtype in _NARROW else 2**63)
     return bool(source.numel()) and not bool((source.abs() < bound).all())
 
 
 def _to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
-    dtype = options.get("dtype")
+    dtype: Any = options.get("dtype")
     if _unusual(source, dtype):
         source = cast(source, dtype)
     return aten._to_copy.default(source, **options)  # type: ignore[no-any-return]

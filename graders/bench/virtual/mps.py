@@ -1,4 +1,4 @@
-"""Which device does code choose on a Mac, or on a machine with none? Availability made up; nothing can be computed on it."""
+"""Which device does code choose on a Mac, or on a machine with none? Availability is made up, and nothing else."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
+        if func is torch.device:  # naming a device is not using it
+            return func(*args, **named)
         if getattr(func, "__name__", "") == "to" and any(map(_names_mps, args)):
             raise SelectionOnly()
         _refuse(args, named)
         return func(*args, **named)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators, where a default device was set by code the mode above does not see."""
 
     @classmethod
@@ -86,7 +88,7 @@ def virtual_mps() -> Iterator[torch.device]:
     """A Mac's answers to "which device is there?" for the length of a `with` block: MPS, and no CUDA."""
     with contextlib.ExitStack() as undo:
         patch(_availability(cuda_built=False, mps_built=True, mps=True, accelerator=MPS), undo)
-        undo.enter_context(_Operators())
+        undo.enter_context(_Operators())  # type: ignore[no-untyped-call]
         undo.enter_context(_Functions())
         yield MPS
 

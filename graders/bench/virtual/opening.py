@@ -17,10 +17,14 @@ from graders.bench.recording import Recorder
 from graders.bench.sizes import parse_size
 from graders.bench.virtual import (
     autocast,
+    composite_places,
     composites,
+    compressed,
     conversions,
     creation,
+    fused,
     gradients,
+    graphs,
     interchange,
     legacy,
     modules,
@@ -31,7 +35,9 @@ from graders.bench.virtual import (
     profiling,
     randomness,
     rnn,
+    rules,
     saving,
+    scripting,
     subclasses,
     surface,
 )
@@ -56,19 +62,24 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     import torch.optim.optimizer as optimizer
     import torch.utils._foreach_utils as foreach
 
+    yield from scripting.patches()
     yield from Devices(gpu).patches()
     yield from Streams(gpu).patches()
+    yield from graphs.patches()
     yield from dice.patches()
     yield from conversions.patches()
     yield from creation.patches()
     yield from composites.patches()
     yield from rnn.patches()
+    yield from fused.patches()
+    yield from composite_places.patches()
     yield from numbered.patches()
     yield from saving.patches()
     yield from subclasses.patches()
     yield from legacy.patches()
     yield from interchange.patches()
     yield from nvtx.patches()
+    yield from compressed.patches()
     yield from parallel.patches()
     yield from autocast.patches()
     yield from profiling.patches()
@@ -76,6 +87,7 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield from recorder.patches()
     yield torch.Tensor, "data", surface.DATA
     yield from modules.patches()
+    yield from rules.patches()
     yield optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, *VIRTUAL]
     # Gradient clipping asks here, with the device C++ knows.
     yield foreach, "_foreach_supported_types", [*foreach._foreach_supported_types, *VIRTUAL]

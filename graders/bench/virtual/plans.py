@@ -183,6 +183,96 @@ def _fresh_from_two(func: Any, call: Any, name: str) -> Any:
     return plan
 
 
+def _fresh_many(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
+    """Several new tensors, as normalisation, pooling and losses give them."""
+    name = str(func)
+    forbid, adjust, tick = refusals.of(func), outputs.of(func), syncs.of(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        inner = [*args]
+        place = None
+        for slot in slots:
+            if slot >= len(inner):
+                break
+            tensor = inner[slot]
+            if type(tensor) in VIRTUAL:
+                if tensor._block.place is not place:
+                    if place is not None:
+                        return general(func, args, kwargs)
+                    place = tensor._block.place
+                inner[slot] = tensor._inner
+            elif tensor is not None:
+                return general(func, args, kwargs)
+        if place is None:
+            return general(func, args, kwargs)
+        if place.shut:
+            raise shut(place)
+        if forbid is not None:
+            forbid(args, kwargs or {})
+        try:
+            out = call(*inner, **kwargs) if kwargs else call(*inner)
+        except Exception as error:
+            out = rescue(func, inner, kwargs or {}, place, error)
+        if adjust is not None:
+            out = adjust(inner, kwargs or {}, out)
+        given = []
+        total = 0
+        for tensor in out:
+            if tensor is None or type(tensor) in VIRTUAL:
+                given.append(tensor)
+            else:
+                nbytes = tensor.nbytes
+                total += nbytes
+                given.append(wrap(tensor, allocate(place, nbytes)))
+        write(name, place, total)
+        if tick is not None:
+            tick(args, kwargs or {}, out)
+        return tuple(given)
+
+    return plan
+
+
+def _like(func: Any, call: Any) -> Any:
+    """`zeros_like` and its kin where they stay on the device: everything else they may be asked is rare."""
+    name = str(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL or len(args) > 1:
+            return general(func, args, kwargs)
+        place = first._block.place
+        options = {}
+        for key, value in (kwargs or {}).items():
+            if key == "device":
+                if value is not None and value != place.lazy:
+                    return general(func, args, kwargs)
+            elif key != "pin_memory" and value is not None:
+                options[key] = value
+        if place.shut or first._inner.layout is not _STRIDED:
+            return general(func, args, kwargs)
+        return deliver(call(first._inner, **options), place, name)
+
+    return plan
+
+
+def _scalar(func: Any) -> Any:
+    """`item()`: the one operator whose result is a Python number."""
+    name = str(func)
+    tick = syncs.of(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        place = first._block.place
+        if place.shut:
+            raise shut(place)
+        value = first._inner.item()
+        write(name, place, 0)
+        tick(args, {}, value)
+        return value
+
+    return plan
+
+
 def _view(func: Any, call: Any) -> Any:
     """A tensor that looks into its first argument's storage."""
     name = str(func)
@@ -211,18 +301,18 @@ def _view(func: Any, call: Any) -> Any:
 
 
 def _detach(func: Any) -> Any:
-    """Another shell around the same inner tensor. Operators that change a tensor's shape in place unshare it first."""
-    name = str(func)
+    """Another shell around the same inner tensor. Operators that change a tensor's shape in place unshare it first.
+
+    Not written down: autograd detaches what it saves, which for plain tensors never reaches a dispatcher.
+    """
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
         if type(first) not in VIRTUAL or first._inner.layout is not _STRIDED:
             return general(func, args, kwargs)
         block = first._block
-        place = block.place
-        if place.shut:
-            raise shut(place)
-        write(name, place, 0)
+        if block.place.shut:
+            raise shut(block.place)
         return wrap(first._inner, block)
 
     return plan
@@ -355,6 +445,11 @@ def make_plan(func: Any) -> Any:
     loose = any(a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator")) for a, k in zip(arguments, kinds, strict=True))
     generator = any("Generator" in k for k in kinds)
     call = kernels.call_of(func)
+    aten = torch.ops.aten
+    if func in (aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default):
+        return _like(func, call)
+    if func is aten._local_scalar_dense.default:
+        return _scalar(func)
     if loose or generator or func.namespace != "aten":
         return _general(func)
     if lists:
@@ -362,8 +457,10 @@ def make_plan(func: Any) -> Any:
         return _lists(func, call, lists) if simple else _general(func)
     one = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor" and slots[:1] == (0,)
     if not one:
-        return _general(func)
-    if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+        many = len(schema.returns) > 1 and slots and not schema.is_mutable and str(schema.returns[0].type) == "Tensor"
+        plain = all(str(r.type) == "Tensor" and r.alias_info is None for r in schema.returns)
+        return _fresh_many(func, call, slots) if many and plain else _general(func)
+    if func in (aten.detach.default, aten.alias.default):
         return _detach(func)
     alias = schema.returns[0].alias_info
     if alias is None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from graders.bench.virtual import determinism
 from graders.bench.virtual.translations import CUDNN_KNOWS, SPELLED, facts, found, mismatch, translate, worded
 
 __all__ = ["of", "translate"]
@@ -31,6 +32,18 @@ Forbid = Callable[[Any, Any], None]
 @functools.cache
 def of(func: Any) -> Forbid | None:
     """A function(args, kwargs) that raises CUDA's refusal before the CPU would accept, or None."""
+    alert, forbid = determinism.of(func), _forbidden(func)
+    if alert is None or forbid is None:
+        return alert or forbid
+
+    def both(args: Any, kwargs: Any) -> None:
+        alert(args, kwargs)
+        forbid(args, kwargs)
+
+    return both
+
+
+def _forbidden(func: Any) -> Forbid | None:
     name = func._schema.name.partition("::")[2]
     if str(func) in facts()["absent"]:
         return _absent(func)
@@ -102,6 +115,14 @@ def _convolution(args: Any, kwargs: Any) -> None:
         raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {spelled}")
 
 
+def _squared_error_backward(args: Any, kwargs: Any) -> None:
+    """The loss of two dtypes has the wider one, and CUDA does not cast its gradient back."""
+    gradient, given, target = args[:3]
+    for tensor in (target, gradient):
+        if tensor.dtype is not given.dtype:
+            raise RuntimeError(f"Found dtype {SPELLED[tensor.dtype]} but expected {SPELLED[given.dtype]}")
+
+
 def _least_squares(args: Any, kwargs: Any) -> None:
     if kwargs.get("driver") not in (None, "gels"):
         raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
@@ -124,6 +145,7 @@ def _same_as_weight(weights: tuple[int, ...]) -> Forbid:
 _BY_HAND: Final[dict[str, Forbid]] = {
     "convolution": _convolution,
     "linalg_lstsq": _least_squares,
+    "mse_loss_backward": _squared_error_backward,
     "native_group_norm": _same_as_weight((1, 2)),
     "native_layer_norm": _same_as_weight((2, 3)),
 }

@@ -18,12 +18,12 @@ def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -
     blank = asserts.later(func, inner, kwargs, error)
     if blank is not None:
         return None if blank is asserts.NOTHING else blank
-    translated = refusals.translate(func, inner, kwargs, error)
-    if translated is not None:
-        raise translated from None
     emulated = kernels.emulate(func, inner, kwargs, error)
     if emulated is not kernels.NOT_EMULATED:
         return emulated
+    translated = refusals.translate(func, inner, kwargs, error)
+    if translated is not None:
+        raise translated from None
     raise error
 
 

@@ -8,11 +8,13 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from graders.bench.virtual import syncs
 from graders.bench.virtual.dispatch import allocate, shut, write
 from graders.bench.virtual.places import Place
 from graders.bench.virtual.tensor import VIRTUAL, refresh, wrap
 
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLATTENED: Final = (torch.float16, torch.float32, torch.float64)  # torch's list of cuDNN's dtypes lacks bfloat16
 # Parts of the reserve that hold, per step and per hidden unit, what backward needs: the gates, and the cells.
 _PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
 _SCATTERED: Final = (
@@ -50,7 +52,8 @@ class CudnnRnn(torch.autograd.Function):
         state = tuple(host_states) if kind == "lstm" else host_states[0]
         function = getattr(torch._C._VariableFunctions, kind)
         tail = (host_weights, biases, layers, dropout, train, bidirectional)
-        with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad():
+        with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the CPU's libraries
             outs = function(inner[0], state, *tail, False) if sizes is None else function(inner[0], sizes, state, *tail)
         shared = all(w._block is weights[0]._block for w in weights)
         ctx.buffer = None if shared else allocate(place, sum(w.nbytes for w in weights))
@@ -62,6 +65,8 @@ class CudnnRnn(torch.autograd.Function):
             ctx.reserve = allocate(place, reserve_bytes(kind, units, layers))
         wrapped = [wrap(out.detach(), allocate(place, out.nbytes)) for out in outs]
         write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs))
+        if train and dropout > 0:
+            syncs.note("dropout state")
         ctx.train, ctx.place, ctx.inner, ctx.outs = train, place, inner, outs
         ctx.save_for_backward(*tensors, wrapped[0])
         return tuple(wrapped)
@@ -76,7 +81,9 @@ class CudnnRnn(torch.autograd.Function):
         if place.shut:
             raise shut(place)
         wanted = [t for t in ctx.inner if t.requires_grad]
-        pairs = [(out, g._inner) for out, g in zip(ctx.outs, gradients, strict=True) if g is not None and out.requires_grad]
+        pairs = [
+            (out, g._inner) for out, g in zip(ctx.outs, gradients, strict=True) if g is not None and out.requires_grad
+        ]
         found = torch.autograd.grad(
             [out for out, _ in pairs], wanted, [g for _, g in pairs], retain_graph=True, allow_unused=True
         )
@@ -89,6 +96,9 @@ class CudnnRnn(torch.autograd.Function):
             results.append(None if gradient is None else wrap(gradient, allocate(place, gradient.nbytes)))
         write("aten._cudnn_rnn_backward.default", place, sum(r.nbytes for r in results if r is not None))
         return (None, None, None, None, *results)
+
+
+_apply: Final[Any] = CudnnRnn.apply
 
 
 def layer(kind: str, original: Any) -> Any:
@@ -111,7 +121,7 @@ def layer(kind: str, original: Any) -> Any:
         if batch_first:
             data = data.transpose(0, 1)
         settings = (layers, dropout, train, bidirectional, biases, sizes)
-        output, *last = CudnnRnn.apply(kind, settings, place, len(states), data, *states, *weights)
+        output, *last = _apply(kind, settings, place, len(states), data, *states, *weights)
         if batch_first:
             output = output.transpose(0, 1)
         return (output, *last)
@@ -129,8 +139,9 @@ def flatten_parameters(original: Any) -> Any:
         if any(not isinstance(w, torch.Tensor) for w in weights):
             return
         place = _place(weights)
-        if place is None or not torch.backends.cudnn.enabled or len({w.data_ptr() for w in weights}) != len(weights):
-            original(self)
+        if place is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
+            return
+        if len({w.data_ptr() for w in weights}) != len(weights):
             return
         flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
         block = allocate(place, flat.nbytes)

@@ -11,7 +11,7 @@ from graders.bench.virtual import storages, subclasses
 from graders.bench.virtual.tensor import Parameter, Tensor
 
 _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
-_OURS: Final = ("_inner", "_block")
+_OURS: Final = ("_inner", "_block", "_parts")
 
 
 def _reduce(self: Any, protocol: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from graders.bench.virtual import syncs, transfers
+from graders.bench.virtual import kernels, syncs, transfers
 from graders.bench.virtual.conversions import place_named
 from graders.bench.virtual.dispatch import allocate, shut, special, write
 from graders.bench.virtual.places import CUDA, Block, Place
@@ -20,6 +20,11 @@ aten: Final = torch.ops.aten
 _Base: Final[Any] = torch.UntypedStorage
 _copy: Final[Any] = torch._C.StorageBase.copy_
 _new: Final[Any] = torch._C.StorageBase.__new__
+
+
+def address(storage: int, pointer: int) -> int:
+    """Where a pointer into a storage points on the device: CUDA's blocks begin at multiples of 512 bytes, the host's of 64."""
+    return (storage << 3) + pointer - storage
 
 
 class UntypedStorage(torch.UntypedStorage):
@@ -36,6 +41,10 @@ class UntypedStorage(torch.UntypedStorage):
             syncs.note("item")
             return super().__getitem__(*args, **kwargs)
         return on_device(super().__getitem__(*args, **kwargs), self._block)
+
+    def data_ptr(self) -> int:
+        pointer = int(super().data_ptr())
+        return address(pointer, pointer)
 
     def resize_(self, size: int) -> Any:
         super().resize_(size)
@@ -85,6 +94,12 @@ def on_device(storage: Any, block: Block) -> Any:
 def storage_of(tensor: Any) -> Any:
     """`x.untyped_storage()`."""
     return on_device(tensor._inner.untyped_storage(), tensor._block)
+
+
+def data_ptr(tensor: Any) -> int:
+    """`x.data_ptr()`."""
+    inner = tensor._inner
+    return address(torch._C.StorageBase.data_ptr(inner.untyped_storage()), inner.data_ptr())  # type: ignore[attr-defined]
 
 
 def _bytes(storage: Any) -> torch.Tensor:
@@ -168,6 +183,10 @@ def is_storage(original: Any) -> Any:
 
     return answer
 
+
+# Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off while an inner
+# kernel runs, and the kernel would read from nowhere: the process dies. So they are real zeros here.
+kernels.REPLACED[aten._efficientzerotensor.default] = aten.zeros.default
 
 Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 from graders.bench.ledger.rows import SYNC
-from graders.bench.virtual.places import now
 from graders.bench.sites import site
+from graders.bench.virtual.places import now
 from graders.bench.virtual.tensor import VIRTUAL
 
 _WARNING: Final = "called a synchronizing CUDA operation"
@@ -64,8 +64,15 @@ def _device_values(*names: str) -> Any:
 
 
 def _equal(given: dict[str, Any]) -> int:
+    """Different shapes, no elements, or the very same elements are known to be so without a look."""
     one, other = given["self"], given["other"]
-    return int(one.shape == other.shape and one.numel() > 0)
+    if one.shape != other.shape or one.numel() == 0:
+        return 0
+    return int(one.data_ptr() != other.data_ptr() or one.stride() != other.stride() or one.dtype is not other.dtype)
+
+
+def _unique_consecutive(given: dict[str, Any]) -> int:
+    return 1 if given.get("dim") is None and given["self"].numel() else 0
 
 
 def _indices(indices: Any) -> int:
@@ -73,7 +80,7 @@ def _indices(indices: Any) -> int:
     waits = 0
     for index in indices:
         if _on_device(index):
-            waits += index.dtype in _MASKS and index.numel() > 0
+            waits += index.dtype in _MASKS
         elif _on_host(index):
             waits += index.dtype not in _MASKS and index.numel() > 0
     return waits
@@ -147,15 +154,21 @@ def _matrix_exp(given: dict[str, Any]) -> int:
     return 6 if given["self"].dim() == 2 else 3
 
 
+def _ctc_loss(given: dict[str, Any]) -> int:
+    """Lengths given as tensors are read on the host; they and the offsets go to the device; targets there are looked at once."""
+    lengths = given["input_lengths"]
+    waits = 3 + _on_device(given["targets"]) + isinstance(lengths, torch.Tensor)
+    return waits + 3 * _on_device(lengths)
+
+
 # Operator, or overload where only one of them waits -> what the ledger calls the wait, how often.
 WAITS: Final[dict[str, tuple[str, Any]]] = {
-    "_cudnn_ctc_loss": ("ctc_loss", 3),
-    "_ctc_loss": ("ctc_loss", 3),
-    "_ctc_loss.Tensor": ("ctc_loss", 5),
+    "_ctc_loss": ("ctc_loss", _ctc_loss),
     "_ctc_loss_backward": ("ctc_loss", 3),
     "_ctc_loss_backward.Tensor": ("ctc_loss", 5),
     "_index_put_impl_": ("boolean index", _index_put),
     "_linalg_eigh": ("linalg", _unless_empty("A", 1)),
+    "_linalg_eigvals": ("linalg", 2),
     "_linalg_svd": ("linalg", _unless_empty("A", 2)),
     "_local_scalar_dense": ("item", 1),
     "_unique": ("unique", _unless_empty("self", 1)),
@@ -181,14 +194,14 @@ WAITS: Final[dict[str, tuple[str, Any]]] = {
     "logspace.Tensor_Tensor": ("item", _device_values("start", "end")),
     "masked_fill.Tensor": ("fill value", _device_values("value")),
     "masked_fill_.Tensor": ("fill value", _device_values("value")),
-    "masked_scatter_backward": ("boolean index", _unless_empty("mask", 1)),
-    "masked_select": ("masked_select", _unless_empty("mask", 1)),
-    "nonzero": ("nonzero", _unless_empty("self", 1)),
+    "masked_scatter_backward": ("boolean index", 1),
+    "masked_select": ("masked_select", 1),
+    "nonzero": ("nonzero", 1),
     "normal.Tensor_Tensor": ("normal", _unless_empty("std", 2)),
     "normal.float_Tensor": ("normal", _unless_empty("std", 2)),
     "repeat_interleave.Tensor": ("repeat_interleave", _repeat_interleave),
     "segment_reduce": ("segment_reduce", _segment_reduce),
-    "unique_consecutive": ("unique", _unless_empty("self", 1)),
+    "unique_consecutive": ("unique", _unique_consecutive),
     "where.self": ("copy", _where),
 }
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 import torch
 
 from graders.bench.ledger.rows import TRANSFER
+from graders.bench.sites import site
 from graders.bench.virtual import integers, syncs
 from graders.bench.virtual.dispatch import allocate, shut, special, write
 from graders.bench.virtual.pinning import is_pinned
 from graders.bench.virtual.places import Place, now, place_of
-from graders.bench.sites import site
 from graders.bench.virtual.tensor import VIRTUAL, refresh, wrap
 
 aten: Final = torch.ops.aten
@@ -47,7 +47,10 @@ def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: Any
     """A new device tensor with the values of a host tensor (no autograd: the caller has seen to that)."""
     if place.shut:
         raise shut(place)
-    inner = torch.ops.aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
+    if dtype is None and memory_format is None:
+        inner = tensor.clone()
+    else:
+        inner = torch.ops.aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
     block = allocate(place, inner.untyped_storage().nbytes())
     write("aten._to_copy.default", place, inner.nbytes)
     record("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)

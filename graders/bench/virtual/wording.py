@@ -94,3 +94,88 @@ def without_lazy(error: Exception) -> Exception | None:
     if "lazy" not in text or not isinstance(error, RuntimeError):
         return None
     return type(error)(text.replace("lazy:", "cuda:").replace("lazy", "cuda"))
+
+
+# ---- tensors on different devices ------------------------------------------------------------------------------------
+
+
+def too_many_scalars() -> RuntimeError:
+    return RuntimeError("Trying to pass too many CPU scalars to non-CPU kernel!")
+
+
+def out_elsewhere(where: str, expected: str) -> RuntimeError:
+    return RuntimeError(f"Expected out tensor to have device {expected}, but got {where} instead")
+
+
+def indices_elsewhere(indexed: str) -> RuntimeError:
+    return RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({indexed})")
+
+
+def value_elsewhere(expected: str, where: str) -> RuntimeError:
+    return RuntimeError(f"expected device {expected} but got device {where} for value tensor")
+
+
+def mask_elsewhere(mask: str, own: str) -> RuntimeError:
+    return RuntimeError(f"expected self and mask to be on the same device, but got mask on {mask} and self on {own}")
+
+
+def masked_fill_elsewhere() -> RuntimeError:
+    return RuntimeError("masked_fill_: Expected inputs to be on same device")
+
+
+def scalar_elsewhere(expected: str, where: str) -> RuntimeError:
+    return RuntimeError(f"scalar tensor is expected to be on {expected} but is on {where}")
+
+
+def sorter_elsewhere(sorter: str, boundaries: str) -> RuntimeError:
+    return RuntimeError(
+        "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device "
+        f"type {sorter} and input value tensor device type {boundaries}"
+    )
+
+
+def solve_elsewhere(right: str, left: str) -> RuntimeError:
+    return RuntimeError(f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead.")
+
+
+def block_elsewhere(first: str, position: int, where: str) -> RuntimeError:
+    return RuntimeError(
+        "torch.block_diag: input tensors must all be on the same device. "
+        f"Input 0 is on device {first} and input {position} is on device {where}"
+    )
+
+
+def segments_elsewhere(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"Expected data.get_device() == {name}_value.get_device() to be true, but got false.  "
+        "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+    )
+
+
+def convolution_types(image: Any, name: str, other: Any, mkldnn: bool) -> RuntimeError:
+    either = f" or input should be a MKLDNN tensor and {name} is a dense tensor" if mkldnn else ""
+    return RuntimeError(
+        f"Input type ({type_name(image)}) and {name} type ({type_name(other)}) should be the same{either}"
+    )
+
+
+def addcmul_scalar() -> RuntimeError:
+    return RuntimeError(
+        "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, "
+        "CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
+    )
+
+
+def not_on_cuda(operand: int) -> RuntimeError:
+    return RuntimeError(
+        'iter.device(arg).is_cuda() INTERNAL ASSERT FAILED at "/pytorch/aten/src/ATen/native/cuda/Loops.cuh":109, '
+        f"please report a bug to PyTorch. argument {operand}: expected a CUDA device but found cpu"
+    )
+
+
+def lengths_elsewhere(lengths: Any) -> RuntimeError:
+    kind = type_name(lengths).rpartition(".")[2].removesuffix("Tensor")
+    return RuntimeError(
+        "'lengths' argument should be a 1D CPU int64 tensor, "
+        f"but got {lengths.dim()}D {label_of(lengths)} {kind} tensor"
+    )

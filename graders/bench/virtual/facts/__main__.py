@@ -41,15 +41,15 @@ def device_checks() -> dict[str, Any]:
             continue
         func = f.func
         ordered = [*func.arguments.out, *func.arguments.flat_positional]
-        if not structured and func.arguments.self_arg is not None:
-            own = func.arguments.self_arg.argument
-            ordered = [own, *func.arguments.out, *[a for a in func.arguments.flat_positional if a is not own]]
         tensors = [a.name for a in ordered if a.type.is_tensor_like()]
         if len(tensors) < 2 and not any("[]" in str(a.type) for a in ordered if a.type.is_tensor_like()):
             continue
         base = str(func.name.name) + ("_out" if func.is_out_fn() else "")
-        prefix = "wrapper_CUDA_" if structured else f"wrapper_CUDA_{func.name.overload_name}_"
-        checks[f"aten.{func.name.name}.{func.name.overload_name or 'default'}"] = [prefix + base, tensors]
+        overload = func.name.overload_name
+        # torchgen names a structured kernel's wrapper `mm_out_out`, any other's `out_nonzero_out`.
+        suffixed = f"{base}_{overload}" if overload else base
+        method = f"wrapper_CUDA_{suffixed}" if structured else f"wrapper_CUDA_{overload}_{base}"
+        checks[f"aten.{func.name.name}.{overload or 'default'}"] = [method, tensors]
     return checks
 
 

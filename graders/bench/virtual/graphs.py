@@ -1,0 +1,195 @@
+"""What is a CUDA graph on a device that computes at once? The operators of a capture, written down and run again on `replay`.
+
+A capture runs nothing: what the operators changed is put back when it ends, and what they made holds no values
+to rely on until the first replay. The tensors of a graph stay where they are; a replay writes into them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, Final
+
+import torch
+import torch.cuda.graphs
+
+from graders.bench.virtual import kernels, syncs
+from graders.bench.virtual.dispatch import allocate, write
+from graders.bench.virtual.places import CPU, Block, Place, now
+from graders.bench.virtual.tensor import Tensor
+from graders.bench.virtual.wording import accelerator_error
+
+_dispatch: Final = Tensor.__torch_dispatch__
+_pools: Final = itertools.count(1)
+_SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
+
+
+class _Seeds:
+    """Shared by all graphs that are alive."""
+
+    def __init__(self, place: Place) -> None:
+        self.blocks: list[Block] = [allocate(place, _SEED_AND_OFFSET) for _ in range(2)]
+
+
+class _State:
+    """The capture that is under way in this process: CUDA allows one."""
+
+    graph: CUDAGraph | None = None
+    seeds: weakref.ref[_Seeds] | None = None
+
+
+_state: Final = _State()
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value._inner
+    if isinstance(value, (list, tuple)):
+        return type(value)([_inner(item) for item in value])
+    return value
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The device tensors an operator changes."""
+    found: list[Any] = []
+    for position, argument in enumerate(func._schema.arguments):
+        # Of a list torch does not say from Python whether it is written to: of an operator that writes, it may be.
+        listed = func._schema.is_mutable and "List[" in str(argument.type)
+        if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        found += [t for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, Tensor)]
+    return found
+
+
+class CUDAGraph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._steps: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> its bytes, and what they were
+        self._made: set[int] = set()  # storages that the capture itself made
+        self._held: list[Any] = []
+        self._note: Any = None
+        self._captured = self._broken = False
+        self._pool: tuple[int, int] = (0, 0)
+        self._seeds: _Seeds | None = None
+        self._place: Place | None = None
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        gpu = now.gpu
+        assert gpu is not None
+        if torch.cuda.current_stream() == torch.cuda.default_stream():
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
+                "the default stream.)"
+            )
+        self._place = gpu.places[gpu.current]
+        self._seeds = (_state.seeds() if _state.seeds is not None else None) or _Seeds(self._place)
+        _state.seeds = weakref.ref(self._seeds)
+        self._pool = pool or (0, next(_pools))
+        _state.graph = self
+        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign,assignment]
+        self._note, syncs.note = syncs.note, _refuse
+
+    def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        given = [_inner(value) for value in args]
+        named = {key: CPU if key == "device" and value is not None else _inner(value) for key, value in kwargs.items()}
+        for tensor in _written(func, args, kwargs):
+            self._keep(tensor._inner)
+        out = _dispatch(func, types, args, kwargs)
+        results = [t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, Tensor)]
+        if not func.is_view and results + _written(func, args, kwargs):
+            self._steps.append((func, given, named, [t._inner for t in results]))
+        self._made.update(t._inner.untyped_storage()._cdata for t in results if t._inner.layout is torch.strided)
+        self._held += results  # the graph's own pool: its tensors stay where they are
+        return out
+
+    def _keep(self, inner: torch.Tensor) -> None:
+        storage = inner.untyped_storage()
+        if storage._cdata not in self._before and storage._cdata not in self._made:
+            raw = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            self._before[storage._cdata] = (raw, raw.clone())
+
+    def capture_end(self) -> None:
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign,assignment]
+        syncs.note = self._note
+        _state.graph = None
+        for raw, kept in self._before.values():
+            raw.copy_(kept)
+        self._before.clear()
+        if self._broken:
+            self.reset()
+            raise accelerator_error("CUDA error: operation failed due to a previous error during capture\n")
+        self._captured = True
+
+    def replay(self) -> None:
+        if not self._captured:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        for step in self._steps:
+            self._again(*step)
+
+    def _again(self, func: Any, given: list[Any], named: dict[str, Any], results: list[torch.Tensor]) -> None:
+        again = kernels.call_of(func)(*given, **named)
+        assert self._place is not None
+        write(str(func), self._place, 0)
+        fresh = [t for t in (again if isinstance(again, (list, tuple)) else [again]) if isinstance(t, torch.Tensor)]
+        for result, value in zip(results, fresh, strict=False):
+            if result is not value:
+                result.copy_(value)
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._held.clear()
+        self._captured = self._broken = False
+        self._seeds = None
+
+    def pool(self) -> tuple[int, int]:
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Done at the end of the capture."""
+
+    def enable_debug_mode(self) -> None:
+        """There is no debug information to keep."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """There is nothing to dump."""
+
+
+CUDAGraph.__module__ = "torch.cuda.graphs"
+
+
+def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    graph = _state.graph
+    if graph is None:
+        return _dispatch(func, types, args, kwargs)
+    return graph.record(func, types, args, kwargs or {})
+
+
+def _refuse(kind: str, times: int = 1, explicit: bool = False) -> None:
+    """The host cannot wait for work that is being written down."""
+    if _state.graph is not None:
+        _state.graph._broken = True
+    raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
+
+
+def capturing() -> bool:
+    return _state.graph is not None
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    made: list[tuple[Any, str, Any]] = []
+    for home in (torch.cuda, torch.cuda.graphs):
+        made += [
+            (home, "CUDAGraph", CUDAGraph),
+            (home, "is_current_stream_capturing", capturing),
+            (home, "graph_pool_handle", lambda: (0, next(_pools))),
+        ]
+    made += [
+        (torch.cuda.graphs.graph, "default_capture_stream", None),
+        (torch.cuda.Stream, "is_capturing", lambda self: capturing()),
+    ]
+    if not hasattr(torch._C, "_host_emptyCache"):
+        made.append((torch._C, "_host_emptyCache", lambda: None))
+    return made
