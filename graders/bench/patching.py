@@ -15,17 +15,20 @@ _MISSING: Final = object()
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> None:
     """Replace attributes; `undo` puts them back, in the opposite order."""
+    done: list[Patch] = []
+    undo.callback(_put_back, done)
     for owner, name, value in patches:
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
-        undo.callback(_put_back, owner, name, vars(owner).get(name, _MISSING))
+        done.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
 
-def _put_back(owner: Any, name: str, before: Any) -> None:
-    if before is _MISSING:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, before)
+def _put_back(done: list[Patch]) -> None:
+    for owner, name, before in reversed(done):
+        if before is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 class _Claimed:

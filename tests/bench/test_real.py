@@ -99,7 +99,7 @@ def test_the_cpu_answers_as_the_virtual_device_does(program: Callable[[str], Any
 def test_transfers_and_waits_on_cuda(program: Callable[[str], Any]) -> None:
     with real_device("cuda") as real:
         program("cuda")
-    # The virtual device cannot be opened in this process any more; .scratch/realbench/check.py compares both.
+    # Not compared with the virtual device here: a process that uses the real one cannot open it.
     assert real.ledger.transfers_to_device() or program is not train
     assert real.ledger.syncs()
     assert all(record.site is not None and record.site.file == __file__ for record in real.ledger)

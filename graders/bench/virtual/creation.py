@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -42,14 +43,17 @@ def _default_is_device() -> bool:
     return torch.get_default_device().type == "cuda"
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@functools.cache
+def _factories() -> tuple[tuple[Any, str, Any], ...]:
+    """Every function of `torch` that takes a device; looked for once, because torch has a thousand names."""
     constructors = torch.utils._device._device_constructors()
-    found: list[tuple[Any, str, Any]] = []
-    for name, function in list(vars(torch).items()):
-        if callable(function) and name not in _ELSEWHERE and _in(function, constructors):
-            found.append((torch, name, _settle(name, function)))
-    found.append((torch, "normal", _settle("normal", torch.normal)))
-    return found
+    found = {name: f for name, f in vars(torch).items() if callable(f) and name not in _ELSEWHERE and _in(f, constructors)}
+    found["normal"] = torch.normal
+    return tuple((torch, name, _settle(name, function)) for name, function in found.items())
+
+
+def patches() -> tuple[tuple[Any, str, Any], ...]:
+    return _factories()
 
 
 def _in(function: Any, constructors: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Which composite functions are one kernel on CUDA, or take another path there than C++ takes for a subclass? What they keep and wait for."""
+"""Which composite functions are one kernel on CUDA, or take another path there than C++ takes for a subclass?"""
 
 from __future__ import annotations
 
@@ -8,27 +8,63 @@ import torch
 import torch.nn.functional
 
 from graders.bench.virtual import syncs
-from graders.bench.virtual.tensor import VIRTUAL
+from graders.bench.virtual.dispatch import allocate, shut, write
+from graders.bench.virtual.tensor import VIRTUAL, wrap
 
 aten: Final = torch.ops.aten
 
 
-def rms_norm(original: Any) -> Any:
+class FusedRmsNorm(torch.autograd.Function):
     """One kernel, which keeps the reciprocal of the root and not the squares."""
 
+    @staticmethod
+    def forward(ctx: Any, input: Any, weight: Any, shape: list[int], eps: float | None) -> Any:
+        place, x = input._block.place, input._inner
+        out = torch.rms_norm(x, shape, None if weight is None else weight._inner, eps)
+        wide = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
+        dims = list(range(-len(shape), 0))
+        small = torch.finfo(wide.dtype).eps if eps is None else eps
+        rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
+        kept = wrap(rstd, allocate(place, rstd.nbytes))
+        ctx.save_for_backward(input, weight, kept)
+        ctx.dims = dims
+        result = wrap(out, allocate(place, out.nbytes))
+        write("aten._fused_rms_norm.default", place, out.nbytes)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Any) -> Any:
+        input, weight, kept = ctx.saved_tensors
+        place, r = input._block.place, kept._inner
+        if place.shut:
+            raise shut(place)
+        g = gradient._inner.to(r.dtype)
+        normal = input._inner.to(r.dtype) * r
+        found: list[Any] = [None, None]
+        if ctx.needs_input_grad[0]:
+            scaled = g if weight is None else g * weight._inner.to(r.dtype)
+            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(input.dtype)
+        if ctx.needs_input_grad[1]:
+            rows = list(range(input.dim() - len(ctx.dims)))
+            found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
+        write("aten._fused_rms_norm_backward.default", place, sum(t.nbytes for t in found if t is not None))
+        return (*(None if t is None else wrap(t, allocate(place, t.nbytes)) for t in found), None, None)
+
+
+_fused_rms_norm: Final[Any] = FusedRmsNorm.apply
+
+
+def rms_norm(original: Any) -> Any:
     def norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-        if type(input) not in VIRTUAL or (
-            weight is not None and (type(weight) not in VIRTUAL or weight.dtype is not input.dtype)
-        ):
-            return original(input, normalized_shape, weight, eps)
         shape = list(normalized_shape)
-        if (
-            not shape
-            or list(input.shape[-len(shape) :]) != shape
-            or (weight is not None and list(weight.shape) != shape)
-        ):
+        usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
+        if usual and weight is not None:
+            same = type(weight) in VIRTUAL and weight._block.place is input._block.place
+            usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
+        if not usual or not input.is_floating_point():
             return original(input, normalized_shape, weight, eps)
-        return aten._fused_rms_norm(input, shape, weight, eps)[0]
+        return _fused_rms_norm(input, weight, shape, eps)
 
     return norm
 
@@ -45,7 +81,7 @@ def eigvals(original: Any) -> Any:
 
 
 def cross_entropy(original: Any) -> Any:
-    """Smoothed and weighted, the mean is taken over the weights of the targets that count, which are selected by a mask."""
+    """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
 
     def loss(
         input: Any,
@@ -64,26 +100,6 @@ def cross_entropy(original: Any) -> Any:
     return loss
 
 
-def rms_backward(grad: Any, input: Any, shape: Any, rstd: Any, weight: Any, mask: Any) -> Any:
-    """The CPU has no kernel for this one."""
-    wide = torch.float64 if input.dtype is torch.float64 else torch.float32
-    dims = list(range(-len(shape), 0))
-    x, g, r = input.to(wide), grad.to(wide), rstd.to(wide)
-    scaled = g if weight is None else g * weight.to(wide)
-    normal = x * r
-    to_input = r * (scaled - normal * (scaled * normal).mean(dims, keepdim=True)) if mask[0] else None
-    to_weight = (g * normal).sum(list(range(input.dim() - len(shape)))) if mask[1] and weight is not None else None
-    return (
-        None if to_input is None else to_input.to(input.dtype),
-        None if to_weight is None else to_weight.to(weight.dtype).reshape(weight.shape),
-    )
-
-
-KERNELS: Final[dict[Any, Any]] = (
-    {aten._fused_rms_norm_backward.default: rms_backward} if hasattr(aten, "_fused_rms_norm_backward") else {}
-)
-
-
 def patches() -> list[tuple[Any, str, Any]]:
     nn, linalg = torch._C._nn, vars(torch._C)["_linalg"]
     made: list[tuple[Any, str, Any]] = [
@@ -91,6 +107,4 @@ def patches() -> list[tuple[Any, str, Any]]:
         (linalg, "linalg_eigvals", eigvals(linalg.linalg_eigvals)),
         (torch.linalg, "eigvals", eigvals(linalg.linalg_eigvals)),
     ]
-    if KERNELS:
-        made.append((torch, "rms_norm", rms_norm(torch.rms_norm)))
-    return made
+    return [*made, (torch, "rms_norm", rms_norm(torch.rms_norm))]

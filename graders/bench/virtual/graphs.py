@@ -49,6 +49,12 @@ def _inner(value: Any) -> Any:
     return value
 
 
+def _storages(value: Any) -> set[int]:
+    if isinstance(value, torch.Tensor):
+        return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
+    return set().union(*map(_storages, value)) if isinstance(value, (list, tuple)) else set()
+
+
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The device tensors an operator changes."""
     found: list[Any] = []
@@ -101,7 +107,7 @@ class CUDAGraph:
         results = [t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, Tensor)]
         if not func.is_view and results + _written(func, args, kwargs):
             self._steps.append((func, given, named, [t._inner for t in results]))
-        self._made.update(t._inner.untyped_storage()._cdata for t in results if t._inner.layout is torch.strided)
+        self._made |= _storages([t._inner for t in results]) - _storages([given, list(named.values())])
         self._held += results  # the graph's own pool: its tensors stay where they are
         return out
 

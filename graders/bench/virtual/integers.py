@@ -1,4 +1,4 @@
-"""What does CUDA make of integers where the CPU refuses or says something else? Division by zero, and floats that fit no integer."""
+"""What does CUDA make of a division by zero, and of floats that fit no integer?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def divided_by_zero(func: Any, inner: Any, kwargs: Any) -> Any:
     mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
     dividend, divisor = inner[0], inner[1]
     dtype = torch.result_type(dividend, divisor)
-    shape = torch.broadcast_shapes(torch.as_tensor(dividend).shape, torch.as_tensor(divisor).shape)
+    shape = (torch.as_tensor(dividend) + torch.as_tensor(divisor)).shape
     one = torch.as_tensor(dividend, dtype=dtype).expand(shape)
     other = torch.as_tensor(divisor, dtype=dtype).expand(shape)
     zero = other == 0
@@ -36,7 +36,7 @@ def divided_by_zero(func: Any, inner: Any, kwargs: Any) -> Any:
 
 
 def _by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
-    """All bits set; 64 bits wide only where the dividend needs them. Rounding down then takes one off for a negative dividend."""
+    """All bits set, 64 of them only where the dividend needs so many; rounding down takes one off below zero."""
     ones = torch.full_like(dividend, 255 if dividend.dtype is torch.uint8 else -1)
     if dividend.dtype is torch.int64:
         ones = ones.masked_fill((dividend >= 0) & (dividend < 1 << 32), 0xFFFFFFFF)
@@ -46,7 +46,7 @@ def _by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
 
 
 def cast(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A float tensor as integers: what does not fit becomes the nearest integer that does, of 32 bits or of 64, and is then cut."""
+    """A float tensor as integers: what does not fit becomes the nearest of 32 or of 64 bits, and is then cut."""
     wide = torch.int32 if dtype in _NARROW else torch.int64
     limits = torch.iinfo(wide)
     whole = source.to(wide)

@@ -1,4 +1,4 @@
-"""Which function computes what CUDA computes? The CPU kernel, but for the operators whose results differ by definition."""
+"""Which function computes what CUDA computes? The CPU kernel, but for operators whose results differ by definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from graders.bench.virtual import bindings, fused, integers, syncs, ties
+from graders.bench.virtual import bindings, integers, syncs, ties
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 aten: Final = torch.ops.aten
@@ -32,7 +32,7 @@ def replaces(*overloads: Any) -> Callable[[Kernel], Kernel]:
     return register
 
 
-# ---- kernels that wait before they can refuse --------------------------------------------------------------------------
+# ---- kernels that wait before they can refuse ---------------------------------------------------------------------
 # `syncs.of` writes waits down after an operator; these operators may raise, and have waited by then.
 
 
@@ -66,7 +66,7 @@ def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     return out
 
 
-# ---- values ------------------------------------------------------------------------------------------------------------
+# ---- values -----------------------------------------------------------------------------------------------------
 
 
 @replaces(aten.linalg_cholesky_ex.default)
@@ -94,7 +94,7 @@ def _grid_sampler_2d(
 @replaces(aten.index_put_.default)
 def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """`x[mask] = x[0, 0]`: the CPU reads the number first; CUDA finds it inside what is written to."""
-    if values.numel() == 1 and values.untyped_storage()._cdata == self.untyped_storage()._cdata:
+    if values.numel() == 1 and self.is_contiguous() and values.untyped_storage()._cdata == self.untyped_storage()._cdata:
         at = values.storage_offset() - self.storage_offset()
         if 0 <= at <= sum((size - 1) * stride for size, stride in zip(self.shape, self.stride(), strict=True)):
             raise RuntimeError(
@@ -117,7 +117,7 @@ def _log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any) -> Any:
 
 
 def _in_single(position: int, statistic: int) -> Any:
-    """Backward of a normalisation whose statistics are wider than its input: computed in single precision, and cast back."""
+    """Backward of a norm whose statistics are wider than its input: computed in single precision, and cast back."""
 
     def make(func: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -141,10 +141,9 @@ for _func in (aten.native_batch_norm_backward.default, aten.batch_norm_backward.
 REPLACED[aten.native_layer_norm_backward.default] = _in_single(1, 3)(aten.native_layer_norm_backward.default)
 REPLACED.update(integers.KERNELS)
 REPLACED.update(ties.KERNELS)
-REPLACED.update(fused.KERNELS)
 
 
-# ---- dtypes the CPU has no kernel for ------------------------------------------------------------------------------------
+# ---- dtypes the CPU has no kernel for ------------------------------------------------------------------------------
 
 # Operators that CUDA computes in dtypes the CPU does not: {operator: (dtypes, the dtype to compute in)}.
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -182,7 +181,7 @@ def emulate(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     given = next((a.dtype for a in inner if isinstance(a, torch.Tensor) and a.dtype in narrow), None)
     if given is None:
         return NOT_EMULATED
-    # Indices and targets are whole numbers too: only the first tensor is widened where the operator takes whole numbers.
+    # Indices and targets are whole numbers too: where the operator takes those, only the first tensor is widened.
     first = next(i for i, a in enumerate(inner) if isinstance(a, torch.Tensor))
     every = narrow is _HALF
     args = [

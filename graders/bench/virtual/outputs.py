@@ -28,7 +28,7 @@ def _layer_norm(inner: Any, kwargs: Any, out: Any) -> Any:
 
 
 def _batch_norm(training: int | None, statistics: bool) -> Any:
-    """`training` is the position of that argument, None where it is always so; `statistics` says whether running ones are passed."""
+    """`training` is the position of that argument, None where it is so; `statistics`: running ones are arguments."""
 
     def form(inner: Any, kwargs: Any, out: Any) -> Any:
         data, weight, bias = inner[0], inner[1], inner[2]

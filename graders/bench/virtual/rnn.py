@@ -1,4 +1,4 @@
-"""How do LSTM, GRU and RNN layers run on CUDA? As one cuDNN call: one block of weights, one of reserve, no backward in eval mode."""
+"""How do LSTM, GRU and RNN layers run on CUDA? As one cuDNN call, with one block of weights and one of reserve."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FLATTENED: Final = (torch.float16, torch.float32, torch.float64)  # torch's lis
 # Parts of the reserve that hold, per step and per hidden unit, what backward needs: the gates, and the cells.
 _PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
 _SCATTERED: Final = (
-    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted at every call, "
-    "possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted "
+    "at every call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
 )
 
 
@@ -34,13 +34,13 @@ def _place(tensors: list[Any]) -> Place | None:
 
 
 def reserve_bytes(kind: str, units: int, layers: int) -> int:
-    """What cuDNN keeps from a forward pass in training: `units` bytes per layer for every part, each part rounded up to 32."""
+    """What cuDNN keeps from a forward pass: `units` bytes per layer for every part, each part rounded up to 32."""
     parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
     return 256 + sum(-(-part // 32) * 32 for part in parts)
 
 
 class CudnnRnn(torch.autograd.Function):
-    """One cuDNN call. The CPU's own graph inside computes the gradients; what CUDA would keep alive is kept alive here."""
+    """One cuDNN call: the CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here."""
 
     @staticmethod
     def forward(ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any) -> Any:

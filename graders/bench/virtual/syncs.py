@@ -13,6 +13,7 @@ import torch
 
 from graders.bench.ledger.rows import SYNC
 from graders.bench.sites import site
+from graders.bench.virtual import asserts
 from graders.bench.virtual.places import now
 from graders.bench.virtual.tensor import VIRTUAL
 
@@ -32,9 +33,10 @@ def note(kind: str, times: int = 1, explicit: bool = False) -> None:
             if gpu.sync_debug == 2:
                 raise RuntimeError(_WARNING)
             warnings.warn(_WARNING, UserWarning, stacklevel=2)
+    asserts.report(gpu)
 
 
-# ---- counts that depend on the arguments: each takes them by name ------------------------------------------------------
+# ---- counts that depend on the arguments: each takes them by name ------------------------------------------------
 
 
 def _on_device(value: Any) -> bool:
@@ -97,7 +99,10 @@ def _index_put(given: dict[str, Any]) -> int:
         return 2 * sum(_on_device(index) and index.dtype in _MASKS for index in indices)
     if _on_host(values) and not given.get("accumulate") and _is_masked_fill(target, indices, values):
         return 0
-    return _indices(indices) + _on_host(values)
+    waits = _indices(indices) + _on_host(values)
+    if given.get("accumulate"):  # sums over sorted indices, for which a host mask is copied too
+        waits += sum(_on_host(index) and index.dtype in _MASKS for index in indices)
+    return waits
 
 
 def _is_masked_fill(target: Any, indices: Any, values: Any) -> bool:
@@ -155,7 +160,7 @@ def _matrix_exp(given: dict[str, Any]) -> int:
 
 
 def _ctc_loss(given: dict[str, Any]) -> int:
-    """Lengths given as tensors are read on the host; they and the offsets go to the device; targets there are looked at once."""
+    """Lengths in tensors are read on the host; they and the offsets go to the device; targets there are looked at."""
     lengths = given["input_lengths"]
     waits = 3 + _on_device(given["targets"]) + isinstance(lengths, torch.Tensor)
     return waits + 3 * _on_device(lengths)

@@ -11,7 +11,7 @@ _NETWORK: Final = 32  # up to so many elements an unstable sort is a bitonic net
 
 
 def _network(keys: torch.Tensor) -> torch.Tensor:
-    """The permutation that CUDA's bitonic network for 32 elements leaves in rows sorted by `keys`, ascending integers."""
+    """The permutation that CUDA's bitonic network for 32 elements leaves in rows sorted by integer keys."""
     rows, length = keys.shape
     slots = torch.arange(_NETWORK).expand(rows, _NETWORK).clone()
     # What is not there sorts to the end.
