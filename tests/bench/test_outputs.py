@@ -40,6 +40,12 @@ HELD: dict[str, tuple[Callable[[], Callable[[], Any]], int]] = {
     "dropout": (lambda: _run(lambda: nn.Dropout(0.5), 2, 4, 8), 1536),
     "max with indices": (lambda: lambda: _x().max(0), 1536),
     "batch norm in eval, half": (lambda: _run(lambda: nn.BatchNorm1d(4).eval(), 2, 4, 8, dtype=torch.float16), 4096),
+    "attention": (lambda: lambda: F.scaled_dot_product_attention(*[_x()[None, None]] * 3), 1536),
+    "attention in half precision": (
+        lambda: lambda: F.scaled_dot_product_attention(*[_x()[None, None].half()] * 3),
+        3072,
+    ),
+    "transformer layer": (lambda: _run(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, 4, 8), 16896),
     "lstm": (lambda: _run(lambda: nn.LSTM(4, 3, batch_first=True), 2, 3, 4), 4608),
     "gru": (lambda: _run(lambda: nn.GRU(4, 3, batch_first=True), 2, 3, 4), 3584),
     "rnn": (lambda: _run(lambda: nn.RNN(4, 3, batch_first=True), 2, 3, 4), 3072),
@@ -112,3 +118,16 @@ def test_embedding_bags_know_their_indices_and_have_gradients(mode: str) -> None
         assert out[3].numel() == (6 if mode == "max" else 0)
         F.embedding_bag(indices.to("cuda"), w, offsets.to("cuda"), mode=mode).square().sum().backward()
         assert torch.allclose(w.grad.cpu(), host.grad)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_has_the_gradients_of_the_cpu(causal: bool) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 5, 8) for _ in range(3))
+    host = [t.clone().requires_grad_() for t in (query, key, value)]
+    F.scaled_dot_product_attention(*host, is_causal=causal).square().sum().backward()
+    with virtual_cuda():
+        device = [t.to("cuda").requires_grad_() for t in (query, key, value)]
+        F.scaled_dot_product_attention(*device, is_causal=causal).square().sum().backward()
+        for mine, theirs in zip(device, host, strict=True):
+            assert torch.allclose(mine.grad.cpu(), theirs.grad, atol=1e-6)

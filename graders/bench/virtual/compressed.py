@@ -12,7 +12,13 @@ from graders.bench.virtual.places import Place
 from graders.bench.virtual.tensor import VIRTUAL
 
 aten: Final = torch.ops.aten
-COMPRESSED: Final = ("sparse_compressed_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor")
+COMPRESSED: Final = (
+    "sparse_compressed_tensor",
+    "sparse_csr_tensor",
+    "sparse_csc_tensor",
+    "sparse_bsr_tensor",
+    "sparse_bsc_tensor",
+)
 
 
 def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
@@ -36,7 +42,9 @@ def coo(original: Any) -> Any:
         coalesced = kwargs.get("is_coalesced")
         # a place that no layout or device argument may contradict: C++ asks the tensors
         options = {"dtype": what.dtype, "layout": torch.sparse_coo, "device": place.lazy, "is_coalesced": coalesced}
-        built = build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+        built = (
+            build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+        )
         return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
 
     return made
@@ -65,7 +73,9 @@ def to(original: Any) -> Any:
         if self.layout is torch.strided or type(self) is sparse.SparseTensor:
             return original(self, *args, **kwargs)
         device = kwargs.get("device", args[0] if args else None)
-        place = place_named(device.device if isinstance(device, torch.Tensor) else device) if device is not None else None
+        place = (
+            place_named(device.device if isinstance(device, torch.Tensor) else device) if device is not None else None
+        )
         if place is None:
             return original(self, *args, **kwargs)
         dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Final
 
 import torch
@@ -12,6 +13,10 @@ from graders.bench.virtual.tensor import VIRTUAL
 from graders.bench.virtual.transfers import to_device
 
 _Base: Final[Any] = torch._C.TensorBase
+_COPIED: Final = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+    "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor)."
+)
 _PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told besides the device without a detour
 
 
@@ -52,7 +57,8 @@ def to(original: Any) -> Any:
                 if place is not None:
                     if len(args) == 1 and _direct(self) and not kwargs.keys() - {"non_blocking"}:
                         return to_device(self, place, kwargs.get("non_blocking", False))
-                    args = (place.lazy, *args[1:])
+                    if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
+                        args = (place.lazy, *args[1:])
         if "device" in kwargs:
             kwargs["device"] = translate(kwargs["device"])
         if "other" in kwargs:
@@ -110,6 +116,8 @@ def from_data(name: str, original: Any) -> Any:
             return pinning.pin(made_here) if pin_memory else made_here
         requires_grad = kwargs.pop("requires_grad", False)
         if isinstance(data, torch.Tensor):
+            if name == "tensor":
+                warnings.warn(_COPIED, UserWarning, stacklevel=2)
             moved = data.detach() if name == "tensor" else data
             dtype = kwargs.get("dtype")
             moved = moved.to(place.cuda, dtype or moved.dtype)
@@ -122,6 +130,8 @@ def from_data(name: str, original: Any) -> Any:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
             args = (_read(args[0]), *args[1:]) if args else args
             moved = original(*args, device=CPU, **kwargs).to(place.cuda)
+        if requires_grad and not (moved.is_floating_point() or moved.is_complex()):
+            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
         return moved.requires_grad_() if requires_grad else moved
 
     made.__name__ = name

@@ -25,6 +25,7 @@ from graders.errors import DeviceClosed
 _grad_on: Final = torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
 _TENSOR: Final = torch.Tensor
+_NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 # Operators whose plan is written by hand: {overload: function(func, args, kwargs)}.
 SPECIAL: Final[dict[Any, Any]] = {}
@@ -164,13 +165,6 @@ def wrap_sparse(value: torch.Tensor, place: Place) -> tuple[Any, int]:
     return sparse.wrap(value, place)
 
 
-def run_sparse(func: Any, args: Any, kwargs: Any) -> Any:
-    """A parameter and a sparse tensor: C++ asked the parameter's class first."""
-    from graders.bench.virtual import sparse
-
-    return sparse.run(func, args, kwargs)
-
-
 def general(func: Any, args: Any, kwargs: Any) -> Any:
     """Any operator with any mixture of arguments."""
     kwargs = kwargs or {}
@@ -194,8 +188,8 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     if place is not None and place.shut:
         raise shut(place)
     if (seen.plain and place is not None) or len(seen.places) > 1:
-        if any(hasattr(tensor, "_parts") for tensor in seen.plain):
-            return run_sparse(func, args, kwargs)
+        if any(type(tensor).__torch_dispatch__ is not _NO_DISPATCH for tensor in seen.plain):
+            return NotImplemented  # a class with a dispatcher of its own, sparse or nested: it is asked next
         decided = placement.judge(func, args, kwargs, seen)
         if decided is not placement.ALLOWED:
             return decided

@@ -1,4 +1,4 @@
-"""What is a CUDA graph on a device that computes at once? The operators of a capture, written down and run again on `replay`.
+"""What is a CUDA graph on a device that computes at once? The operators of a capture, run again on `replay`.
 
 A capture runs nothing: what the operators changed is put back when it ends, and what they made holds no values
 to rely on until the first replay. The tensors of a graph stay where they are; a replay writes into them.
@@ -87,15 +87,15 @@ class CUDAGraph:
         assert gpu is not None
         if torch.cuda.current_stream() == torch.cuda.default_stream():
             raise RuntimeError(
-                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
-                "the default stream.)"
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
             )
         self._place = gpu.places[gpu.current]
         self._seeds = (_state.seeds() if _state.seeds is not None else None) or _Seeds(self._place)
         _state.seeds = weakref.ref(self._seeds)
         self._pool = pool or (0, next(_pools))
         _state.graph = self
-        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign,assignment]
+        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
         self._note, syncs.note = syncs.note, _refuse
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -114,11 +114,11 @@ class CUDAGraph:
     def _keep(self, inner: torch.Tensor) -> None:
         storage = inner.untyped_storage()
         if storage._cdata not in self._before and storage._cdata not in self._made:
-            raw = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            raw = torch.empty(0, dtype=torch.uint8).set_(storage)
             self._before[storage._cdata] = (raw, raw.clone())
 
     def capture_end(self) -> None:
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign,assignment]
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
         syncs.note = self._note
         _state.graph = None
         for raw, kept in self._before.values():

@@ -1,4 +1,4 @@
-"""How do other libraries look into a device tensor? By DLPack: torch takes it as it is, a library of the host must refuse."""
+"""How do other libraries look into a device tensor? By DLPack: torch takes it as it is, a host library must refuse."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def from_dlpack(original: Any) -> Any:
         elif isinstance(ext_tensor, PyCapsule):
             taken, ext_tensor.tensor = ext_tensor.tensor, None
             if taken is None:
-                raise RuntimeError("from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once")
+                raise RuntimeError(
+                    "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once"
+                )
         else:
             return original(ext_tensor, **kwargs)
         device = kwargs.get("device")
@@ -68,8 +70,8 @@ Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    home = torch.utils.dlpack
-    take, give = from_dlpack(torch.from_dlpack), to_dlpack(home.to_dlpack)
+    home: Any = torch.utils.dlpack
+    take, give = from_dlpack(home.from_dlpack), to_dlpack(home.to_dlpack)
     return [
         (torch, "from_dlpack", take),
         (home, "from_dlpack", take),

@@ -94,7 +94,11 @@ def _grid_sampler_2d(
 @replaces(aten.index_put_.default)
 def _index_put_(self: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """`x[mask] = x[0, 0]`: the CPU reads the number first; CUDA finds it inside what is written to."""
-    if values.numel() == 1 and self.is_contiguous() and values.untyped_storage()._cdata == self.untyped_storage()._cdata:
+    if (
+        values.numel() == 1
+        and self.is_contiguous()
+        and values.untyped_storage()._cdata == self.untyped_storage()._cdata
+    ):
         at = values.storage_offset() - self.storage_offset()
         if 0 <= at <= sum((size - 1) * stride for size, stride in zip(self.shape, self.stride(), strict=True)):
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""What do the names of old code mean? `torch.cuda.FloatTensor`, type strings, and a default tensor type on the device."""
+"""What do the names of old code mean? `torch.cuda.FloatTensor`, type strings, a default tensor type."""
 
 from __future__ import annotations
 
@@ -77,7 +77,13 @@ def _name(dtype: torch.dtype) -> str:
 def _types() -> dict[str, Any]:
     made = {}
     for name, dtype in DTYPES.items():
-        facts = {"dtype": dtype, "layout": torch.strided, "is_cuda": True, "is_sparse": False, "__module__": "torch.cuda"}
+        facts = {
+            "dtype": dtype,
+            "layout": torch.strided,
+            "is_cuda": True,
+            "is_sparse": False,
+            "__module__": "torch.cuda",
+        }
         made[name] = LegacyType(name, (), facts)
     return made
 
@@ -144,7 +150,7 @@ def new(self: Any, *args: Any, device: Any = None) -> Any:
     return construct(self.dtype, self.device if device is None else device, *args)
 
 
-Tensor.new = new  # type: ignore[attr-defined]
+Tensor.new = new  # type: ignore[method-assign,assignment]
 
 
 def patches() -> list[tuple[Any, str, Any]]:

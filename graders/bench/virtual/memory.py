@@ -55,6 +55,8 @@ class Memory:
 
     __slots__ = (
         "allowed",
+        "blocks",
+        "blocks_ever",
         "live",
         "ooms",
         "peak",
@@ -72,6 +74,8 @@ class Memory:
         self.allowed = total
         self.live = 0
         self.peak = 0
+        self.blocks = 0
+        self.blocks_ever = 0
         self.pieces: list[Piece] = []  # free stretches of large segments
         self.reserved_large = 0
         self.small_live = 0
@@ -103,12 +107,15 @@ class Memory:
             piece = self._take_large(size)
             size = piece.size
         self.live += size
+        self.blocks += 1
+        self.blocks_ever += 1
         if self.live > self.peak:
             self.peak = self.live
         return size, piece
 
     def give(self, size: int, piece: Piece | None) -> None:
         self.live -= size
+        self.blocks -= 1
         if piece is None:
             self.small_live -= size
             return
@@ -152,9 +159,12 @@ class Memory:
         for figure in FIGURES:
             for pool in POOLS:
                 current = now.get(figure, {}).get(pool, 0)
+                if pool == "all" and figure in ("allocation", "active"):
+                    current = self.blocks
                 whole = pool == "all"
                 peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current) if whole else current
-                for moment, value in zip(MOMENTS, (current, peak, peak, peak - current), strict=True):
+                ever = self.blocks_ever if whole and figure in ("allocation", "active") else peak
+                for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
                     found[f"{figure}.{pool}.{moment}"] = value
         for figure in ("oversize_allocations", "oversize_segments"):
             found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})

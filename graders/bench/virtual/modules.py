@@ -89,11 +89,10 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
                 parameter.grad.data = moved_gradient
             continue
         parameter.grad = None
-        del gradient
         kept = exchange(parameter, moved, parameter.requires_grad)
         self._parameters[key] = kept
-        if moved_gradient is not None:
-            kept.grad = moved_gradient
+        if gradient is not None and moved_gradient is not None:
+            kept.grad = exchange(gradient, moved_gradient, gradient.requires_grad)
     for key, buffer in self._buffers.items():
         if buffer is not None:
             self._buffers[key] = function(buffer)

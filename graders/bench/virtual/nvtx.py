@@ -14,25 +14,25 @@ _NOT_TRACKED: Final = -2  # NVTX_NO_PUSH_POP_TRACKING: what the library answers 
 class _Unwatched:
     """NVTX's library without a tool."""
 
-    def rangePushA(self, message: str) -> int:  # noqa: N802 - the library's own names
+    def rangePushA(self, message: str) -> int:
         return _NOT_TRACKED
 
-    def rangePop(self) -> int:  # noqa: N802
+    def rangePop(self) -> int:
         return _NOT_TRACKED
 
-    def rangeStartA(self, message: str) -> int:  # noqa: N802
+    def rangeStartA(self, message: str) -> int:
         return 0
 
-    def rangeEnd(self, range_id: int) -> None:  # noqa: N802
+    def rangeEnd(self, range_id: int) -> None:
         return None
 
-    def markA(self, message: str) -> None:  # noqa: N802
+    def markA(self, message: str) -> None:
         return None
 
-    def deviceRangeStart(self, message: str, stream: Any) -> Any:  # noqa: N802
+    def deviceRangeStart(self, message: str, stream: Any) -> Any:
         return object()
 
-    def deviceRangeEnd(self, handle: Any, stream: Any) -> None:  # noqa: N802
+    def deviceRangeEnd(self, handle: Any, stream: Any) -> None:
         return None
 
 

@@ -16,6 +16,7 @@ from graders.bench.patching import claim, patch
 from graders.bench.recording import Recorder
 from graders.bench.sizes import parse_size
 from graders.bench.virtual import (
+    attention,
     autocast,
     composite_places,
     composites,
@@ -50,6 +51,7 @@ from graders.bench.virtual.tensor import VIRTUAL
 from graders.bench.virtual.wording import without_lazy
 from graders.errors import BadDeviceCount, RealDeviceInUse
 
+
 class _Registered:
     kernels: Kernels | None = None
 
@@ -72,6 +74,7 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield from composites.patches()
     yield from rnn.patches()
     yield from fused.patches()
+    yield from attention.patches()
     yield from composite_places.patches()
     yield from numbered.patches()
     yield from saving.patches()

@@ -21,7 +21,7 @@ def scatter(tensor: Any, devices: Any = None, chunk_sizes: Any = None, dim: int 
 
 
 def broadcast(tensor: Any, devices: Any = None, *, out: Any = None) -> Any:
-    return tuple(tensor.to(_on(device)) for device in devices)
+    return [tensor.to(_on(device)) for device in devices]
 
 
 def broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:

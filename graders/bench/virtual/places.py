@@ -51,6 +51,7 @@ class Block:
         memory = self.place.memory
         if self.piece is None:
             memory.live -= self.size
+            memory.blocks -= 1
             memory.small_live -= self.size
         else:
             memory.give(self.size, self.piece)

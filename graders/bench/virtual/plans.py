@@ -38,6 +38,8 @@ def deliver(out: Any, place: Place, name: str) -> Any:
     small = memory.small_live + size
     if size <= SMALL and small <= memory.small_high:
         memory.small_live = small
+        memory.blocks += 1
+        memory.blocks_ever += 1
         live = memory.live = memory.live + size
         if live > memory.peak:
             memory.peak = live

@@ -20,7 +20,9 @@ from graders.bench.virtual.tensor import Tensor
 MARK: Final = "[virtual device]"
 VIEW: Final = "[virtual device, nothing to do]"  # views and allocations launch no kernel
 _OURS: Final = "graders/bench/"
-HOST, PASSED, MARKED, DEVICE = range(4)  # what an event in the tree is: the host's, ours, between the marks, the device's
+HOST, PASSED, MARKED, DEVICE = range(
+    4
+)  # what an event in the tree is: the host's, ours, between the marks, the device's
 _profile: Final[Any] = torch.autograd.profiler.profile
 _Activity: Final = torch.profiler.ProfilerActivity
 _IDLE: Final = ("aten::empty", "aten::new_empty", "aten::_has_compatible", "aten::set_", "aten::resize_")
@@ -44,13 +46,13 @@ def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 def _began() -> None:
     _recording.depth += 1
-    Tensor.__torch_dispatch__ = staticmethod(_marked)  # type: ignore[method-assign,assignment]
+    Tensor.__torch_dispatch__ = staticmethod(_marked)  # type: ignore[method-assign]
 
 
 def _ended() -> None:
     _recording.depth = max(0, _recording.depth - 1)
     if not _recording.depth:
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign,assignment]
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
 
 
 def _is_python(event: Any) -> bool:
@@ -152,7 +154,9 @@ def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[A
         kept += line.kept
         if use_device is not None:
             _attribute(line)
-    return [event for event in sorted(kept, key=lambda e: (e.time_range.start, -e.time_range.end)) if host or event.kernels]
+    return [
+        event for event in sorted(kept, key=lambda e: (e.time_range.start, -e.time_range.end)) if host or event.kernels
+    ]
 
 
 def _attribute(line: _Timeline) -> None:
@@ -211,7 +215,9 @@ def _with_device(events: list[Any], device: bool) -> list[Any]:
 
 
 def _start(original: Any) -> Any:
-    def start(self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: Any = None, **kwargs: Any) -> None:
+    def start(
+        self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: Any = None, **kwargs: Any
+    ) -> None:
         wanted = "cuda" if use_cuda else use_device
         host = kwargs.get("use_cpu", True)
         if wanted != "cuda":

@@ -105,7 +105,7 @@ def layer(kind: str, original: Any) -> Any:
     """`torch._VF.lstm` and its kin, for packed and for padded input."""
 
     def run(data: Any, *args: Any) -> Any:
-        packed = type(args[1]) is not list and type(args[1]) is not tuple
+        packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
         sizes = args[0] if packed else None
         state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
         states = tuple(state) if kind == "lstm" else (state,)

@@ -1,4 +1,4 @@
-"""How are device tensors saved and loaded? As torch does it: the storage says where it lives, `map_location` decides."""
+"""How are device tensors saved and loaded? As torch does it: a storage says where it lives, `map_location` decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _reduce(self: Any, protocol: Any) -> Any:
 
 
 def _parts(tensor: Any, protocol: Any) -> Any:
-    internal: Any = torch.Tensor._reduce_ex_internal  # type: ignore[attr-defined]
+    internal: Any = torch.Tensor._reduce_ex_internal
     if tensor.layout is not torch.strided:
         return internal(tensor, protocol)
     torch.utils.hooks.warn_if_has_hooks(tensor)
@@ -41,7 +41,7 @@ def _parts(tensor: Any, protocol: Any) -> Any:
     return function, tuple(given)
 
 
-Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign,assignment]
+Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 
 
 def patches() -> list[tuple[Any, str, Any]]:

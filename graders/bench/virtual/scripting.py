@@ -1,4 +1,4 @@
-"""How does TorchScript recognise torch's functions while some are replaced? By name, where it would look for the object.
+"""How does TorchScript recognise torch's functions while some are replaced? By name, not by object.
 
 Forward-mode differentiation (`torch.func.jvp`, `hessian`) compiles its own formulas with TorchScript when it is
 first used, so this concerns more than those who write `torch.jit.script`.
@@ -27,5 +27,6 @@ def find(original: Any) -> Any:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    builtins._get_builtin_table()  # made once per process: it must hold the functions as they were
+    # Made once per process: it must hold the functions as they were.
+    builtins._get_builtin_table()  # type: ignore[no-untyped-call]
     return [(builtins, "_find_builtin", find(builtins._find_builtin))]

@@ -1,4 +1,4 @@
-"""How are sparse tensors held? Like any other: a shell that says `cuda:0`, the CPU's sparse tensor inside, a block per part.
+"""How are sparse tensors held? Like any other: a shell that says `cuda:0` around the CPU's sparse tensor.
 
 The shell is a class of its own, so that C++ hands every operator with a sparse argument to the dispatcher here
 and the usual one never meets a tensor without strides. For C++ each is a COO tensor: a shell of a compressed
@@ -19,7 +19,7 @@ from graders.bench.virtual.tensor import AUTOCAST, Tensor
 from graders.bench.virtual.transfers import record
 
 aten: Final = torch.ops.aten
-_make: Final = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+_make: Final = torch.Tensor._make_wrapper_subclass
 _COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 
 
@@ -29,7 +29,7 @@ class SparseTensor(Tensor):
     _parts: dict[int, Block]  # by storage: the blocks of its indices and values
 
     @staticmethod
-    def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return run(func, args, kwargs or {})
 
     @property
@@ -99,7 +99,9 @@ def _account(shell: Any, place: Place, known: dict[int, Block]) -> int:
 def wrap(value: torch.Tensor, place: Place, known: dict[int, Block] | None = None) -> tuple[Any, int]:
     """A device tensor around a sparse one, and the bytes it newly takes."""
     shape, layout, keys = value.shape, torch.sparse_coo, AUTOCAST
-    shell = _make(SparseTensor, shape, None, None, None, value.dtype, layout, place.lazy, False, False, None, False, False, keys)
+    shell = _make(
+        SparseTensor, shape, None, None, None, value.dtype, layout, place.lazy, False, False, None, False, False, keys
+    )
     shell._inner = value
     return shell, _account(shell, place, known or {})
 
@@ -193,17 +195,30 @@ def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: tor
 
 
 # How often the host waits: measured on an H200.
-_WAITS: Final[dict[Any, int]] = {aten._to_sparse.default: 1, aten._to_sparse.sparse_dim: 1, aten._to_sparse_csr.default: 2}
+_WAITS: Final[dict[Any, int]] = {
+    aten._to_sparse.default: 1,
+    aten._to_sparse.sparse_dim: 1,
+    aten._to_sparse_csr.default: 2,
+}
 
 # Operators that make a sparse tensor out of strided ones; all others are known by their arguments.
 special(
     *(
         getattr(getattr(aten, name), overload)
-        for name in (
-            "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc sparse_mask sparse_coo_tensor "
-            "_sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors "
-            "_sparse_compressed_tensor_with_dims embedding_sparse_backward"
-        ).split()
+        for name in [
+            "_to_sparse",
+            "_to_sparse_csr",
+            "_to_sparse_csc",
+            "_to_sparse_bsr",
+            "_to_sparse_bsc",
+            "sparse_mask",
+            "sparse_coo_tensor",
+            "_sparse_coo_tensor_unsafe",
+            "_sparse_coo_tensor_with_dims",
+            "_sparse_coo_tensor_with_dims_and_tensors",
+            "_sparse_compressed_tensor_with_dims",
+            "embedding_sparse_backward",
+        ]
         if hasattr(aten, name)
         for overload in getattr(aten, name).overloads()
         if "out" not in overload

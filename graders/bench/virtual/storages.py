@@ -18,12 +18,13 @@ from graders.bench.virtual.tensor import Tensor, refresh
 
 aten: Final = torch.ops.aten
 _Base: Final[Any] = torch.UntypedStorage
-_copy: Final[Any] = torch._C.StorageBase.copy_
-_new: Final[Any] = torch._C.StorageBase.__new__
+_Raw: Final[Any] = torch._C.StorageBase
+_copy: Final = _Raw.copy_
+_new: Final = _Raw.__new__
 
 
 def address(storage: int, pointer: int) -> int:
-    """Where a pointer into a storage points on the device: CUDA's blocks begin at multiples of 512 bytes, the host's of 64."""
+    """A pointer into a storage, on the device: CUDA's blocks begin at multiples of 512 bytes, the host's of 64."""
     return (storage << 3) + pointer - storage
 
 
@@ -39,8 +40,8 @@ class UntypedStorage(torch.UntypedStorage):
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(args[0], slice):
             syncs.note("item")
-            return super().__getitem__(*args, **kwargs)
-        return on_device(super().__getitem__(*args, **kwargs), self._block)
+            return _Base.__getitem__(self, *args, **kwargs)
+        return on_device(_Base.__getitem__(self, *args, **kwargs), self._block)
 
     def data_ptr(self) -> int:
         pointer = int(super().data_ptr())
@@ -61,13 +62,13 @@ class UntypedStorage(torch.UntypedStorage):
         return self
 
     def new(self) -> Any:
-        return torch.UntypedStorage(0, device=self.device)
+        return _Base(0, device=self.device)
 
     def _write_file(self, *args: Any, **kwargs: Any) -> None:
-        return self.cpu()._write_file(*args, **kwargs)  # type: ignore[no-any-return]
+        _Base.cpu(self)._write_file(*args, **kwargs)
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
-        filled = super()._set_from_file(*args, **kwargs)
+        filled = _Base._set_from_file(self, *args, **kwargs)
         transfers.record("to_device", _bytes(self), False, False, "cpu", self._block.place.label)
         return filled
 
@@ -99,7 +100,7 @@ def storage_of(tensor: Any) -> Any:
 def data_ptr(tensor: Any) -> int:
     """`x.data_ptr()`."""
     inner = tensor._inner
-    return address(torch._C.StorageBase.data_ptr(inner.untyped_storage()), inner.data_ptr())  # type: ignore[attr-defined]
+    return address(_Raw.data_ptr(inner.untyped_storage()), inner.data_ptr())
 
 
 def _bytes(storage: Any) -> torch.Tensor:
@@ -146,7 +147,6 @@ def _elsewhere(tensor: Any, storage: Any) -> RuntimeError:
     )
 
 
-@special(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset, aten.set_.source_Tensor_storage_offset)
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source, *rest = args
     storage = storage_of(source) if isinstance(source, Tensor) else source
@@ -162,7 +162,6 @@ def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     return target
 
 
-@special(aten.set_.default)
 def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     (target,) = args
     target._inner.set_()
@@ -171,10 +170,16 @@ def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     return target
 
 
-@special(aten._has_compatible_shallow_copy_type.default)
 def _has_compatible_shallow_copy_type(func: Any, args: Any, kwargs: Any) -> bool:
     """Asked by `x.data = y` of two device tensors; nothing runs on a device for it."""
     return True
+
+
+special(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset, aten.set_.source_Tensor_storage_offset)(
+    _set_
+)
+special(aten.set_.default)(_set_nothing)
+special(aten._has_compatible_shallow_copy_type.default)(_has_compatible_shallow_copy_type)
 
 
 def is_storage(original: Any) -> Any:

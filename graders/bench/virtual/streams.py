@@ -171,6 +171,7 @@ class _Using:
         self.stream = stream
 
     def __enter__(self) -> None:
+        assert self.stream.device is not None
         self.stream.__enter__()
 
     def __exit__(self, *error: object) -> None:

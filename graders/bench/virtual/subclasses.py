@@ -6,22 +6,25 @@ from the device tensor after it, is called `Tagged`, and follows Tagged's `__tor
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
+from graders.bench.virtual.conversions import place_named
+from graders.bench.virtual.places import CUDA
 from graders.bench.virtual.tensor import VIRTUAL, Parameter, Tensor, wrap
 
-_as_subclass: Final[Any] = torch._C.TensorBase.as_subclass  # type: ignore[attr-defined]
+_as_subclass: Final[Any] = torch._C.TensorBase.as_subclass
+_device_in_c: Final[Any] = torch._C.TensorBase.device
 _made: Final[dict[Any, Any]] = {}
+_renamed: Final[list[Any]] = []
 
 
 class _Bridge(Tensor):
-    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the class of results."""
+    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the class."""
 
 
-_Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined,assignment,method-assign]
-
+_Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined,assignment]
 
 
 def student_class(cls: Any) -> Any:
@@ -35,7 +38,7 @@ def _device_class(cls: Any) -> Any:
         inherited = cls.__torch_function__
         bound = getattr(inherited, "__func__", None)
         named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
-        found = type(cls.__name__, (cls, _Bridge), named)
+        found = cast("Any", type(cls.__name__, (cls, _Bridge), named))
         # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__.
         found.__torch_dispatch__ = staticmethod(Tensor.__torch_dispatch__)
         found.__torch_function__ = inherited if bound is None else classmethod(bound)
@@ -55,17 +58,51 @@ def as_subclass(self: Any, cls: Any) -> Any:
             cls = Parameter
         else:
             cls = _device_class(cls)
+    if cls is Tensor and type(self) is Tensor:
+        return self  # torch.load asks so of a leaf that it has just made, and it must stay one
     with torch._C.DisableTorchFunctionSubclass():
-        twin = torch.ops.aten.alias(self) if self.requires_grad and torch.is_grad_enabled() else wrap(self._inner, self._block)
+        twin = (
+            torch.ops.aten.alias(self)
+            if self.requires_grad and torch.is_grad_enabled()
+            else wrap(self._inner, self._block)
+        )
     twin.__class__ = cls
     return twin
 
 
+def make_wrapper(original: Any) -> Any:
+    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it has not got."""
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        place = None if kwargs.get("device") is None else place_named(kwargs["device"])
+        if place is not None:
+            kwargs["device"] = place.lazy
+            if "device" not in vars(cls):
+                cls.device, cls.is_cuda = property(_device), property(_is_cuda)
+                _renamed.append(cls)
+        return original(cls, *args, **kwargs)
+
+    return make
+
+
+def _device(self: Any) -> torch.device:
+    device: torch.device = _device_in_c.__get__(self)
+    return CUDA[device.index or 0] if device.type == "lazy" else device
+
+
+def _is_cuda(self: Any) -> bool:
+    return _device(self).type == "cuda"
+
+
 def forget_all() -> None:
     """Classes made for a `with` block end with it."""
+    for cls in _renamed:
+        del cls.device, cls.is_cuda
+    _renamed.clear()
     VIRTUAL.difference_update(_made.values())
     _made.clear()
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    return [(torch.Tensor, "as_subclass", as_subclass)]
+    make = make_wrapper(torch.Tensor._make_wrapper_subclass)
+    return [(torch.Tensor, "as_subclass", as_subclass), (torch.Tensor, "_make_wrapper_subclass", staticmethod(make))]

@@ -11,7 +11,7 @@ from graders.bench.virtual import transfers
 from graders.bench.virtual.dispatch import allocate, shut, write
 from graders.bench.virtual.places import CUDA
 from graders.bench.virtual.tensor import VIRTUAL, Parameter, Tensor, wrap
-from graders.bench.virtual.wording import not_on_host, type_name
+from graders.bench.virtual.wording import not_on_host, type_name, without_lazy
 
 _Base: Final[Any] = torch._C.TensorBase
 
@@ -138,7 +138,10 @@ def _set_data(self: Any, value: Any) -> None:
     elif mine or theirs:
         from graders.bench.virtual.modules import exchange
 
-        exchange(self, value.detach(), self.requires_grad)
+        gradient = self.grad
+        kept = exchange(self, value.detach(), self.requires_grad)
+        if gradient is not None:
+            kept.__dict__["_stray_grad"] = gradient  # `.data` moves, the gradient stays where it is
     else:
         _Base.data.__set__(self, value)
 
@@ -148,6 +151,23 @@ def _get_data(self: Any) -> Any:
 
 
 DATA: Final = property(_get_data, _set_data)
+
+
+def _get_grad(self: Any) -> Any:
+    stray = self.__dict__.get("_stray_grad")
+    return _Base.grad.__get__(self) if stray is None else stray
+
+
+def _set_grad(self: Any, gradient: Any) -> None:
+    self.__dict__.pop("_stray_grad", None)
+    try:
+        _Base.grad.__set__(self, gradient)
+    except RuntimeError as error:
+        raise without_lazy(error) or error from None
+
+
+def _del_grad(self: Any) -> None:
+    _set_grad(self, None)
 
 
 def _cuda_array_interface(self: Any) -> dict[str, Any]:
@@ -179,6 +199,7 @@ def complete() -> None:
         "device": property(_device),
         "is_cuda": property(lambda self: True),
         "data": DATA,
+        "grad": property(_get_grad, _set_grad, _del_grad),
         "numpy": _numpy,
         "__array__": _array,
         "__cuda_array_interface__": property(_cuda_array_interface),

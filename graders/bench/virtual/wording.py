@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -91,9 +92,9 @@ def not_on_host(place: Place) -> TypeError:
 def without_lazy(error: Exception) -> Exception | None:
     """The error in the student's words, where C++ has used its own name for the device."""
     text = str(error)
-    if "lazy" not in text or not isinstance(error, RuntimeError):
+    if "azy" not in text or not isinstance(error, RuntimeError):
         return None
-    return type(error)(text.replace("lazy:", "cuda:").replace("lazy", "cuda"))
+    return type(error)(re.sub(r"Lazy(\w+)Type", r"torch.cuda.\1Tensor", text).replace("lazy", "cuda"))
 
 
 # ---- tensors on different devices ------------------------------------------------------------------------------------
