@@ -71,7 +71,7 @@ class Stream:
         return self.stream_id
 
     def synchronize(self) -> None:
-        syncs.note("stream.synchronize", explicit=True)
+        syncs.note("stream.synchronize", explicit=True, warned=True)
 
     def wait_stream(self, stream: Any) -> None:
         pass

@@ -18,6 +18,7 @@ _as_subclass: Final[Any] = torch._C.TensorBase.as_subclass
 _device_in_c: Final[Any] = torch._C.TensorBase.device
 _made: Final[dict[Any, Any]] = {}
 _renamed: Final[list[Any]] = []
+_DEVICE: Final = 6  # where _make_wrapper_subclass takes the device, counted after the class
 
 
 class _Bridge(Tensor):
@@ -74,9 +75,13 @@ def make_wrapper(original: Any) -> Any:
     """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it has not got."""
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        place = None if kwargs.get("device") is None else place_named(kwargs["device"])
+        given = args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device")
+        place = None if given is None else place_named(given)
         if place is not None:
-            kwargs["device"] = place.lazy
+            if len(args) > _DEVICE:
+                args = (*args[:_DEVICE], place.lazy, *args[_DEVICE + 1 :])
+            else:
+                kwargs["device"] = place.lazy
             if "device" not in vars(cls):
                 cls.device, cls.is_cuda = property(_device), property(_is_cuda)
                 _renamed.append(cls)
