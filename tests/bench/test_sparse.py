@@ -124,3 +124,30 @@ def test_copied_and_saved():
         assert torch.load(buffer).device == s.device
         buffer.seek(0)
         assert torch.load(buffer, map_location="cpu").to_dense().tolist() == [[1, 0], [0, 1]]
+
+
+def test_nested_tensors_of_the_jagged_layout():
+    with virtual_cuda():
+        pieces = [torch.ones(2, 4), torch.ones(3, 4)]
+        nested = torch.nested.nested_tensor(pieces, device="cuda", layout=torch.jagged)
+        assert (str(nested.device), nested.is_nested, nested.is_cuda) == ("cuda:0", True, True)
+        layer = nn.Linear(4, 2).to("cuda")
+        out = layer(nested)
+        assert str(out.device) == "cuda:0"
+        out.values().sum().backward()
+        assert layer.bias.grad.tolist() == [5, 5]
+        assert torch.nested.nested_tensor(pieces, layout=torch.jagged).device.type == "cpu"
+    assert "device" not in vars(type(nested))
+
+
+def test_nested_tensors_of_the_strided_layout_are_refused_in_words():
+    with virtual_cuda(), pytest.raises(NotImplementedError, match=r"torch\.jagged only"):
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda")
+
+
+def test_an_embedding_bag():
+    with virtual_cuda():
+        layer = nn.EmbeddingBag(4, 2, sparse=True, mode="sum").to("cuda")
+        layer(torch.tensor([[0, 1]], device="cuda")).sum().backward()
+        assert layer.weight.grad.is_sparse
+        assert layer.weight.grad.to_dense().tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]

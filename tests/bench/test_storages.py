@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -109,3 +111,13 @@ def test_forward_mode_does_not_crash():
         assert hessian.tolist() == [[6, 0], [0, 12]]
         _, pull = torch.func.vjp(torch.sin, torch.zeros(2, device="cuda"))
         assert pull(torch.ones(2, device="cuda"))[0].tolist() == [1, 1]
+
+
+def test_a_deep_copy_is_counted_once_also_where_the_storage_has_been_looked_at():
+    with virtual_cuda():
+        x = torch.ones(128, device="cuda")
+        x.untyped_storage()
+        twin = copy.deepcopy(x)
+        assert torch.cuda.memory_allocated() == 1024
+        assert twin.data_ptr() != x.data_ptr()
+        assert torch.equal(twin, x)

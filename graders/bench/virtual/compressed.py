@@ -20,6 +20,8 @@ COMPRESSED: Final = (
     "sparse_bsc_tensor",
 )
 
+LAYOUTS: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
 
 def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
     """The place a constructor is asked for, by its `device` or by the tensors it gets."""
@@ -70,7 +72,7 @@ def to(original: Any) -> Any:
     """`.to` and all that ends in it, for sparse host tensors."""
 
     def converted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.layout is torch.strided or type(self) is sparse.SparseTensor:
+        if self.layout not in LAYOUTS or type(self) is sparse.SparseTensor:
             return original(self, *args, **kwargs)
         device = kwargs.get("device", args[0] if args else None)
         place = (

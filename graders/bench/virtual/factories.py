@@ -57,7 +57,7 @@ class Kernels:
             aten_only.impl("_copy_from", copy_from, "Lazy")
             if torch.version.cuda:
                 # A CUDA build has kernels of its own for these, which would ask for a driver.
-                for name in ("empty.memory_format", "empty_strided", "_efficientzerotensor"):
+                for name in ("empty.memory_format", "empty_strided", "_efficientzerotensor", "tril_indices", "triu_indices"):
                     base, _, overload = name.partition(".")
                     op = getattr(getattr(aten, base), overload or "default")
                     aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)

@@ -173,7 +173,7 @@ def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return graph.record(func, types, args, kwargs or {})
 
 
-def _refuse(kind: str, times: int = 1, explicit: bool = False) -> None:
+def _refuse(*args: Any, **kwargs: Any) -> None:
     """The host cannot wait for work that is being written down."""
     if _state.graph is not None:
         _state.graph._broken = True

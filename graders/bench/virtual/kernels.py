@@ -26,10 +26,17 @@ def replaces(*overloads: Any) -> Callable[[Kernel], Kernel]:
 
     def register(function: Kernel) -> Kernel:
         for overload in overloads:
-            REPLACED[overload] = function
+            if overload is not None:
+                REPLACED[overload] = function
         return function
 
     return register
+
+
+def known(name: str) -> Any:
+    """An operator that not every supported torch has, or None."""
+    packet = getattr(aten, name, None)
+    return None if packet is None else packet.default
 
 
 # ---- kernels that wait before they can refuse ---------------------------------------------------------------------
@@ -47,7 +54,7 @@ def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
         raise
 
 
-@replaces(aten.cholesky.default)
+@replaces(known("cholesky"))
 def _cholesky(self: Any, upper: bool = False) -> Any:
     if self.numel():
         syncs.note("linalg")

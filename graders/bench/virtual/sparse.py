@@ -218,6 +218,9 @@ special(
             "_sparse_coo_tensor_with_dims_and_tensors",
             "_sparse_compressed_tensor_with_dims",
             "embedding_sparse_backward",
+            "_embedding_bag_sparse_backward",
+            "_embedding_bag_backward",
+            "_gather_sparse_backward",
         ]
         if hasattr(aten, name)
         for overload in getattr(aten, name).overloads()

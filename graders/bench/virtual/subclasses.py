@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 import torch
+import torch.nested
 
 from graders.bench.virtual.conversions import place_named
 from graders.bench.virtual.places import CUDA
@@ -72,7 +73,7 @@ def as_subclass(self: Any, cls: Any) -> Any:
 
 
 def make_wrapper(original: Any) -> Any:
-    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it has not got."""
+    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         given = args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device")
@@ -88,6 +89,20 @@ def make_wrapper(original: Any) -> Any:
         return original(cls, *args, **kwargs)
 
     return make
+
+
+def nested(original: Any) -> Any:
+    """Nested tensors of the older, strided layout are a C++ class that only knows devices with kernels."""
+
+    def made(pieces: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        here = device is not None and place_named(device) is not None
+        here = here or (isinstance(pieces, (list, tuple)) and any(type(piece) in VIRTUAL for piece in pieces))
+        if here and kwargs.get("layout") is not torch.jagged:
+            raise NotImplementedError("the virtual device has nested tensors of layout=torch.jagged only")
+        return original(pieces, *args, **kwargs)
+
+    return made
 
 
 def _device(self: Any) -> torch.device:
@@ -110,4 +125,9 @@ def forget_all() -> None:
 
 def patches() -> list[tuple[Any, str, Any]]:
     make = make_wrapper(torch.Tensor._make_wrapper_subclass)
-    return [(torch.Tensor, "as_subclass", as_subclass), (torch.Tensor, "_make_wrapper_subclass", staticmethod(make))]
+    return [
+        (torch.Tensor, "as_subclass", as_subclass),
+        (torch.Tensor, "_make_wrapper_subclass", staticmethod(make)),
+        (torch.nested, "nested_tensor", nested(torch.nested.nested_tensor)),
+        (torch.nested, "as_nested_tensor", nested(torch.nested.as_nested_tensor)),
+    ]

@@ -93,6 +93,10 @@ def _copy(self: Any) -> Any:
     return twin
 
 
+def _bytes(storage: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
     if id(self) in memo:
         return memo[id(self)]
@@ -113,7 +117,7 @@ def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
         block = allocate(place, fresh.untyped_storage().nbytes())
     else:
         if kept is None:
-            storage = inner.untyped_storage().clone()
+            storage = _bytes(inner.untyped_storage()).clone().untyped_storage()
             kept = memo[key] = (storage, allocate(place, storage.nbytes()), self._block)
         storage, block = kept[0], kept[1]
         fresh = torch.empty(0, dtype=inner.dtype).set_(storage, inner.storage_offset(), inner.shape, inner.stride())
