@@ -1,4 +1,4 @@
-"""What does the virtual device cost? `python benchmarks/bench_overhead.py` prints a table; ratios are to the plain CPU in the same run.
+"""What does the virtual device cost? `python benchmarks/bench_overhead.py` prints a table of ratios to the plain CPU.
 
 Rounds of the two are interleaved and the fastest of each is compared, so that a busy machine disturbs both alike.
 """
@@ -48,7 +48,8 @@ class Training:
         self.loss = nn.CrossEntropyLoss()
         dice = torch.Generator().manual_seed(1)
         self.batches = [
-            (torch.rand(64, *shape, generator=dice), torch.randint(0, 10, (64,), generator=dice)) for _ in range(batches)
+            (torch.rand(64, *shape, generator=dice), torch.randint(0, 10, (64,), generator=dice))
+            for _ in range(batches)
         ]
 
     def epoch(self) -> list[float]:
@@ -156,12 +157,30 @@ def main() -> None:
     for name, make, shape, wanted in (("CNN epoch", cnn, (3, 16, 16), 1.25), ("MLP epoch", mlp, (64,), 2.0)):
         plain, virtual, same = compare_training(make, shape, rounds)
         losses = "losses identical" if same else "LOSSES DIFFER"
-        table.add_row(f"{name} ({losses})", f"{plain * 1e3:.2f} ms", f"{virtual * 1e3:.2f} ms", f"{virtual / plain:.2f} x", f"<= {wanted} x")
+        table.add_row(
+            f"{name} ({losses})",
+            f"{plain * 1e3:.2f} ms",
+            f"{virtual * 1e3:.2f} ms",
+            f"{virtual / plain:.2f} x",
+            f"<= {wanted} x",
+        )
     plain, virtual = small_add(rounds)
-    table.add_row("small add", f"{plain * 1e6:.1f} us", f"{virtual * 1e6:.1f} us", f"+{(virtual - plain) * 1e6:.1f} us", "<= 12 us more")
+    table.add_row(
+        "small add",
+        f"{plain * 1e6:.1f} us",
+        f"{virtual * 1e6:.1f} us",
+        f"+{(virtual - plain) * 1e6:.1f} us",
+        "<= 12 us more",
+    )
     table.add_row("entering and leaving", "", f"{entering(rounds) * 1e3:.2f} ms", "", "<= 1 ms")
     plain, inside = plain_inside(rounds)
-    table.add_row("MLP epoch on the CPU inside", f"{plain * 1e3:.2f} ms", f"{inside * 1e3:.2f} ms", f"{inside / plain:.2f} x", "1.00 x")
+    table.add_row(
+        "MLP epoch on the CPU inside",
+        f"{plain * 1e3:.2f} ms",
+        f"{inside * 1e3:.2f} ms",
+        f"{inside / plain:.2f} x",
+        "1.00 x",
+    )
     table.add_row("kept alive after 300 steps", "", f"{kept_alive()} bytes", "", "0 bytes")
     Console(width=120).print(table)
 

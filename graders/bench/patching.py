@@ -13,14 +13,32 @@ Patch = tuple[Any, str, Any]  # owner, attribute, value
 _MISSING: Final = object()
 
 
-def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> None:
-    """Replace attributes; `undo` puts them back, in the opposite order."""
+def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Patch]:
+    """Replace attributes; `undo` puts them back, in the opposite order. Gives what was there before, for `aside`."""
     done: list[Patch] = []
     undo.callback(_put_back, done)
     for owner, name, value in patches:
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
         done.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
+    return done
+
+
+@contextlib.contextmanager
+def aside(done: list[Patch]) -> Iterator[None]:
+    """Everything as it was before `patch`, for a moment."""
+    now = [(owner, name, vars(owner)[name]) for owner, name, _ in done]
+    _put_back(done)
+    try:
+        yield
+    finally:
+        seen = set()
+        for i, (owner, name, _) in enumerate(done):
+            if (id(owner), name) not in seen:  # what was changed meanwhile is what there is to be put back
+                seen.add((id(owner), name))
+                done[i] = (owner, name, vars(owner).get(name, _MISSING))
+        for owner, name, value in now:
+            setattr(owner, name, value)
 
 
 def _put_back(done: list[Patch]) -> None:

@@ -36,7 +36,7 @@ class _Mood(threading.local):
     quiet: int = 0
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(TorchDispatchMode):
     """Hands every operator of one thread to the observer. Autograd takes it along into its own threads."""
 
     def __init__(self, observer: Observer) -> None:

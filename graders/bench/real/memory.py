@@ -36,7 +36,7 @@ class CudaMemory:
     """As CUDA's caching allocator counts it, temporaries inside an operator included, since the bench was opened."""
 
     def __init__(self) -> None:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         self.devices = range(torch.cuda.device_count())
         self.highest = dict.fromkeys(self.devices, 0)
         self.before = dict.fromkeys(self.devices, 0)

@@ -1,4 +1,4 @@
-"""What happens when a kernel meets an index that is out of range? It asserts on the device, and the host hears of it later.
+"""What happens when a kernel meets an index out of range? It asserts on the device, and the host hears of it later.
 
 CUDA's kernels cannot raise: the launch returns, the next thing that waits for the device reports "device-side
 assert triggered", and from then on the device is lost to this process.
@@ -17,9 +17,9 @@ from graders.bench.virtual.wording import device_assert
 # Operators that check values, not shapes, and so check them on the device.
 _ASSERTING: Final = frozenset(
     """
-    index index_put index_put_ _index_put_impl_ _unsafe_index index_select index_add index_add_ index_copy index_copy_
-    index_reduce index_reduce_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_
-    take put put_ embedding embedding_renorm_ _embedding_bag _embedding_bag_forward_only
+    index index_put index_put_ _index_put_impl_ _unsafe_index index_select index_add index_add_ index_copy
+    index_copy_ index_reduce index_reduce_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce
+    scatter_reduce_ take put put_ embedding embedding_renorm_ _embedding_bag _embedding_bag_forward_only
     nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward multi_margin_loss
     multilabel_margin_loss_forward binary_cross_entropy multinomial _assert_async
     """.split()

@@ -44,7 +44,11 @@ def clear_cache() -> None:
 
 
 def _eligible(value: Any) -> bool:
-    return (type(value) in VIRTUAL or getattr(value, "is_cuda", False)) and value.dtype.is_floating_point and value.dtype != torch.float64
+    return (
+        (type(value) in VIRTUAL or getattr(value, "is_cuda", False))
+        and value.dtype.is_floating_point
+        and value.dtype != torch.float64
+    )
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
@@ -94,16 +98,14 @@ def _fp32(op: Any, args: Any, kwargs: Any) -> Any:
 
 def _optional(op: Any, args: Any, kwargs: Any) -> Any:
     """float32 output, unless the caller asked for a dtype or the input is not a half."""
-    if _eligible(args[0]) and kwargs.get("dtype") is None and not any(isinstance(a, torch.dtype) for a in args):
-        if "dtype" in [a.name for a in op._schema.arguments]:
-            position = [a.name for a in op._schema.arguments].index("dtype")
-            given = list(args)
-            if position < len(given):
-                given[position] = torch.float32
-            else:
-                kwargs = {**kwargs, "dtype": torch.float32}
-            return op(*given, **kwargs)
-    return op(*args, **kwargs)
+    asked = kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
+    names = [a.name for a in op._schema.arguments]
+    if asked or "dtype" not in names or not _eligible(args[0]):
+        return op(*args, **kwargs)
+    position = names.index("dtype")
+    if position < len(args):
+        return op(*args[:position], torch.float32, *args[position + 1 :], **kwargs)
+    return op(*args, **{**kwargs, "dtype": torch.float32})
 
 
 def _append(op: Any, args: Any, kwargs: Any) -> Any:
@@ -160,8 +162,8 @@ def register(library: Any) -> None:
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    """Keep the ledger's idea of the autocast dtype; torch itself clears its cache when the outermost region ends, and so ours."""
-    region = torch.amp.autocast_mode.autocast
+    """Keep the ledger's idea of the autocast dtype; where torch clears its weight cache, ours is cleared too."""
+    region: Any = torch.amp.autocast_mode.autocast
     enter, leave = region.__enter__, region.__exit__
 
     def entered(self: Any) -> Any:

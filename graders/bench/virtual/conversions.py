@@ -1,4 +1,4 @@
-"""How does a host tensor get onto the device? `.to`, `.cuda` and the factories that take data, with an index-less "cuda" understood."""
+"""How does a host tensor get onto the device? `.to`, `.cuda` and the factories that take data."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def to(original: Any) -> Any:
 
 
 def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
-    return self.to(torch.device("cuda") if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
+    return self.to(
+        torch.device("cuda") if device is None else device, non_blocking=non_blocking, memory_format=memory_format
+    )
 
 
 def _default_device() -> Any:
@@ -98,7 +100,7 @@ def from_data(name: str, original: Any) -> Any:
     """`torch.tensor`, `as_tensor` and `asarray`: made on the host, then copied, as torch does it."""
 
     def made(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
-        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if device is None:
             if type(data) in VIRTUAL:
                 device = data.device
@@ -121,9 +123,7 @@ def from_data(name: str, original: Any) -> Any:
             moved = data.detach() if name == "tensor" else data
             dtype = kwargs.get("dtype")
             moved = moved.to(place.cuda, dtype or moved.dtype)
-            if name == "tensor" and moved.data_ptr() == data.data_ptr():
-                moved = moved.clone()
-            elif kwargs.get("copy") and moved is data:
+            if (name == "tensor" and moved.data_ptr() == data.data_ptr()) or (kwargs.get("copy") and moved is data):
                 moved = moved.clone()
         else:
             if pin_memory:
@@ -138,13 +138,15 @@ def from_data(name: str, original: Any) -> Any:
     return made
 
 
-def new_tensor(self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+def new_tensor(
+    self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kwargs: Any
+) -> Any:
     where = self.device if device is None else device
     return torch.tensor(data, dtype=dtype or self.dtype, device=where, requires_grad=requires_grad)
 
 
 def patches() -> list[tuple[Any, str, Any]]:
-    made = [
+    made: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "to", to(_Base.to)),
         (torch.Tensor, "cuda", cuda),
         (torch.Tensor, "pin_memory", lambda self, device=None: pinning.pin(self)),
@@ -154,5 +156,3 @@ def patches() -> list[tuple[Any, str, Any]]:
     for name in ("tensor", "as_tensor", "asarray"):
         made.append((torch, name, from_data(name, getattr(torch, name))))
     return made
-
-

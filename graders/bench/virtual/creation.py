@@ -1,4 +1,4 @@
-"""What may be asked of a factory? `device=0`, `pin_memory=True` and a generator are settled here, before C++ asks for a GPU."""
+"""What may be asked of a factory? A device by number, pinning and a generator are settled before C++ asks for a GPU."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def _default_is_device() -> bool:
 def _factories() -> tuple[tuple[Any, str, Any], ...]:
     """Every function of `torch` that takes a device; looked for once, because torch has a thousand names."""
     constructors = torch.utils._device._device_constructors()
-    found = {name: f for name, f in vars(torch).items() if callable(f) and name not in _ELSEWHERE and _in(f, constructors)}
+    found = {
+        name: f for name, f in vars(torch).items() if callable(f) and name not in _ELSEWHERE and _in(f, constructors)
+    }
     found["normal"] = torch.normal
     return tuple((torch, name, _settle(name, function)) for name, function in found.items())
 

@@ -1,4 +1,4 @@
-"""What does `torch.cuda` say about a machine with virtual devices? Names, counts, the current device, memory figures."""
+"""What does `torch.cuda` say about a machine with virtual devices? Names, counts, the current one, memory figures."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def index_of(gpu: VirtualGpu, device: Any = None, optional: bool = True) -> int:
             raise ValueError(f"Expected a cuda device, but got: {device}")
         return gpu.current if device.index is None else int(device.index)
     if isinstance(device, bool) or not isinstance(device, int):
-        raise ValueError(
-            f"Expected a torch.device with a specified index or an integer, but got:{device}"
-        )
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
     return device
 
 
@@ -171,7 +169,9 @@ class Devices:
             "reset_accumulated_memory_stats": lambda device=None: None,
             "mem_get_info": lambda device=None: (memory_of(gpu, device).free, memory_of(gpu, device).total),
             "set_per_process_memory_fraction": self.set_fraction,
-            "get_per_process_memory_fraction": lambda device=None: memory_of(gpu, device).allowed / memory_of(gpu, device).total,
+            "get_per_process_memory_fraction": lambda device=None: (
+                memory_of(gpu, device).allowed / memory_of(gpu, device).total
+            ),
             "ipc_collect": lambda: None,
             "is_current_stream_capturing": lambda: False,
         }
@@ -200,7 +200,9 @@ class Devices:
         made: list[tuple[Any, str, Any]] = [(torch.cuda, k, v) for k, v in cuda.items()]
         made += [(torch.cuda.memory, k, v) for k, v in cuda.items() if hasattr(torch.cuda.memory, k)]
         made += [(torch.accelerator, k, v) for k, v in accelerator.items() if hasattr(torch.accelerator, k)]
-        made += [(torch._C, k, v) for k, v in internals.items() if k.startswith("_accelerator") and hasattr(torch._C, k)]
+        made += [
+            (torch._C, k, v) for k, v in internals.items() if k.startswith("_accelerator") and hasattr(torch._C, k)
+        ]
         made += [
             (torch.backends.cuda, "is_built", lambda: True),
             (torch.version, "cuda", version),
@@ -209,5 +211,3 @@ class Devices:
             (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
         ]
         return made
-
-

@@ -1,4 +1,4 @@
-"""How does any operator run on the virtual device? Its CPU kernel runs on the inner tensors; the results are wrapped and written down.
+"""How does any operator run on the virtual device? As its CPU kernel on the inner tensors, wrapped and written down.
 
 This is the way for every mixture of arguments. The usual cases have shorter ones, in `plans.py`.
 """
@@ -6,6 +6,7 @@ This is the way for every mixture of arguments. The usual cases have shorter one
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from sys import _getframe
 from time import perf_counter
 from typing import Any, Final
@@ -28,11 +29,12 @@ _TENSOR: Final = torch.Tensor
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 # Operators whose plan is written by hand: {overload: function(func, args, kwargs)}.
+Handler = Callable[[Any, Any, Any], Any]
 SPECIAL: Final[dict[Any, Any]] = {}
 
 
 class _Mood(threading.local):
-    """What the rows of this moment say beside the operator: the autocast dtype, and whether a fork has cut the device off."""
+    """The autocast dtype of this moment, and whether a fork has cut this process off from the device."""
 
     autocast: Any = None
     forked: bool = False
@@ -41,10 +43,10 @@ class _Mood(threading.local):
 mood: Final = _Mood()
 
 
-def special(*overloads: Any) -> Any:
+def special(*overloads: Any) -> Callable[[Handler], Handler]:
     """Register a hand-written plan."""
 
-    def register(function: Any) -> Any:
+    def register(function: Handler) -> Handler:
         for overload in overloads:
             SPECIAL[overload] = function
         return function
@@ -80,7 +82,9 @@ def write(name: str, place: Place, nbytes: int) -> None:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, place.memory.live))
+    place.note(
+        (OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, place.memory.live)
+    )
 
 
 # ---- the general case ------------------------------------------------------------------------------------------------
@@ -89,7 +93,7 @@ def write(name: str, place: Place, nbytes: int) -> None:
 class Unwrapped:
     """What a call's arguments were: the inner tensors, the devices met, and the way back."""
 
-    __slots__ = ("back", "blocks", "place", "plain", "places")
+    __slots__ = ("back", "blocks", "place", "places", "plain")
 
     def __init__(self) -> None:
         self.place: Place | None = None

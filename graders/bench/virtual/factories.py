@@ -15,6 +15,7 @@ from graders.bench.virtual.places import CPU, now, place_of
 from graders.bench.virtual.tensor import wrap
 from graders.bench.virtual.transfers import copy_from
 from graders.bench.virtual.wording import forked, out_of_memory
+from graders.errors import DeviceClosed
 
 aten: Final = torch.ops.aten
 EMPTY: Final = (aten.empty.memory_format, aten.empty_strided.default)
@@ -25,6 +26,9 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     if op is aten._copy_from.default:
         return copy_from(*args)
     if now.gpu is None:
+        device = kwargs.get("device")
+        if device is not None and device.type == "lazy":
+            raise DeviceClosed(f"cuda:{device.index or 0}")  # asked for by a tensor that has outlived its device
         raise forked() if mood.forked else AssertionError("Torch not compiled with CUDA enabled")
     if op not in EMPTY:
         return general(op, args, kwargs)
@@ -57,7 +61,13 @@ class Kernels:
             aten_only.impl("_copy_from", copy_from, "Lazy")
             if torch.version.cuda:
                 # A CUDA build has kernels of its own for these, which would ask for a driver.
-                for name in ("empty.memory_format", "empty_strided", "_efficientzerotensor", "tril_indices", "triu_indices"):
+                for name in (
+                    "empty.memory_format",
+                    "empty_strided",
+                    "_efficientzerotensor",
+                    "tril_indices",
+                    "triu_indices",
+                ):
                     base, _, overload = name.partition(".")
                     op = getattr(getattr(aten, base), overload or "default")
                     aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)

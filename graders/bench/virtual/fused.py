@@ -62,7 +62,7 @@ def rms_norm(original: Any) -> Any:
         if usual and weight is not None:
             same = type(weight) in VIRTUAL and weight._block.place is input._block.place
             usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
-        if not usual or not input.is_floating_point():
+        if not usual or not input.is_floating_point() or input._block.place.shut:
             return original(input, normalized_shape, weight, eps)
         return _fused_rms_norm(input, weight, shape, eps)
 

@@ -1,12 +1,15 @@
-"""Is a gradient where its tensor is? Autograd checks that for plain tensors and trusts subclasses, so it is checked here."""
+"""Is a gradient where its tensor is? Autograd checks plain tensors and trusts subclasses, so it is checked here."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from graders.bench.virtual.tensor import VIRTUAL
+from graders.bench.virtual.wording import without_lazy
+
+_grad: Final[Any] = torch._C.TensorBase.grad
 
 
 def _listed(value: Any) -> list[Any]:
@@ -66,10 +69,19 @@ def _custom(original: Any) -> Any:
     return apply
 
 
+def _set_grad(self: Any, gradient: Any) -> None:
+    """A host tensor is given a gradient; if that is on the device, C++ refuses it by the name it has for the device."""
+    try:
+        _grad.__set__(self, gradient)
+    except RuntimeError as error:
+        raise without_lazy(error) or error from None
+
+
 def patches() -> list[tuple[Any, str, Any]]:
     custom = torch.autograd.function.BackwardCFunction
     return [
         (torch.autograd, "backward", _checked(torch.autograd.backward, "grad_tensors", 1)),
         (torch.autograd, "grad", _checked(torch.autograd.grad, "grad_outputs", 2)),
         (custom, "apply", _custom(custom.apply)),
+        (torch.Tensor, "grad", property(_grad.__get__, _set_grad, _grad.__delete__)),
     ]

@@ -162,7 +162,11 @@ class Memory:
                 if pool == "all" and figure in ("allocation", "active"):
                     current = self.blocks
                 whole = pool == "all"
-                peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current) if whole else current
+                peak = (
+                    {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current)
+                    if whole
+                    else current
+                )
                 ever = self.blocks_ever if whole and figure in ("allocation", "active") else peak
                 for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
                     found[f"{figure}.{pool}.{moment}"] = value

@@ -1,4 +1,4 @@
-"""How does `Module.to` move parameters so that they stay the same objects? An optimizer built before must still hold them."""
+"""How does `Module.to` move parameters that an optimizer may hold already? They stay the same objects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
 from graders.bench.virtual.tensor import VIRTUAL, Parameter
 

@@ -41,7 +41,7 @@ class _Functions(TorchFunctionMode):
         return func(*args, **named)
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(TorchDispatchMode):
     """Operators, where a default device was set by code the mode above does not see."""
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ from graders.bench.virtual import (
 from graders.bench.virtual.device_api import Devices
 from graders.bench.virtual.dispatch import mood
 from graders.bench.virtual.factories import Kernels
+from graders.bench.virtual.latecomers import Latecomers
 from graders.bench.virtual.places import MOST_DEVICES, VirtualGpu, now
 from graders.bench.virtual.streams import Streams
 from graders.bench.virtual.tensor import VIRTUAL
@@ -103,7 +105,9 @@ def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
         _registered.kernels = Kernels()
     torch.utils._device._device_constructors()  # a cached set that must hold the original functions
     recorder, dice = Recorder(gpu.ledger.rows, without_lazy), randomness.Dice(gpu)
-    patch(_patches(gpu, recorder, dice), undo)
+    late = Latecomers(patch(_patches(gpu, recorder, dice), undo))
+    sys.meta_path.insert(0, late)
+    undo.callback(late.leave)
     for hook in recorder.hooks():
         undo.callback(hook.remove)
     undo.callback(_close, gpu)
@@ -136,7 +140,9 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def virtual_cuda(devices: int = 1, memory: int | str = "8 GiB", name: str = "Virtual CUDA device") -> Iterator[VirtualGpu]:
+def virtual_cuda(
+    devices: int = 1, memory: int | str = "8 GiB", name: str = "Virtual CUDA device"
+) -> Iterator[VirtualGpu]:
     """Give this process virtual CUDA devices for the length of a `with` block."""
     if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
         raise BadDeviceCount(devices)

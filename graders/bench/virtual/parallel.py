@@ -15,7 +15,9 @@ def _on(device: Any) -> Any:
     return torch.device("cpu") if place is None else place.cuda
 
 
-def scatter(tensor: Any, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, streams: Any = None, *, out: Any = None) -> Any:
+def scatter(
+    tensor: Any, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, streams: Any = None, *, out: Any = None
+) -> Any:
     pieces = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)
     return tuple(piece.to(_on(device), non_blocking=True) for piece, device in zip(pieces, devices, strict=False))
 

@@ -31,7 +31,7 @@ _SUSPICIOUS: Final = 1 << 27
 
 
 def deliver(out: Any, place: Place, name: str) -> Any:
-    """A new tensor's block, its line in the ledger and its shell, written out in full because every operator ends here."""
+    """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here."""
     nbytes = out.nbytes
     size = (nbytes + 511) & -512
     memory = place.memory
@@ -50,7 +50,7 @@ def deliver(out: Any, place: Place, name: str) -> Any:
     else:
         block = allocate(place, nbytes)
         live = memory.live
-    frame = _getframe(2)
+    frame: Any = _getframe(2)
     while True:
         code = frame.f_code
         if student_file[code.co_filename]:
@@ -67,7 +67,20 @@ def deliver(out: Any, place: Place, name: str) -> Any:
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
     strides = None if out.is_contiguous() else out.stride()
     shell = make_shell(
-        Tensor, out.shape, strides, None, None, out.dtype, _STRIDED, place.lazy, False, False, None, False, False, AUTOCAST
+        Tensor,
+        out.shape,
+        strides,
+        None,
+        None,
+        out.dtype,
+        _STRIDED,
+        place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
     )
     shell._inner = out
     shell._block = block
@@ -444,7 +457,10 @@ def make_plan(func: Any) -> Any:
     kinds = [str(a.type) for a in arguments]
     slots = tuple(i for i, a in enumerate(arguments) if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only)
     lists = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
-    loose = any(a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator")) for a, k in zip(arguments, kinds, strict=True))
+    loose = any(
+        a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator"))
+        for a, k in zip(arguments, kinds, strict=True)
+    )
     generator = any("Generator" in k for k in kinds)
     call = kernels.call_of(func)
     aten = torch.ops.aten

@@ -17,7 +17,7 @@ from graders.bench.virtual.plans import make_plan
 from graders.bench.virtual.tensor import PLANS
 
 aten: Final = torch.ops.aten
-_HostGenerator: Final = torch.Generator
+_HostGenerator = torch.Generator
 # Device and host streams differ on hardware for the same seed; here because one is seeded with another number.
 _OTHER: Final = 0x5EED
 # C++ hands a generator back as another Python object; its address tells whose it is.
@@ -40,7 +40,7 @@ class Generator(_HostGenerator):
         self.index = index
         self._seed = 0
         _HostGenerator.manual_seed(self, _OTHER)
-        _known[self._cdata] = self
+        _known[self._cdata] = self  # type: ignore[attr-defined]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -115,6 +115,10 @@ class Dice:
         self.following_host = False
         self._at(None if device == "cuda" else device).set_state(state)
 
+    def set_states(self, states: Any) -> None:
+        for index, state in enumerate(states):
+            self.set_state(state, index)
+
     def patches(self) -> list[tuple[Any, str, Any]]:
         cuda = {
             "manual_seed": self.seed_one,
@@ -125,13 +129,17 @@ class Dice:
             "get_rng_state": lambda device="cuda": self._at(None if device == "cuda" else device).get_state(),
             "get_rng_state_all": lambda: [g.get_state() for g in self.generators],
             "set_rng_state": self.set_state,
-            "set_rng_state_all": lambda states: [self.set_state(s, i) for i, s in enumerate(states)] and None,
+            "set_rng_state_all": self.set_states,
             "default_generators": tuple(self.generators),
         }
         both = self.seed_both(torch.manual_seed)
         made: list[tuple[Any, str, Any]] = [(torch.cuda, k, v) for k, v in cuda.items()]
         made += [(torch.cuda.random, k, v) for k, v in cuda.items() if hasattr(torch.cuda.random, k)]
-        made += [(torch, "manual_seed", both), (torch.random, "manual_seed", both), (torch, "Generator", GeneratorFactory)]
+        made += [
+            (torch, "manual_seed", both),
+            (torch.random, "manual_seed", both),
+            (torch, "Generator", GeneratorFactory),
+        ]
         return made
 
 

@@ -1,4 +1,4 @@
-"""What does C++ ask before each operator of a subclass? Whether somebody registered a rule for it: answered quickly here."""
+"""What does C++ ask before each operator of a subclass? For a rule somebody registered; answered quickly here."""
 
 from __future__ import annotations
 

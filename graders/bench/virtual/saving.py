@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from graders.bench.virtual import storages, subclasses
+from graders.bench.virtual.dispatch import shut
 from graders.bench.virtual.tensor import Parameter, Tensor
 
 _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
@@ -16,6 +17,8 @@ _OURS: Final = ("_inner", "_block", "_parts")
 
 def _reduce(self: Any, protocol: Any) -> Any:
     """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
+    if self._block.place.shut:
+        raise shut(self._block.place)
     state = {name: value for name, value in self.__dict__.items() if name not in _OURS}
     if isinstance(self, Parameter):
         given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]

@@ -28,5 +28,5 @@ def find(original: Any) -> Any:
 
 def patches() -> list[tuple[Any, str, Any]]:
     # Made once per process: it must hold the functions as they were.
-    builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    builtins._get_builtin_table()
     return [(builtins, "_find_builtin", find(builtins._find_builtin))]

@@ -1,4 +1,4 @@
-"""What are events and streams on a device that computes at once? Clocks and names: work is done when the call returns."""
+"""What are events and streams on a device that computes at once? Clocks and names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from graders.bench.virtual.places import CUDA, VirtualGpu, now
 class Event:
     """`torch.cuda.Event`: remembers when it was recorded."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
         self.enable_timing = enable_timing
         self.blocking = blocking
         self.interprocess = interprocess
@@ -51,7 +53,9 @@ class Event:
         return id(self) if self._at is not None else 0
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Event {hex(self.cuda_event)}>" if self._at is not None else "<torch.cuda.Event uninitialized>"
+        return (
+            f"<torch.cuda.Event {hex(self.cuda_event)}>" if self._at is not None else "<torch.cuda.Event uninitialized>"
+        )
 
 
 class Stream:
@@ -91,7 +95,10 @@ class Stream:
         return event
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
+        return isinstance(other, Stream) and (self.stream_id, self.device_index) == (
+            other.stream_id,
+            other.device_index,
+        )
 
     def __hash__(self) -> int:
         return hash((self.stream_id, self.device_index))

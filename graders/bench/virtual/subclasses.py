@@ -12,6 +12,8 @@ import torch
 import torch.nested
 
 from graders.bench.virtual.conversions import place_named
+from graders.bench.virtual.dispatch import shut
+from graders.bench.virtual.placement import tensors_in
 from graders.bench.virtual.places import CUDA
 from graders.bench.virtual.tensor import VIRTUAL, Parameter, Tensor, wrap
 
@@ -114,8 +116,15 @@ def _is_cuda(self: Any) -> bool:
     return _device(self).type == "cuda"
 
 
+def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    place = next(t._block.place for t in tensors_in([*args, *(kwargs or {}).values()]) if isinstance(t, Tensor))
+    raise shut(place)
+
+
 def forget_all() -> None:
     """Classes made for a `with` block end with it."""
+    for cls in _made.values():
+        cls.__torch_dispatch__ = staticmethod(_closed)  # no plan knows the class any more
     for cls in _renamed:
         del cls.device, cls.is_cuda
     _renamed.clear()

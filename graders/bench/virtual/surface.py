@@ -1,4 +1,4 @@
-"""What does a device tensor answer when it is asked about itself? The Python side of `tensor.Tensor`, as CUDA answers."""
+"""What does a device tensor answer when it is asked about itself? What CUDA's answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from graders.bench.virtual import transfers
 from graders.bench.virtual.dispatch import allocate, shut, write
-from graders.bench.virtual.places import CUDA
+from graders.bench.virtual.places import Place
 from graders.bench.virtual.tensor import VIRTUAL, Parameter, Tensor, wrap
 from graders.bench.virtual.wording import not_on_host, type_name, without_lazy
 
@@ -17,7 +17,8 @@ _Base: Final[Any] = torch._C.TensorBase
 
 
 def _device(self: Any) -> torch.device:
-    return CUDA[self._block.place.index]
+    place: Place = self._block.place
+    return place.cuda
 
 
 def _numpy(self: Any, *, force: bool = False) -> Any:
@@ -71,7 +72,7 @@ def _repr(self: Any, *, tensor_contents: Any = None) -> str:
     if isinstance(self, Parameter):  # torch would nest the class names
         shown = wrap(self._inner, self._block).requires_grad_(self.requires_grad)
     with torch._C.DisableTorchFunctionSubclass():
-        text: str = torch._tensor_str._str(shown, tensor_contents=tensor_contents)  # type: ignore[attr-defined]
+        text: str = torch._tensor_str._str(shown, tensor_contents=tensor_contents)
     # torch prints the class name of what it takes for a foreign subclass
     if text.startswith("Tensor("):
         text = "tensor(" + text[len("Tensor(") :]
@@ -191,10 +192,25 @@ def _cuda_array_interface(self: Any) -> dict[str, Any]:
 
 
 def _setitem(self: Any, index: Any, value: Any) -> None:
-    """As for CUDA, a number becomes a host scalar first: writing one element waits for a copy, filling a row or a mask does not."""
+    """A number becomes a host scalar first, as for CUDA: writing one element waits, filling a row does not."""
     if isinstance(value, (int, float, complex)):
         value = torch.scalar_tensor(value, dtype=self.dtype, device="cpu")
     _Base.__setitem__(self, index, value)
+
+
+def _to(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.Tensor.to` as it is at the moment; without a device to ask, torch would blame its own build."""
+    place = self._block.place
+    if place.shut:
+        raise shut(place)
+    return torch.Tensor.to(self, *args, **kwargs)
+
+
+def _cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+    place = self._block.place
+    if place.shut:
+        raise shut(place)
+    return torch.Tensor.cuda(self, *args, **kwargs)
 
 
 def complete() -> None:
@@ -212,6 +228,8 @@ def complete() -> None:
         "is_pinned": _is_pinned,
         "pin_memory": _pin_memory,
         "type": _type,
+        "to": _to,
+        "cuda": _cuda,
         "__repr__": _repr,
         "__format__": _format,
         "__copy__": _copy,

@@ -14,11 +14,11 @@ from torch._C import DispatchKey, DispatchKeySet
 from graders.bench.virtual.places import Block, Place
 
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
-make_shell: Final = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+make_shell: Final = torch.Tensor._make_wrapper_subclass
 
 
 class Plans(dict[int, Any]):
-    """How each operator is run on the virtual device, by `id(operator)`: an operator's own hash is a Python function."""
+    """How each operator is run on the virtual device; by `id`, because an operator's own hash is a Python function."""
 
     maker: Any = None
 
@@ -42,7 +42,7 @@ _plan_of: Final = PLANS.get
 class Tensor(torch.Tensor):
     """A tensor on a virtual device. Its Python surface is completed in `surface.py`."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     _inner: torch.Tensor
     _block: Block

@@ -43,7 +43,9 @@ def record(
         syncs.note(wait)
 
 
-def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: Any = None, memory_format: Any = None) -> Any:
+def to_device(
+    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: Any = None, memory_format: Any = None
+) -> Any:
     """A new device tensor with the values of a host tensor (no autograd: the caller has seen to that)."""
     if place.shut:
         raise shut(place)
@@ -121,6 +123,13 @@ def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
 @special(aten.set_.source_Tensor)
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source = args
+    if type(target) not in VIRTUAL or type(source) not in VIRTUAL:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on different device '
+            f'"{source.device}".  This is no longer allowed; the devices must match.'
+        )
+    if target._block.place.shut:
+        raise shut(target._block.place)
     target._inner.set_(source._inner)
     target._block = source._block
     refresh(target)

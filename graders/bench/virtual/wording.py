@@ -12,7 +12,8 @@ from graders.bench.virtual.memory import OutOfMemory
 from graders.bench.virtual.places import Place
 
 _LATER = (
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, "
+    "so the stacktrace below might be incorrect.\n"
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
@@ -30,8 +31,10 @@ def invalid_ordinal() -> RuntimeError:
 
 
 def device_assert() -> RuntimeError:
-    return accelerator_error("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/"
-        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\n" + _LATER)
+    return accelerator_error(
+        "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/"
+        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\n" + _LATER
+    )
 
 
 def forked() -> RuntimeError:
@@ -51,9 +54,9 @@ def out_of_memory(error: OutOfMemory, index: int) -> RuntimeError:
         f"GPU {index} has a total capacity of {format_size(memory.total)} of which {format_size(memory.free)} is free. "
         f"Including non-PyTorch memory, this process has {format_size(memory.reserved)} memory in use. "
         f"{limited}Of the allocated memory {format_size(memory.live)} is allocated by PyTorch, and "
-        f"{format_size(memory.reserved - memory.live)} is reserved by PyTorch but unallocated. If reserved but unallocated "
-        "memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation "
-        "for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf)"
+        f"{format_size(memory.reserved - memory.live)} is reserved by PyTorch but unallocated. "
+        "If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True "
+        "to avoid fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf)"
     )
 
 
@@ -85,7 +88,8 @@ def label_of(tensor: Any) -> str:
 
 def not_on_host(place: Place) -> TypeError:
     return TypeError(
-        f"can't convert {place.label} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        f"can't convert {place.label} device type tensor to numpy. "
+        "Use Tensor.cpu() to copy the tensor to host memory first."
     )
 
 

@@ -1,4 +1,4 @@
-"""Where do the facts about CUDA's operators come from? From torch's own tables, read by `python -m graders.bench.virtual.facts`.
+"""Where do the facts about CUDA's operators come from? torch's own tables: `python -m graders.bench.virtual.facts`.
 
 Run it (with PyYAML installed) when a new torch release has been adopted, and read the diff it makes.
 """
@@ -24,7 +24,7 @@ POLICIES = {
 
 
 def device_checks() -> dict[str, Any]:
-    """Which operators compare the devices of their arguments in the generated wrapper, in which order and under which name."""
+    """Which operators compare the devices of their arguments, in which order and under which name."""
     import torchgen
     from torchgen.gen import parse_native_yaml
     from torchgen.model import DeviceCheckType, DispatchKey
@@ -67,7 +67,11 @@ def autocast_policies() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    facts = {"torch": torch.__version__.split("+")[0], "autocast": autocast_policies(), "checks": device_checks()}
+    facts: dict[str, Any] = {
+        "torch": torch.__version__.split("+")[0],
+        "autocast": autocast_policies(),
+        "checks": device_checks(),
+    }
     lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(facts.pop("checks").items()))
     rest = json.dumps(facts, indent=1)[:-2]
     (HERE / "operators.json").write_text(rest + ',\n "checks": {\n' + lines + "\n }\n}\n")
