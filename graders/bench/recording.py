@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from sys import _getframe
 from time import perf_counter
 from types import CodeType
 from typing import Any, Final
@@ -23,7 +24,7 @@ from graders.bench.ledger.rows import (
     Row,
 )
 from graders.bench.patching import Patch
-from graders.bench.sites import site
+from graders.bench.sites import site, student_file
 
 SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
 _STEP: Final = "Optimizer.step#"  # how torch names a step to its profiler
@@ -33,7 +34,7 @@ class _Running(threading.local):
     """What is under way in this thread."""
 
     def __init__(self) -> None:
-        self.passes = 0  # forward passes inside one another
+        self.passes: list[tuple[CodeType | None, int | None]] = []  # lines of the forward passes inside one another
         self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
 
 
@@ -64,17 +65,23 @@ class Recorder:
 
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            code, offset = here()
+            passes = running.passes
+            frame = _getframe(1)
+            code: CodeType | None = frame.f_code
+            offset: int | None = frame.f_lasti
+            if not student_file[frame.f_code.co_filename]:
+                # Called by torch, as layers are by nn.Sequential: the line is that of the pass around it.
+                code, offset = passes[-1] if passes else here()
             mode = (GRAD if grad_on() else 0) | (INFERENCE if inference_on() else 0)
             # A whole model is looked at once per pass, not again in each of its layers.
-            devices = () if running.passes else devices_of(self, args, kwargs)
+            devices = () if passes else devices_of(self, args, kwargs)
             index = len(rows)
             rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, self.training, mode, devices))
-            running.passes += 1
+            passes.append((code, offset))
             try:
                 return original(self, *args, **kwargs)
             finally:
-                running.passes -= 1
+                passes.pop()
                 rows.append((END, perf_counter(), None, None, index))
 
         return call

@@ -24,6 +24,7 @@ from graders.bench.virtual import (
     compressed,
     conversions,
     creation,
+    footing,
     fused,
     gradients,
     graphs,
@@ -101,11 +102,13 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
 
 
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
+    footing.check()
     if _registered.kernels is None:
         _registered.kernels = Kernels()
     torch.utils._device._device_constructors()  # a cached set that must hold the original functions
     recorder, dice = Recorder(gpu.ledger.rows, without_lazy), randomness.Dice(gpu)
-    late = Latecomers(patch(_patches(gpu, recorder, dice), undo))
+    with footing.watched():
+        late = Latecomers(patch(_patches(gpu, recorder, dice), undo))
     sys.meta_path.insert(0, late)
     undo.callback(late.leave)
     for hook in recorder.hooks():
