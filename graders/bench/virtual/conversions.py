@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from graders.bench.virtual import pinning
-from graders.bench.virtual.places import CPU, Place, place_of
+from graders.bench.virtual.places import CPU, Place, now, place_of
 from graders.bench.virtual.tensor import VIRTUAL
 from graders.bench.virtual.transfers import to_device
 
@@ -23,6 +23,8 @@ _PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told b
 def place_named(device: Any) -> Place | None:
     """The open place that "cuda", "cuda:1", 0 or a torch.device names."""
     if isinstance(device, str):
+        if device == "cuda" and now.gpu is not None:
+            return now.gpu.places[now.gpu.current]
         if not device.startswith("cuda"):
             return None
         device = torch.device(device)

@@ -381,31 +381,38 @@ def _in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     return plan
 
 
+def _opened_lists(args: Any, slots: tuple[int, ...]) -> tuple[Place, list[Any]] | None:
+    """The arguments with their lists of device tensors opened; None where that is not all there is to it."""
+    place = None
+    inner = [*args]
+    for slot in slots:
+        if slot >= len(inner):
+            break
+        given = inner[slot]
+        if type(given) is not list and type(given) is not tuple:
+            return None
+        found = []
+        for tensor in given:
+            if type(tensor) not in VIRTUAL:
+                return None
+            if tensor._block.place is not place:
+                if place is not None:
+                    return None
+                place = tensor._block.place
+            found.append(tensor._inner)
+        inner[slot] = found
+    return None if place is None else (place, inner)
+
+
 def _lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     """`_foreach_*_`: lists of tensors changed in place, nothing returned."""
     name = str(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
-        place = None
-        inner = [*args]
-        for slot in slots:
-            if slot >= len(inner):
-                break
-            given = inner[slot]
-            if type(given) is not list and type(given) is not tuple:
-                return general(func, args, kwargs)
-            found = []
-            for tensor in given:
-                if type(tensor) not in VIRTUAL:
-                    return general(func, args, kwargs)
-                if tensor._block.place is not place:
-                    if place is not None:
-                        return general(func, args, kwargs)
-                    place = tensor._block.place
-                found.append(tensor._inner)
-            inner[slot] = found
-        if place is None:
+        opened = _opened_lists(args, slots)
+        if opened is None:
             return general(func, args, kwargs)
+        place, inner = opened
         if place.shut:
             raise shut(place)
         try:
@@ -416,6 +423,28 @@ def _lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         except Exception as error:
             rescue(func, inner, kwargs or {}, place, error)
         write(name, place, 0)
+
+    return plan
+
+
+def _fresh_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
+    """`_foreach_*`: lists of tensors in, a list of new tensors out."""
+    name = str(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        opened = _opened_lists(args, slots)
+        if opened is None:
+            return general(func, args, kwargs)
+        place, inner = opened
+        if place.shut:
+            raise shut(place)
+        try:
+            out = call(*inner, **kwargs) if kwargs else call(*inner)
+        except Exception as error:
+            out = rescue(func, inner, kwargs or {}, place, error)
+        given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
+        write(name, place, sum(tensor.nbytes for tensor in out))
+        return given
 
     return plan
 
@@ -471,8 +500,12 @@ def make_plan(func: Any) -> Any:
     if loose or generator or func.namespace != "aten":
         return _general(func)
     if lists:
-        simple = not schema.returns and not slots
-        return _lists(func, call, lists) if simple else _general(func)
+        foreach = schema.name.startswith("aten::_foreach_") and not slots and refusals.of(func) is None
+        if foreach and not schema.returns:
+            return _lists(func, call, lists)
+        if foreach and len(schema.returns) == 1 and not schema.is_mutable:
+            return _fresh_lists(func, call, lists)
+        return _general(func)
     one = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor" and slots[:1] == (0,)
     if not one:
         many = len(schema.returns) > 1 and slots and not schema.is_mutable and str(schema.returns[0].type) == "Tensor"

@@ -21,7 +21,7 @@ _WARNING: Final = "called a synchronizing CUDA operation"
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
-def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None) -> None:
+def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
     """Write down that the host waited, and warn or raise as `torch.cuda.set_sync_debug_mode` asks.
 
     That mode does not mind `torch.cuda.synchronize()`, which says what it does, but it minds a stream's.
@@ -29,7 +29,7 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
     gpu = now.gpu
     if gpu is None:
         return
-    code, offset = site(2)
+    code, offset = where or site(2)
     for _ in range(times):
         gpu.ledger.rows.append((SYNC, perf_counter(), code, offset, kind, explicit))
         if gpu.sync_debug and (not explicit if warned is None else warned):

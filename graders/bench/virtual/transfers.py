@@ -13,6 +13,7 @@ from graders.bench.virtual import integers, syncs
 from graders.bench.virtual.dispatch import allocate, shut, special, write
 from graders.bench.virtual.pinning import is_pinned
 from graders.bench.virtual.places import Place, now, place_of
+from graders.bench.virtual.plans import deliver
 from graders.bench.virtual.tensor import VIRTUAL, refresh, wrap
 
 aten: Final = torch.ops.aten
@@ -40,7 +41,7 @@ def record(
         (TRANSFER, perf_counter(), code, offset, direction, nbytes, pinned, bool(non_blocking), source, target)
     )
     if not non_blocking and direction != "between_devices":
-        syncs.note(wait)
+        syncs.note(wait, where=(code, offset))
 
 
 def to_device(
@@ -53,10 +54,9 @@ def to_device(
         inner = tensor.clone()
     else:
         inner = torch.ops.aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
-    block = allocate(place, inner.untyped_storage().nbytes())
-    write("aten._to_copy.default", place, inner.nbytes)
+    shell = deliver(inner, place, "aten._to_copy.default")
     record("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
-    return wrap(inner, block)
+    return shell
 
 
 @special(aten._to_copy.default)
