@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint
 
 from graders.bench import VirtualGpu
 
@@ -90,7 +90,7 @@ def test_checkpoints_save_memory() -> None:
         out.sum().backward()
         return taken
 
-    assert kept(lambda: checkpoint_sequential(model, 2, x, use_reentrant=False)) < kept(lambda: model(x)) / 2
+    assert kept(lambda: checkpoint(model, x, use_reentrant=False)) < kept(lambda: model(x)) / 3
 
 
 def test_a_function_of_ones_own() -> None:
@@ -171,6 +171,7 @@ def test_the_words_of_autograds_errors() -> None:
 def test_detect_anomaly_and_views_and_in_place() -> None:
     x = torch.zeros(3, device="cuda", requires_grad=True)
     with (
+        pytest.warns(UserWarning, match="Anomaly Detection has been enabled"),
         torch.autograd.detect_anomaly(check_nan=True),
         pytest.warns(UserWarning, match="Error detected in"),
         pytest.raises(RuntimeError, match="returned nan values"),

@@ -77,7 +77,7 @@ LAYERS: dict[str, Layer] = {
     "dropout": (lambda: nn.Dropout(0.5), (floats(8, 8),)),
     "rnn": (lambda: nn.RNN(4, 5), (floats(3, 2, 4),)),
     "gru": (lambda: nn.GRU(4, 5, num_layers=2, dropout=0.5), (floats(3, 2, 4),)),
-    "lstm": (lambda: nn.LSTM(4, 5, batch_first=True, proj_size=3), (floats(2, 3, 4),)),
+    "lstm": (lambda: nn.LSTM(4, 5, batch_first=True), (floats(2, 3, 4),)),
     "lstm packed": (Packed, (floats(3, 3, 4),)),
     "lstm cell": (lambda: nn.LSTMCell(4, 5), (floats(3, 4),)),
     "attention": (lambda: nn.MultiheadAttention(8, 2, batch_first=True, dropout=0.1), (floats(2, 3, 8),) * 3),
@@ -111,7 +111,7 @@ def test_forward_and_backward_as_on_the_cpu(name: str) -> None:
     layer = make()
 
     def run(layer: nn.Module, device: str) -> tuple[Any, ...]:
-        given = [x.to(device).requires_grad_() for x in inputs]
+        given = [x.detach().clone().to(device).requires_grad_() for x in inputs]
         torch.manual_seed(4)
         out = first(layer(*given))
         out.square().sum().backward()
@@ -151,7 +151,7 @@ def test_losses_are_the_cpus(name: str) -> None:
     x, y = floats(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
 
     def run(device: str) -> tuple[float, Any]:
-        given = x.to(device).requires_grad_()
+        given = x.clone().to(device).requires_grad_()
         loss = LOSSES[name](given, y.to(device))
         loss.backward()
         return loss.item(), given.grad.tolist()
@@ -178,6 +178,6 @@ def test_what_students_do_with_tensors() -> None:
         scores[0, 0] = 5
         scores[:, 1] += 1
         scores.view(-1)[2] = -1
-        assert scores.cpu().numpy().tolist() == pytest.approx([[5.0, 1.9], [-1.0, 1.2]]) or scores.tolist()[0][0] == 5
+        assert scores.cpu().numpy().ravel().tolist() == pytest.approx([5.0, 1.9, -1.0, 1.2])
         assert repr(torch.ones(2, device="cuda")) == "tensor([1., 1.], device='cuda:0')"
         torch.testing.assert_close(scores, scores.clone())

@@ -14,6 +14,8 @@ from graders.bench.virtual.randomness import is_device_generator
 
 # made from data, by their own rules
 _ELSEWHERE = frozenset({"tensor", "as_tensor", "asarray"})
+_LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
+_NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
 def _settle(name: str, original: Any) -> Any:
@@ -39,6 +41,21 @@ def _settle(name: str, original: Any) -> Any:
     return made
 
 
+def _numbered(name: str, original: Any) -> Any:
+    """`zeros_like(x, device=0)`, `x.new_zeros(3, device=0)`: only the number needs a word."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if type(device) is int:
+            place = place_named(device)
+            kwargs["device"] = device if place is None else place.cuda
+        return original(*args, **kwargs)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = original.__doc__
+    return made
+
+
 def _default_is_device() -> bool:
     return torch.get_default_device().type == "cuda"
 
@@ -51,7 +68,10 @@ def _factories() -> tuple[tuple[Any, str, Any], ...]:
         name: f for name, f in vars(torch).items() if callable(f) and name not in _ELSEWHERE and _in(f, constructors)
     }
     found["normal"] = torch.normal
-    return tuple((torch, name, _settle(name, function)) for name, function in found.items())
+    made: list[tuple[Any, str, Any]] = [(torch, name, _settle(name, function)) for name, function in found.items()]
+    for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
+        made += [(owner, name, _numbered(name, getattr(home, name))) for name in names]
+    return tuple(made)
 
 
 def patches() -> tuple[tuple[Any, str, Any], ...]:

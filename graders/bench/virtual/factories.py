@@ -10,11 +10,11 @@ import torch
 
 from graders.bench.virtual import autocast
 from graders.bench.virtual.dispatch import allocate, general, mood, write
-from graders.bench.virtual.memory import SMALL, OutOfMemory
+from graders.bench.virtual.memory import SMALL
 from graders.bench.virtual.places import CPU, now, place_of
 from graders.bench.virtual.tensor import wrap
 from graders.bench.virtual.transfers import copy_from
-from graders.bench.virtual.wording import forked, out_of_memory
+from graders.bench.virtual.wording import forked
 from graders.errors import DeviceClosed
 
 aten: Final = torch.ops.aten
@@ -39,7 +39,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         elements *= size
     nbytes = elements * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
     if nbytes > SMALL and nbytes < 1 << 62 and nbytes > place.memory.allowed - place.memory.live:
-        raise out_of_memory(OutOfMemory(nbytes, place.memory), place.index)  # before the host tries to find it
+        allocate(place, nbytes)  # refused, before the host tries to find it
     kwargs["device"] = CPU
     kwargs.pop("pin_memory", None)
     inner = op(*args, **kwargs)

@@ -28,6 +28,8 @@ _STRIDED: Final = torch.strided
 _new: Final = object.__new__
 # More elements than this are looked at on the meta device first, so that the host does not try what the device refuses.
 _SUSPICIOUS: Final = 1 << 27
+# Results that can be far larger than what they are made of; the factors are the last two arguments.
+_PRODUCTS: Final = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 
 
 def deliver(out: Any, place: Place, name: str) -> Any:
@@ -102,6 +104,7 @@ def _fresh(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     name = str(func)
     rest = slots[1:]
     forbid, adjust, tick = refusals.of(func), outputs.of(func), syncs.of(func)
+    product = func._schema.name in _PRODUCTS
     if forbid is None and adjust is None and tick is None:
         if slots == (0,):
             return _fresh_from_one(func, call, name)
@@ -130,6 +133,8 @@ def _fresh(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             raise shut(place)
         if forbid is not None:
             forbid(args, kwargs or {})
+        if product and inner[-1].numel() * inner[-2].numel() > _SUSPICIOUS:
+            beforehand(func, inner, kwargs, place)
         try:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
