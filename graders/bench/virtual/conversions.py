@@ -39,6 +39,9 @@ def translate(device: Any) -> Any:
     return device if place is None else place.lazy
 
 
+_profiled: Final = torch.autograd._profiler_enabled
+
+
 def _direct(tensor: Any) -> bool:
     """Whether a host tensor can be copied without telling autograd."""
     return (
@@ -47,6 +50,7 @@ def _direct(tensor: Any) -> bool:
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not torch.is_inference_mode_enabled()
+        and not _profiled()  # which shows the operators a copy consists of
     )
 
 

@@ -241,7 +241,7 @@ def _fresh_many(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             if tensor is None or type(tensor) in VIRTUAL:
                 given.append(tensor)
             else:
-                nbytes = tensor.nbytes
+                nbytes = tensor.untyped_storage().nbytes()  # a result may be the front of a longer buffer
                 total += nbytes
                 given.append(wrap(tensor, allocate(place, nbytes)))
         write(name, place, total)

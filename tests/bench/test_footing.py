@@ -1,0 +1,96 @@
+"""Does a torch that has changed one of the internals the device stands on get one clear sentence at the door?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from graders.bench import virtual_cuda
+from graders.bench.virtual import footing, tensor
+from graders.errors import TorchUnsupported
+
+
+@pytest.fixture(autouse=True)
+def _look_again() -> Iterator[None]:
+    footing.trusted.yet = False
+    yield
+    footing.trusted.yet = False
+
+
+def refused(part: str) -> None:
+    before = (nn.Module._apply, nn.Module.__call__, torch.cuda.is_available, list(sys.meta_path))
+    with pytest.raises(TorchUnsupported) as caught, virtual_cuda():
+        pytest.fail("entered")
+    assert str(caught.value) == (
+        f"this torch ({torch.__version__}) has changed {part}, which the virtual CUDA device is built on; "
+        "install the torch that constraints.txt names, or a newer gpudojo"
+    )
+    assert before == (nn.Module._apply, nn.Module.__call__, torch.cuda.is_available, list(sys.meta_path))
+    assert not torch.cuda.is_available()
+
+
+def test_this_torch_is_fit_and_is_asked_once() -> None:
+    footing.check()
+    start = time.perf_counter()
+    for _ in range(100):
+        footing.check()
+    assert (time.perf_counter() - start) / 100 < 0.3e-3
+
+
+@pytest.mark.parametrize("path", footing.NAMES)
+def test_every_name_is_looked_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footing, "NAMES", [path.rpartition(".")[0] + ".gone"])
+    refused(path.rpartition(".")[0] + ".gone")
+    monkeypatch.setattr(footing, "NAMES", [path])
+    footing.check()
+
+
+def test_a_name_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.utils, "swap_tensors")
+    refused("torch.utils.swap_tensors")
+
+
+def test_another_order_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reordered(cls: Any, size: Any, strides: Any, offset: Any, memory_format: Any, dtype: Any, *rest: Any) -> Any:
+        return original(cls, size, strides, offset, memory_format, torch.float32, *rest)
+
+    original = tensor.make_shell
+    monkeypatch.setattr(tensor, "make_shell", reordered)
+    refused("the arguments of Tensor._make_wrapper_subclass")
+
+
+def test_an_argument_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stricter(cls: Any, size: Any, *, strides: Any = None) -> Any:
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(tensor, "make_shell", stricter)
+    refused("the arguments of Tensor._make_wrapper_subclass")
+
+
+def test_a_device_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(device: Any) -> Any:
+        raise RuntimeError("PyTorch is not linked with support for lazy devices")
+
+    monkeypatch.setattr(torch, "Event", event)
+    refused("the device guard of lazy tensors")
+
+
+def test_a_swap_that_swaps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils, "swap_tensors", lambda one, other: None)
+    refused("torch.utils.swap_tensors")
+
+
+def test_a_library_without_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.library.Library, "fallback")
+    refused("torch.library.Library")
+
+
+def test_something_that_only_the_patches_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "rms_norm")
+    refused("something (module 'torch' has no attribute 'rms_norm')")
