@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,6 +12,9 @@ from graders.bench.virtual.placement import compare, on_host
 from graders.bench.virtual.places import Block
 from graders.bench.virtual.tensor import VIRTUAL, wrap
 from graders.bench.virtual.wording import argument_elsewhere, label_of, lengths_elsewhere, without_lazy
+
+# Composites whose own complaints name the device as C++ knows it.
+_NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
 
 
 def _mixed(*tensors: Any) -> bool:
@@ -112,12 +115,15 @@ special(torch.ops.aten._pack_padded_sequence.default)(_pack_padded_sequence)
 def patches() -> list[tuple[Any, str, Any]]:
     functional, plain = torch.nn.functional, torch._VF
     attention = _attention(_in_cuda_words(functional.scaled_dot_product_attention))
-    recurrent = [
-        (plain, name, _in_cuda_words(getattr(plain, name))) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")
+    spoken = [(plain, name, _in_cuda_words(getattr(plain, name))) for name in _NAMING_DEVICES]
+    methods = [
+        (owner, name, _in_cuda_words(getattr(owner, name)))
+        for owner in (torch, torch.Tensor)
+        for name in ("take_along_dim", "tensor_split")
     ]
     return [
-        *recurrent,
-        (torch, "take_along_dim", _in_cuda_words(torch.take_along_dim)),
+        *spoken,
+        *methods,
         (torch, "ctc_loss", _ctc_loss(torch.ctc_loss)),
         (torch, "rms_norm", _rms_norm(torch.rms_norm)),
         (functional, "scaled_dot_product_attention", attention),

@@ -97,7 +97,8 @@ def _usual_name(cpu: str) -> str:
 
 
 def _reworded(text: str) -> str:
-    """The same sentence with the names that tensors have on the device."""
+    """The same sentence with the names that tensors have on the device, and without the CPU's count of arguments."""
+    text = re.sub(r"^Argument #\d+: (?=Padding size)", "", text)
     text = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", text)
     text = re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", text)
     text = text.removesuffix(" or input should be a MKLDNN tensor and weight is a dense tensor")
