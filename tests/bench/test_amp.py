@@ -90,10 +90,12 @@ def test_widest_type_where_tensors_meet() -> None:
         assert torch.cat([half, single]).dtype is torch.float32
         assert torch.stack([half, half]).dtype is torch.float16
         assert torch.dot(half, half).dtype is torch.float16
-        assert (torch.ones(2, 2, device="cuda", dtype=torch.float64) @ torch.ones(2, 2, device="cuda").double()).dtype is (
-            torch.float64
+        assert (
+            torch.ones(2, 2, device="cuda", dtype=torch.float64) @ torch.ones(2, 2, device="cuda").double()
+        ).dtype is (torch.float64)
+        assert (
+            torch.cross(torch.ones(3, device="cuda").half(), torch.ones(3, device="cuda"), dim=0).dtype is torch.float32
         )
-        assert torch.cross(torch.ones(3, device="cuda").half(), torch.ones(3, device="cuda"), dim=0).dtype is torch.float32
 
 
 def test_banned_and_disabled_and_nested() -> None:

@@ -106,7 +106,9 @@ def test_mistakes_of_every_beginner() -> None:
     model, x = nn.Linear(3, 2).cuda(), torch.ones(1, 3)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         model(x)
-    with pytest.raises(RuntimeError, match=r"Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\)"):
+    with pytest.raises(
+        RuntimeError, match=r"Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\)"
+    ):
         nn.Conv2d(1, 1, 3).cuda()(torch.ones(16, 1, 8, 8))
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"):
         model(x.cuda()).detach().numpy()

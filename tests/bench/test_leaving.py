@@ -26,7 +26,15 @@ from graders.bench import VirtualGpu, virtual_cuda
 from graders.errors import AlreadyOpen, BadDeviceCount, BadSize, BenchError, DeviceClosed, RealDeviceInUse
 
 # torch's own doing, with or without a device: caches and counters.
-OWN = {"__slotnames__", "__abstractmethods__", "_abc_impl", "next_id", "__annotations__", "__doc__", "__annotations_cache__"}
+OWN = {
+    "__slotnames__",
+    "__abstractmethods__",
+    "_abc_impl",
+    "next_id",
+    "__annotations__",
+    "__doc__",
+    "__annotations_cache__",
+}
 
 
 def owners() -> dict[str, Any]:
@@ -191,7 +199,7 @@ def test_torch_finds_no_device_afterwards() -> None:
         torch.ones(2).cuda()
     assert not torch.cuda.is_available()
     for ask in (lambda: torch.ones(2, device="cuda"), lambda: torch.ones(2).cuda(), lambda: nn.Linear(2, 2).cuda()):
-        with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA|not linked with support for cuda"):
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA|not linked with support for cuda"):
             ask()
 
 

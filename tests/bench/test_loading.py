@@ -46,7 +46,9 @@ def test_pinned_batches_cross_without_waiting(gpu: VirtualGpu, workers: int) -> 
     assert [(t.pinned, t.non_blocking, t.bytes) for t in copies] == [(True, True, 64), (True, True, 32)] * 2
     assert not gpu.ledger.syncs()
     assert total.item() == 4 * sum(range(8))
-    assert {t.site.function.rpartition(".")[2] for t in copies if t.site} == {"test_pinned_batches_cross_without_waiting"}
+    assert {t.site.function.rpartition(".")[2] for t in copies if t.site} == {
+        "test_pinned_batches_cross_without_waiting"
+    }
 
 
 def test_unpinned_batches_wait(gpu: VirtualGpu) -> None:
@@ -64,7 +66,7 @@ def test_what_can_be_pinned() -> None:
     assert (pinned.is_pinned(), x.is_pinned(), torch.equal(pinned, x)) == (True, False, True)
     assert torch.empty(2, pin_memory=True).is_pinned()
     assert pinned[1:].is_pinned()
-    with pytest.raises(RuntimeError, match="cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"):
+    with pytest.raises(RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"):
         x.cuda().pin_memory()
 
 
@@ -91,7 +93,7 @@ def test_samples_that_live_on_the_device() -> None:
     batches = list(DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(0)))
     assert all(x.is_cuda and y.is_cuda for x, y in batches)
     assert sorted(torch.cat([x for x, _ in batches]).tolist()) == list(range(6))
-    with pytest.raises(RuntimeError, match="cannot pin 'torch.cuda.FloatTensor'"):
+    with pytest.raises(RuntimeError, match=r"cannot pin 'torch.cuda.FloatTensor'"):
         next(iter(DataLoader(data, batch_size=3, pin_memory=True)))
 
 

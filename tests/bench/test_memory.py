@@ -58,7 +58,9 @@ def test_reserved_memory_stays_until_the_cache_is_emptied() -> None:
 def test_out_of_memory_and_recovery() -> None:
     with virtual_cuda(memory="64 MiB"):
         kept = torch.zeros(32 * MIB // 4, device="cuda")
-        with pytest.raises(torch.cuda.OutOfMemoryError, match=r"CUDA out of memory. Tried to allocate 48.00 MiB") as caught:
+        with pytest.raises(
+            torch.cuda.OutOfMemoryError, match=r"CUDA out of memory. Tried to allocate 48.00 MiB"
+        ) as caught:
             torch.zeros(48 * MIB // 4, device="cuda")
         assert isinstance(caught.value, RuntimeError)
         assert "total capacity of 64.00 MiB" in str(caught.value)

@@ -33,9 +33,7 @@ def a_cnn() -> nn.Module:
 
 def batches(size: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
     dice = torch.Generator().manual_seed(1)
-    data = TensorDataset(
-        torch.randn(24, 1, 8, 8, generator=dice), torch.randint(0, 5, (24,), generator=dice)
-    )
+    data = TensorDataset(torch.randn(24, 1, 8, 8, generator=dice), torch.randint(0, 5, (24,), generator=dice))
     return list(DataLoader(data, batch_size=size))
 
 
@@ -278,7 +276,9 @@ def test_nothing_stays_alive_after_300_steps_without_the_garbage_collector() -> 
     gc.disable()
     try:
         with virtual_cuda() as gpu:
-            model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3)).cuda()
+            model = nn.Sequential(
+                nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3)
+            ).cuda()
             optimizer = torch.optim.Adam(model.parameters())
             scaler = torch.amp.GradScaler("cuda")
             figures = []

@@ -39,7 +39,7 @@ def translate(device: Any) -> Any:
     return device if place is None else place.lazy
 
 
-_profiled: Final = torch.autograd._profiler_enabled
+_profiled: Final = torch._C._autograd._profiler_enabled
 
 
 def _direct(tensor: Any) -> bool:

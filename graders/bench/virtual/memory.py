@@ -142,6 +142,29 @@ class Memory:
         self.peak = self.live
         self.peak_reserved = self.reserved
 
+    def segments(self, index: int) -> list[dict[str, Any]]:
+        """The form of torch.cuda.memory_snapshot(): what is reserved in each pool, without addresses."""
+        large = self.live - self.small_live
+        pools = {"small": (self.reserved - self.reserved_large, self.small_live), "large": (self.reserved_large, large)}
+        return [
+            {
+                "device": index,
+                "address": 0,
+                "total_size": total,
+                "allocated_size": used,
+                "active_size": used,
+                "requested_size": used,
+                "stream": 0,
+                "segment_type": kind,
+                "segment_pool_id": (0, 0),
+                "is_expandable": False,
+                "frames": [],
+                "blocks": [],
+            }
+            for kind, (total, used) in pools.items()
+            if total
+        ]
+
     def statistics(self) -> dict[str, Any]:
         """The figures torch.cuda.memory_stats() gives."""
         large = self.live - self.small_live

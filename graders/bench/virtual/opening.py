@@ -65,6 +65,7 @@ _registered: Final = _Registered()
 def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iterator[tuple[Any, str, Any]]:
     """What is replaced while the device is open. In order: a later patch may wrap an earlier one."""
     import torch.optim.optimizer as optimizer
+    import torch.optim.swa_utils as swa_utils
     import torch.utils._foreach_utils as foreach
 
     yield from scripting.patches()
@@ -98,7 +99,8 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     # Gradient clipping asks here, with the device C++ knows.
     yield foreach, "_foreach_supported_types", [*foreach._foreach_supported_types, *VIRTUAL]
     supported = [*foreach._get_foreach_kernels_supported_devices(), "lazy"]
-    yield foreach, "_get_foreach_kernels_supported_devices", lambda: supported
+    for home in (foreach, swa_utils):
+        yield home, "_get_foreach_kernels_supported_devices", lambda: supported
 
 
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.cuda.comm
 import torch.nn.parallel.comm as comm
 
 from graders.bench.virtual.conversions import place_named
@@ -49,4 +50,4 @@ def gather(tensors: Any, dim: int = 0, destination: Any = None, *, out: Any = No
 
 def patches() -> list[tuple[Any, str, Any]]:
     made = (scatter, broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, gather)
-    return [(comm, function.__name__, function) for function in made]
+    return [(home, function.__name__, function) for home in (comm, torch.cuda.comm) for function in made]

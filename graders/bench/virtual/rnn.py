@@ -110,7 +110,7 @@ def _in_one_block(gradients: list[Any], place: Place) -> list[Any]:
 
 
 _apply: Final[Any] = CudnnRnn.apply
-CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # type: ignore[attr-defined]  # as torch numbers its own
+CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # as torch numbers its own
 
 
 def layer(kind: str, original: Any) -> Any:
