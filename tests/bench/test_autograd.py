@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -163,8 +164,6 @@ def test_the_words_of_autograds_errors() -> None:
     with pytest.raises(RuntimeError, match="device type 'cuda' to a tensor with device type 'cpu'"):
         nn.Parameter(torch.ones(2)).grad = torch.ones(2, device="cuda")
     with pytest.raises(RuntimeError, match="Only Tensors created explicitly by the user"):
-        import copy
-
         copy.deepcopy(x * 2)
 
 

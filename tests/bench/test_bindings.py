@@ -1,4 +1,4 @@
-"""Does the fast binding of an operator give what the operator itself gives, for every overload that is called through one?"""
+"""Does the fast binding of an operator give what the operator gives, for every overload that is called through one?"""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_mistakes_of_every_beginner() -> None:
         RuntimeError, match=r"Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\)"
     ):
         nn.Conv2d(1, 1, 3).cuda()(torch.ones(16, 1, 8, 8))
-    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"):
+    with pytest.raises(TypeError, match=r"can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu"):
         model(x.cuda()).detach().numpy()
     with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
         x[torch.tensor([0], device="cuda")]

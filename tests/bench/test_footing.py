@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -89,6 +90,29 @@ def test_a_swap_that_swaps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_library_without_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.library.Library, "fallback")
     refused("torch.library.Library")
+
+
+def test_a_torch_that_the_modules_cannot_even_be_loaded_with() -> None:
+    lines = (
+        "import torch",
+        "del torch._C._disabled_torch_function_impl",
+        "from graders.errors import TorchUnsupported",
+        "try:",
+        "    import graders.bench",
+        "except TorchUnsupported as error:",
+        "    print(error)",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(
+        f"this torch ({torch.__version__}) has changed something (module 'torch._C' has no"
+    ), done
+
+
+def test_our_own_mistakes_are_not_blamed_on_torch() -> None:
+    with pytest.raises(AttributeError), footing.watched():
+        _ = footing.no_such_name  # type: ignore[attr-defined]
+    with pytest.raises(ImportError), footing.watched():
+        import graders.no_such_module  # noqa: F401
 
 
 def test_something_that_only_the_patches_meet(monkeypatch: pytest.MonkeyPatch) -> None:

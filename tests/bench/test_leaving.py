@@ -135,10 +135,13 @@ def test_everything_is_as_before() -> None:
 
 
 def test_everything_is_as_before_after_an_exception() -> None:
-    with unchanged(), pytest.raises(KeyError), virtual_cuda(devices=2):
+    def fail() -> None:
         work()
         with torch.autocast("cuda"), torch.cuda.device(1), torch.cuda.stream(torch.cuda.Stream()):
             raise KeyError
+
+    with unchanged(), pytest.raises(KeyError), virtual_cuda(devices=2):
+        fail()
 
 
 def test_everything_is_as_before_after_misuse() -> None:

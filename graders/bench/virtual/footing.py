@@ -146,10 +146,20 @@ def check() -> None:
     trusted.yet = True
 
 
+def _is_torchs(error: AttributeError | ImportError) -> bool:
+    """Whether what is missing is missing in torch, and not in this package."""
+    home: Any = error.name
+    if isinstance(error, AttributeError):
+        home = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", "")
+    return str(home).partition(".")[0] == "torch"
+
+
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """What is missing while the patches are made is torch's doing as well: nothing of the student's runs there."""
+    """What torch lacks while our modules are loaded, or the patches made, is said in the same sentence."""
     try:
         yield
     except (AttributeError, ImportError) as error:
+        if not _is_torchs(error):
+            raise
         raise TorchUnsupported(f"something ({error})", torch.__version__) from error

@@ -10,10 +10,10 @@ import torch
 from graders.bench.ledger.rows import TRANSFER
 from graders.bench.sites import site
 from graders.bench.virtual import integers, syncs
+from graders.bench.virtual.delivery import deliver
 from graders.bench.virtual.dispatch import allocate, shut, special, write
 from graders.bench.virtual.pinning import is_pinned
 from graders.bench.virtual.places import Place, now, place_of
-from graders.bench.virtual.plans import deliver
 from graders.bench.virtual.tensor import VIRTUAL, refresh, wrap
 
 aten: Final = torch.ops.aten
