@@ -3,4 +3,10 @@
 Nothing here ignores a folder: the files under exercises/ and reference/ are collected by the plugin, as students' are.
 """
 
+import os
+
+# A process that has used a real GPU cannot open a virtual one. The tests that want the real one are run by naming it:
+# CUDA_VISIBLE_DEVICES=0 python -m pytest tests/bench/test_real.py
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 pytest_plugins = ["pytester"]
