@@ -146,7 +146,7 @@ def overloads() -> list[Any]:
             kinds = [str(argument.type) for argument in func._schema.arguments]
             if bindings.call_of(func) is func or not any("Tensor" in kind for kind in kinds):
                 continue
-            if "Dimname" in str(func._schema) or overload in NOT_HERE:
+            if "Dimname" in str(func._schema) or overload.startswith("names") or overload in NOT_HERE:
                 continue
             found.append(func)
     return found

@@ -305,6 +305,8 @@ USES: dict[str, Callable[[Left], Any]] = {
 @pytest.mark.parametrize("second", [False, True], ids=["outside", "in another device"])
 @pytest.mark.parametrize("name", USES)
 def test_a_tensor_that_outlives_its_device_says_so(name: str, second: bool) -> None:
+    if name == "checkpoint" and torch.__version__ < "2.13":
+        pytest.skip("this torch leaves checkpoint's hooks behind when the function raises")
     with virtual_cuda():
         left = Left()
     with virtual_cuda() if second else contextlib.nullcontext(), pytest.raises(DeviceClosed) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -103,10 +104,25 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
         yield home, "_get_foreach_kernels_supported_devices", lambda: supported
 
 
+@functools.cache
+def _real_gpus() -> bool:
+    """Whether this process could use a real GPU once the virtual one is closed."""
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
+
+
+def _withdraw() -> None:
+    """Where there is a real GPU its own kernels come back. Elsewhere ours may stay: nothing reaches them."""
+    if _registered.kernels is not None:
+        _registered.kernels.destroy()
+        _registered.kernels = None
+
+
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
     footing.check()
     if _registered.kernels is None:
         _registered.kernels = Kernels()
+    if _real_gpus():
+        undo.callback(_withdraw)
     torch.utils._device._device_constructors()  # a cached set that must hold the original functions
     recorder, dice = Recorder(gpu.ledger.rows, without_lazy), randomness.Dice(gpu)
     with footing.watched():
