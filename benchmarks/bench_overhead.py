@@ -110,6 +110,16 @@ def entering(rounds: int) -> tuple[float, float]:
     return best[0], best[1]
 
 
+def plain_add_inside(rounds: int) -> tuple[float, float]:
+    x = torch.ones(4)
+    out, inside = float("inf"), float("inf")
+    for _ in range(rounds):
+        out = min(out, seconds(lambda: x + x, 300))
+        with virtual_cuda():
+            inside = min(inside, seconds(lambda: x + x, 300))
+    return out, inside
+
+
 def plain_inside(rounds: int) -> tuple[float, float]:
     """An epoch on the CPU, outside and inside the context."""
     training = Training(mlp, (64,), "cpu")
@@ -166,6 +176,14 @@ def main() -> None:
     )
     entered, left = entering(rounds)
     table.add_row("entering", "", f"{entered * 1e3:.2f} ms", f"leaving {left * 1e3:.2f} ms", "<= 1 ms")
+    plain, inside = plain_add_inside(rounds)
+    table.add_row(
+        "small add on the CPU inside",
+        f"{plain * 1e6:.2f} us",
+        f"{inside * 1e6:.2f} us",
+        f"{inside / plain:.2f} x",
+        "1.00 x",
+    )
     plain, inside = plain_inside(rounds)
     table.add_row(
         "MLP epoch on the CPU inside",

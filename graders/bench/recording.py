@@ -159,16 +159,29 @@ class Recorder:
 
 
 def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
-    """The devices of a module's inputs and of all its layers' parameters."""
-    found = dict.fromkeys(tensor.device for tensor in _tensors([*args, *kwargs.values()]))
-    waiting = [module]
-    while waiting:
-        part = waiting.pop()
-        for parameter in part._parameters.values():
-            if parameter is not None:
-                found[parameter.device] = None
-        waiting.extend(child for child in part._modules.values() if child is not None)
+    """The devices of a module's inputs and first parameter; where one layer is elsewhere, the call itself fails."""
+    found: dict[torch.device, None] = {}
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found[value.device] = None
+        else:
+            found.update(dict.fromkeys(tensor.device for tensor in _tensors(value)))
+    parameter = _first_parameter(module)
+    if parameter is not None:
+        found[parameter.device] = None
     return tuple(found)
+
+
+def _first_parameter(module: Any) -> Any:
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    for child in module._modules.values():
+        if child is not None:
+            parameter = _first_parameter(child)
+            if parameter is not None:
+                return parameter
+    return None
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
