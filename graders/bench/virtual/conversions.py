@@ -45,8 +45,8 @@ _profiled: Final = torch._C._autograd._profiler_enabled
 def _direct(tensor: Any) -> bool:
     """Whether a host tensor can be copied without telling autograd."""
     return (
-        type(tensor) is torch.Tensor
-        and not tensor.requires_grad
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and not (tensor.requires_grad and torch.is_grad_enabled())
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not torch.is_inference_mode_enabled()
@@ -61,8 +61,10 @@ def to(original: Any) -> Any:
             if isinstance(first, (str, torch.device, int)):
                 place = place_named(first)
                 if place is not None:
-                    if len(args) == 1 and _direct(self) and not kwargs.keys() - {"non_blocking"}:
-                        return to_device(self, place, kwargs.get("non_blocking", False))
+                    # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
+                    usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
+                    if usual and not kwargs.keys() - {"non_blocking"} and _direct(self):
+                        return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
                     if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
                         args = (place.lazy, *args[1:])
         if "device" in kwargs:
