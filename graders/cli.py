@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +15,7 @@ import click
 from graders import __version__
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from graders.bench.ledger import Ledger, Record
@@ -25,12 +29,16 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 labels = torch.randint(0, 2, (256,))
 sprites = torch.rand(256, 1, 8, 8)
-sprites[:, :, :4] += 2 * labels.view(-1, 1, 1, 1) - 1  # dark or bright above
+sprites[:, :, :4] += 2 * labels.view(-1, 1, 1, 1) - 1  # dark or bright
+loader = DataLoader(TensorDataset(sprites, labels), 32, pin_memory=True)
+
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2)).to(device)
+layers = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2)]
+model = nn.Sequential(*layers).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for sprite, label in DataLoader(TensorDataset(sprites, labels), batch_size=32, pin_memory=True):
-    sprite, label = sprite.to(device, non_blocking=True), label.to(device, non_blocking=True)
+for sprite, label in loader:
+    sprite = sprite.to(device, non_blocking=True)
+    label = label.to(device, non_blocking=True)
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(sprite), label)
     loss.backward()
@@ -50,13 +58,13 @@ def main() -> None:
 
 @main.command()
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Save a trace for ui.perfetto.dev.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Save the table as an SVG picture.")
 @click.option("--memory", default="8 GiB", show_default=True, help="How much memory the virtual device has.")
-def bench(trace: Path | None, memory: str) -> None:
+def bench(trace: Path | None, picture: Path | None, memory: str) -> None:
     """Train on a virtual CUDA device and show what each line moved where."""
     from rich.console import Console
 
     from graders.bench import virtual_cuda
-    from graders.bench.ledger import questions
     from graders.errors import BenchError
 
     linecache.cache[FILE] = (len(TRAINING_LOOP), None, TRAINING_LOOP.splitlines(True), FILE)
@@ -66,15 +74,47 @@ def bench(trace: Path | None, memory: str) -> None:
     except BenchError as error:
         raise click.ClickException(str(error)) from error
     console = Console(highlight=False)
-    console.print(by_line(gpu.ledger))
-    for (_, line), count in questions.hot_lines(gpu.ledger.syncs(), at_least=2).items():
-        console.print(f"Line {line} made the host wait for the device {count} times.")
-    if trace is not None:
+    show(by_line(gpu.ledger), gpu.ledger, console)
+    for path, kind, save, advice in (
+        (trace, "Trace", gpu.ledger.save_trace, " (open it at ui.perfetto.dev)"),
+        (picture, "Picture", partial(save_picture, gpu.ledger), ""),
+    ):
+        if path is None:
+            continue
         try:
-            gpu.ledger.save_trace(trace)
+            save(path)
         except OSError as error:
-            raise click.ClickException(f"cannot write {trace}: {error.strerror}") from error
-        console.print(f"Trace: {trace} (open it at ui.perfetto.dev)", markup=False, soft_wrap=True)
+            raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+        console.print(f"{kind}: {path}{advice}", markup=False, soft_wrap=True)
+
+
+def show(table: Table, ledger: Ledger, console: Console) -> None:
+    """The table, and below it the lines the host waited at again and again."""
+    from graders.bench.ledger import questions
+
+    console.print(table)
+    for (_, line), count in questions.hot_lines(ledger.syncs(), at_least=2).items():
+        console.print(f"Line {line} made the host wait for the device {count} times.")
+
+
+def save_picture(ledger: Ledger, path: Path) -> None:
+    """What `show` prints, as an SVG as wide as the longest line of code needs."""
+    from rich import box
+    from rich._export_format import CONSOLE_SVG_FORMAT
+    from rich.console import Console
+
+    table = by_line(ledger)
+    table.box = box.SIMPLE  # no vertical lines: in most fonts of a browser they would not meet
+    console = Console(
+        record=True, file=StringIO(), width=1000, highlight=False, force_terminal=True, color_system="truecolor"
+    )
+    console.width = console.measure(table).maximum
+    show(table, ledger, console)
+    # Without the font rich would fetch from the web: a picture in a page may not load it, and the reader's own will do.
+    layout = re.sub(r"@font-face {{.*?}}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, ", "")
+    path.write_text(
+        console.export_svg(title="dojo bench", code_format=layout, unique_id="dojo-bench"), encoding="utf-8"
+    )
 
 
 def by_line(ledger: Ledger) -> Table:

@@ -9,10 +9,13 @@ from __future__ import annotations
 __all__ = [
     "AlreadyOpen",
     "BadDeviceCount",
+    "BadEvidence",
+    "BadMarkers",
     "BadSize",
     "BenchError",
     "DeviceClosed",
     "DojoError",
+    "NoReference",
     "NoSuchDevice",
     "RealDeviceInUse",
     "SelectionOnly",
@@ -135,3 +138,38 @@ class TorchUnsupported(BenchError):
             f"this torch ({self.version}) has changed {self.part}, which the virtual CUDA device is built on; "
             "install the torch that constraints.txt names, or a newer gpudojo"
         )
+
+
+class BadEvidence(DojoError, ValueError):
+    """What arrived as evidence is not evidence."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"this is not evidence: {self.reason}"
+
+
+class BadMarkers(DojoError, ValueError):
+    """The solution markers of a reference file do not match, so that a stub would show the solution."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}"
+
+
+class NoReference(DojoError, FileNotFoundError):
+    """There is nothing to judge a file against."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"no reference solution for {self.name} was found in a `reference` folder above it"

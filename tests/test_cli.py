@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from click.testing import CliRunner
 
@@ -43,14 +44,26 @@ def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
     by_code = {cells[1]: cells[2:] for cells in rows}
     lines = [line.strip() for line in TRAINING_LOOP.splitlines()]
     assert [line for line in lines if line not in by_code] == []
-    to_device, _, syncs, *_ = by_code[lines[12]]
-    assert (to_device, syncs) == ("66.00 KiB", "")  # 256 × (64 floats and a label); pinned, so nobody waits
-    _, _, syncs, *_ = by_code[lines[17]]
+    to_device, _, syncs, *_ = by_code["sprite = sprite.to(device, non_blocking=True)"]
+    assert (to_device, syncs) == ("64.00 KiB", "")  # 256 × 64 floats; pinned, so nobody waits
+    _, _, syncs, *_ = by_code['print(f"loss {loss.item():.3f}")']
     assert syncs == "8"
-    to_device, to_host, syncs, *_ = by_code[lines[18]]
+    to_device, to_host, syncs, *_ = by_code["guesses = model(sprites.to(device)).argmax(1).cpu()"]
     assert (to_device, to_host, syncs) == ("64.00 KiB", "2.00 KiB", "2")
-    assert "Line 18 made the host wait for the device 8 times." in said
+    assert "Line 22 made the host wait for the device 8 times." in said
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -> None:
+    picture = tmp_path / "bench.svg"
+    code, said = dojo("bench", "--picture", str(picture))
+    assert code == 0
+    assert f"Picture: {picture}" in said
+    drawn = picture.read_text(encoding="utf-8")
+    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "…" not in drawn, "the picture is as wide as the code"
+    assert "url(http" not in drawn
+    assert "Line&#160;22&#160;made&#160;the&#160;host&#160;wait" in drawn
 
 
 def test_bench_without_sense_or_without_a_folder() -> None:
@@ -60,3 +73,6 @@ def test_bench_without_sense_or_without_a_folder() -> None:
     code, said = dojo("bench", "--trace", "/no/such/folder/trace.json")
     assert code == 1
     assert "Error: cannot write /no/such/folder/trace.json: No such file or directory" in said
+    code, said = dojo("bench", "--picture", "/no/such/folder/bench.svg")
+    assert code == 1
+    assert "Error: cannot write /no/such/folder/bench.svg: No such file or directory" in said

@@ -1,4 +1,4 @@
-"""What gpudojo adds to pytest: a virtual CUDA device as a fixture.
+"""What gpudojo adds to pytest: exercise files as tests, and a virtual CUDA device as a fixture.
 
 Every pytest run in an environment with gpudojo imports this module, so it imports nothing heavy: torch comes with the
 first test that asks for a device.
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+
+from graders.curriculum import exercise_for
+from graders.plugin import collection, summary
 
 if TYPE_CHECKING:
     from graders.bench import VirtualGpu
@@ -18,6 +22,41 @@ if TYPE_CHECKING:
 FIXTURE: Final = "virtual_cuda"
 OPTIONS: Final = ("devices", "memory", "name")
 MARKER: Final = f"{FIXTURE}(devices=1, memory='8 GiB', name=...): run the test with this virtual CUDA device open"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpudojo", "gpudojo: exercises in GPU programming")
+    benches = ("auto", "virtual", "cuda", "mps", "cpu")
+    group.addoption("--bench", choices=benches, default="auto", help="where student code runs (default: %(default)s)")
+    group.addoption("--hints", type=int, default=1, metavar="N", help="show the first N hints (default: %(default)s)")
+    group.addoption("--seed", type=int, default=8, help="seed of the scenarios (default: %(default)s)")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    return collection.collect_file(file_path, parent)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    # pytest would import a file that is named on its command line, and a student's syntax error would stop everything.
+    return collection.Nothing.from_parent(parent, path=module_path) if exercise_for(module_path) else None
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    status = dict(report.user_properties).get("gpudojo") if report.when == "call" else None
+    return {"to do": ("to do", "t", "TO DO"), "blocked": ("blocked", "b", "BLOCKED")}.get(str(status))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    result = item.stash.get(collection.RESULT, None)
+    if result is not None:
+        outcome.get_result().user_properties.append(("gpudojo", str(result.outcome)))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    summary.write_summary(terminalreporter, getattr(terminalreporter._session, "items", []))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,50 @@
+"""Which claims does every exercise make? That the function is there and runs in every scenario."""
+
+from __future__ import annotations
+
+import re
+
+from graders.curriculum.exercise import Function, Seen
+from graders.curriculum.verdicts import Failed
+from graders.evidence import Observation, Status
+
+
+def runs(function: Function, points: float = 0) -> None:
+    """Declare the check that all others of the function need."""
+
+    def judge(seen: Seen, wanted: Seen) -> None:
+        for name, observation in seen.items():
+            if observation.status is Status.RETURNED:
+                continue
+            raise _failure(function.name, name, observation)
+
+    judge.__name__ = "runs"
+    judge.__doc__ = f"`{function.name}` runs in every scenario without an error."
+    function.check(points, needs=())(judge)
+
+
+def _failure(function: str, scenario: str, observation: Observation) -> Failed:
+    if observation.status is Status.MISSING:
+        return Failed(f"the file defines no function `{function}`", f"a function named `{function}`")
+    raised = observation.raised
+    assert raised is not None
+    where = "the file could not be run" if observation.status is Status.BROKEN else f"scenario `{scenario}` raised"
+    return Failed(
+        f"{where}: {raised.type}: {raised.message.splitlines()[0] if raised.message else ''}",
+        "no error",
+        raised.line,
+        diagnosis(raised.message),
+    )
+
+
+def diagnosis(message: str) -> str | None:
+    """The misconception behind one of torch's own complaints about devices."""
+    if "same device" not in message and "Input type" not in message and "to numpy" not in message:
+        return None
+    if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
+        return "targets-on-cpu"
+    if re.search(r"got (mat1|input|self|index) is on cpu|Input type \(torch\.FloatTensor\)", message):
+        return "inputs-on-cpu"
+    if re.search(r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)", message):
+        return "model-not-moved"
+    return None

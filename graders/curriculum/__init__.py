@@ -1,0 +1,18 @@
+"""What is taught, and what is checked: exercises, their functions, points, hints and misconceptions; no torch."""
+
+from graders.curriculum.catalogue import day, exercise_for
+from graders.curriculum.exercise import Check, Exercise, Function, Probe
+from graders.curriculum.misconceptions import MISCONCEPTIONS, Misconception
+from graders.curriculum.verdicts import Failed
+
+__all__ = [
+    "MISCONCEPTIONS",
+    "Check",
+    "Exercise",
+    "Failed",
+    "Function",
+    "Misconception",
+    "Probe",
+    "day",
+    "exercise_for",
+]

@@ -1,0 +1,1 @@
+"""How is student code looked at? Scenarios, and the calling of student functions under the ledger."""

@@ -1,0 +1,1 @@
+"""What do students get? Stubs, made from the reference solutions; no torch."""

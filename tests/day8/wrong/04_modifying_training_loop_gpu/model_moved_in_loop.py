@@ -1,0 +1,16 @@
+# fails: train_epoch::moves_the_model_once as model-moved-in-loop
+
+
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.train()
+    total, count = 0.0, 0
+    for inputs, targets in loader:
+        inputs, targets = inputs.to(device), targets.to(device)
+        model.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(targets)
+        count += len(targets)
+    return total / count if count else 0.0
