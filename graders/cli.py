@@ -95,6 +95,16 @@ def show(table: Table, ledger: Ledger, console: Console) -> None:
     console.print(table)
     for (_, line), count in questions.hot_lines(ledger.syncs(), at_least=2).items():
         console.print(f"Line {line} made the host wait for the device {count} times.")
+    needed = whole_width(table)
+    if console.width < needed:
+        console.print(f"The code is cut off here; a terminal of {needed} columns shows it whole.", style="dim")
+
+
+def whole_width(table: Table) -> int:
+    """How many columns the table takes when nothing of it is cut off."""
+    from rich.console import Console
+
+    return Console(width=1000).measure(table).maximum
 
 
 def save_picture(ledger: Ledger, path: Path) -> None:
@@ -106,9 +116,13 @@ def save_picture(ledger: Ledger, path: Path) -> None:
     table = by_line(ledger)
     table.box = box.SIMPLE  # no vertical lines: in most fonts of a browser they would not meet
     console = Console(
-        record=True, file=StringIO(), width=1000, highlight=False, force_terminal=True, color_system="truecolor"
+        record=True,
+        file=StringIO(),
+        width=whole_width(table),
+        highlight=False,
+        force_terminal=True,
+        color_system="truecolor",
     )
-    console.width = console.measure(table).maximum
     show(table, ledger, console)
     # Without the font rich would fetch from the web: a picture in a page may not load it, and the reader's own will do.
     layout = re.sub(r"@font-face {{.*?}}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, ", "")

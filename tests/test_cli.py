@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,19 @@ def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
     assert (to_device, to_host, syncs) == ("64.00 KiB", "2.00 KiB", "2")
     assert "Line 22 made the host wait for the device 8 times." in said
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_bench_says_how_wide_a_terminal_shows_all_of_the_code() -> None:
+    def at(columns: int | str) -> str:
+        return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["bench"]).output
+
+    narrow = at(80)
+    assert "…" in narrow
+    found = re.search(r"The code is cut off here; a terminal of (\d+) columns shows it whole\.", narrow)
+    assert found is not None
+    wide = at(found[1])
+    assert "…" not in wide
+    assert "cut off" not in wide
 
 
 def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Run me: python exercises/day8/01_checking_device.py
 Check me: pytest exercises/day8/01_checking_device.py
 """
 
+import torch
 
 
 def select_device(prefer=None):

@@ -1,7 +1,7 @@
 """Every wrong solution gets its own diagnosis, every right one passes, and every check has an enemy.
 
-`right/EXERCISE/NAME.py` holds correct spellings. `wrong/EXERCISE/NAME.py` says on its first line which check it must fail
-and as which misconception: `# fails: train_epoch::learns_as_it_should as missing-step` (or `as -` for no name).
+`right/EXERCISE/NAME.py` holds correct spellings. `wrong/EXERCISE/NAME.py` says on its first line which check it must
+fail and as which misconception: `# fails: train_epoch::learns_as_it_should as missing-step` (or `as -` for no name).
 """
 
 from __future__ import annotations
