@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
+from torch.autograd import grad as _grad  # the unwatched one: its pass is part of the student's
 import torch.nn.functional
 
 from graders.bench.virtual.dispatch import allocate, shut, write
@@ -62,7 +63,7 @@ class FusedAttention(torch.autograd.Function):
         if place.shut:
             raise shut(place)
         wanted = [t for t in ctx.inner if t.requires_grad]
-        found = iter(torch.autograd.grad(ctx.out, wanted, gradient._inner, retain_graph=True))
+        found = iter(_grad(ctx.out, wanted, gradient._inner, retain_graph=True))
         results: list[Any] = []
         for tensor in ctx.inner:
             each = next(found) if tensor.requires_grad else None
