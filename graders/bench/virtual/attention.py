@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from torch.autograd import grad as _grad  # the unwatched one: its pass is part of the student's
 import torch.nn.functional
+from torch.autograd import grad as _grad  # the unwatched one: its pass is part of the student's
 
 from graders.bench.virtual.dispatch import allocate, shut, write
 from graders.bench.virtual.tensor import VIRTUAL, wrap
