@@ -18,6 +18,7 @@ from graders.bench.ledger import (
     Span,
     Sync,
     Transfer,
+    training,
 )
 from graders.bench.ledger import questions as ask
 
@@ -100,14 +101,14 @@ def test_parts_are_cut_by_record_or_position_also_in_a_part() -> None:
 
 def test_within_is_the_inside_of_a_span() -> None:
     records = written(operation(), [forward(), operation(), sync()], operation())
-    (span,) = ask.forwards(records)
+    (span,) = training.forwards(records)
     assert indices(ask.within(records, span)) == [2, 3]
     assert indices(ask.within(records, msgspec.structs.replace(span, end=None))) == [2, 3, 4]
 
 
 def test_rounds_begin_where_they_are_told_to() -> None:
     records = written(operation(), forward(), operation(), forward(), sync(), operation())
-    assert [indices(part) for part in ask.rounds(records, ask.forwards(records))] == [[1, 2], [3, 4, 5]]
+    assert [indices(part) for part in ask.rounds(records, training.forwards(records))] == [[1, 2], [3, 4, 5]]
     assert ask.rounds(records, ()) == ()
 
 
@@ -167,7 +168,7 @@ def test_syncs_are_implicit_unless_asked_for() -> None:
 
 def test_syncs_between_and_within() -> None:
     records = written(sync(), [forward(), sync(), sync("s", explicit=True)], sync(), backward(), sync())
-    span, after = ask.forwards(records)[0], ask.backward_passes(records)[0]
+    span, after = training.forwards(records)[0], training.backward_passes(records)[0]
     assert indices(ask.syncs_between(records, span, after)) == [2, 4]
     assert indices(ask.syncs_within(records, span)) == [2]
 
@@ -175,8 +176,8 @@ def test_syncs_between_and_within() -> None:
 def test_syncs_are_counted_per_batch() -> None:
     batch: list[Record] = [forward(), sync("copy"), sync("item")]
     records = written(sync(), *batch, *batch, forward())
-    assert ask.syncs_per_round(records, ask.forwards(records)) == (2, 2, 0)
-    assert ask.syncs_per_round(records, ask.forwards(records), besides=["copy"]) == (1, 1, 0)
+    assert ask.syncs_per_round(records, training.forwards(records)) == (2, 2, 0)
+    assert ask.syncs_per_round(records, training.forwards(records), besides=["copy"]) == (1, 1, 0)
 
 
 # Operations
@@ -226,64 +227,64 @@ def test_a_loop_over_pixels_grows_with_the_image() -> None:
 
 def test_forwards_by_depth_and_module() -> None:
     records = written([forward("Net"), forward("Linear", 1)], forward("Loss"))
-    assert indices(ask.forwards(records)) == [0, 2]
-    assert indices(ask.forwards(records, top_level_only=False)) == [0, 1, 2]
-    assert indices(ask.forwards(records, "Linear")) == []
-    assert indices(ask.forwards(records, "Linear", top_level_only=False)) == [1]
+    assert indices(training.forwards(records)) == [0, 2]
+    assert indices(training.forwards(records, top_level_only=False)) == [0, 1, 2]
+    assert indices(training.forwards(records, "Linear")) == []
+    assert indices(training.forwards(records, "Linear", top_level_only=False)) == [1]
 
 
 def test_forwards_by_mode() -> None:
     quiet: dict[str, Any] = {"training": False, "grad": False}
     records = written(forward(**quiet), forward(), forward(inference=True, training=False), forward("BatchNorm", 1))
-    assert indices(ask.forwards_building_graph(records)) == [1]
-    assert indices(ask.forwards_in_training_mode(records)) == [1, 3]
+    assert indices(training.forwards_building_graph(records)) == [1]
+    assert indices(training.forwards_in_training_mode(records)) == [1, 3]
 
 
 def test_forwards_by_device() -> None:
     places = [("cuda:0",), ("cpu",), ("cuda:0", "cpu"), ("cuda:0", "cuda:1"), ("cuda:0", "cuda:0"), ()]
     records = written(*[forward(devices=devices) for devices in places])
-    assert indices(ask.forwards_on(records, "cuda")) == [0, 3, 4]
-    assert indices(ask.forwards_on(records, "cpu")) == [1]
-    assert indices(ask.forwards_across_devices(records)) == [2, 3]
+    assert indices(training.forwards_on(records, "cuda")) == [0, 3, 4]
+    assert indices(training.forwards_on(records, "cpu")) == [1]
+    assert indices(training.forwards_across_devices(records)) == [2, 3]
 
 
 def test_passes_under_autocast() -> None:
     half = operation(autocast="float16")
     records = written([forward(), operation(), half], [forward(), operation()], half, [backward(), half], [backward()])
-    assert indices(ask.forwards_under_autocast(records)) == [0]
-    assert indices(ask.backward_passes(records)) == [6, 8]
-    assert indices(ask.backwards_under_autocast(records)) == [6]
+    assert indices(training.forwards_under_autocast(records)) == [0]
+    assert indices(training.backward_passes(records)) == [6, 8]
+    assert indices(training.backwards_under_autocast(records)) == [6]
 
 
 def test_the_order_of_training_is_readable() -> None:
     records = written(
         [forward(), forward("Linear", 1)], operation(), scaler("scale"), backward(), scaler("step"), step()
     )
-    assert ask.training_order(records) == ("forward", "scaler.scale", "backward", "scaler.step", "step")
+    assert training.training_order(records) == ("forward", "scaler.scale", "backward", "scaler.step", "step")
 
 
 def test_backward_passes_are_counted_per_step() -> None:
     records = written(backward(), backward(), step(), backward(), step(), step(), backward())
-    assert indices(ask.optimizer_steps(records)) == [2, 4, 5]
-    assert ask.backwards_per_step(records) == (2, 1, 0)
-    assert indices(ask.steps_without_backward(records)) == [5]
-    assert indices(ask.backwards_after_last_step(records)) == [6]
+    assert indices(training.optimizer_steps(records)) == [2, 4, 5]
+    assert training.backwards_per_step(records) == (2, 1, 0)
+    assert indices(training.steps_without_backward(records)) == [5]
+    assert indices(training.backwards_after_last_step(records)) == [6]
 
 
 def test_a_backward_in_a_closure_belongs_to_its_step() -> None:
     records = written([step(), backward(), backward()], [step(), backward()])
-    assert ask.backwards_per_step(records) == (2, 1)
-    assert ask.steps_without_backward(records) == ()
+    assert training.backwards_per_step(records) == (2, 1)
+    assert training.steps_without_backward(records) == ()
 
 
 def test_step_before_backward_is_found_in_the_first_round_and_its_backward_is_left_over() -> None:
     records = written(step(), backward(), step(), backward())
-    assert indices(ask.steps_without_backward(records)) == [0]
-    assert indices(ask.backwards_after_last_step(records)) == [3]
+    assert indices(training.steps_without_backward(records)) == [0]
+    assert indices(training.backwards_after_last_step(records)) == [3]
 
 
 def test_backwards_without_any_step_are_all_left_over() -> None:
-    assert indices(ask.backwards_after_last_step(written(backward(), backward()))) == [0, 1]
+    assert indices(training.backwards_after_last_step(written(backward(), backward()))) == [0, 1]
 
 
 # Gradient scaling
@@ -298,53 +299,53 @@ def right_step(clip: bool = True) -> list[Record | list[Record]]:
 
 def test_the_right_step_gives_no_cause_for_complaint() -> None:
     records = written(*right_step(), *right_step(clip=False))
-    assert ask.backwards_without_scale(records) == ()
-    assert ask.steps_outside_scaler(records) == ()
-    assert ask.scaler_steps_without_update(records) == ()
-    assert ask.norms_before_unscale(records) == ()
-    assert ask.steps_without_backward(records) == ()
-    assert ask.backwards_after_last_step(records) == ()
+    assert training.backwards_without_scale(records) == ()
+    assert training.steps_outside_scaler(records) == ()
+    assert training.scaler_steps_without_update(records) == ()
+    assert training.norms_before_unscale(records) == ()
+    assert training.steps_without_backward(records) == ()
+    assert training.backwards_after_last_step(records) == ()
 
 
 def test_scaler_calls_by_name() -> None:
     records = written(*right_step())
-    assert [c.call for c in ask.scaler_calls(records)] == ["scale", "unscale_", "step", "update"]
-    assert indices(ask.scaler_calls(records, "unscale_")) == [3]
+    assert [c.call for c in training.scaler_calls(records)] == ["scale", "unscale_", "step", "update"]
+    assert indices(training.scaler_calls(records, "unscale_")) == [3]
 
 
 def test_an_unscaled_backward_is_found() -> None:
-    assert indices(ask.backwards_without_scale(written(scaler("scale"), backward(), backward()))) == [2]
-    assert ask.backwards_without_scale(written(scaler("scale"), scaler("scale"), backward(), backward())) == ()
+    assert indices(training.backwards_without_scale(written(scaler("scale"), backward(), backward()))) == [2]
+    assert training.backwards_without_scale(written(scaler("scale"), scaler("scale"), backward(), backward())) == ()
 
 
 def test_a_step_before_a_scaled_backward_is_not_taken_for_an_unscaled_one() -> None:
-    assert ask.backwards_without_scale(written(scaler("scale"), scaler("step"), step(), backward())) == ()
+    assert training.backwards_without_scale(written(scaler("scale"), scaler("step"), step(), backward())) == ()
 
 
 def test_a_step_outside_the_scaler_is_found() -> None:
-    assert indices(ask.steps_outside_scaler(written(step()))) == [0]
-    assert indices(ask.steps_outside_scaler(written(scaler("step"), step(), step()))) == [2]
+    assert indices(training.steps_outside_scaler(written(step()))) == [0]
+    assert indices(training.steps_outside_scaler(written(scaler("step"), step(), step()))) == [2]
     skipped = written(scaler("step"), scaler("update"), scaler("scale"), backward(), step())
-    assert indices(ask.steps_outside_scaler(skipped)) == [4]
+    assert indices(training.steps_outside_scaler(skipped)) == [4]
 
 
 def test_a_scaler_step_without_update_is_found() -> None:
     twice = written(scaler("scale"), scaler("step"), scaler("scale"), scaler("step"), scaler("update"))
-    assert indices(ask.scaler_steps_without_update(twice)) == [1]
-    assert indices(ask.scaler_steps_without_update(twice[:-1])) == [1, 3]
-    assert ask.scaler_steps_without_update(written(scaler("step"), scaler("step"), scaler("update"))) == ()
+    assert indices(training.scaler_steps_without_update(twice)) == [1]
+    assert indices(training.scaler_steps_without_update(twice[:-1])) == [1, 3]
+    assert training.scaler_steps_without_update(written(scaler("step"), scaler("step"), scaler("update"))) == ()
 
 
 def test_norms_of_a_layer_or_of_the_optimizer_are_not_gradient_norms() -> None:
     records = written([forward(), operation(NORM)], [step(), operation(NORM)], operation(NORM), operation())
-    assert indices(ask.gradient_norms(records)) == [4]
+    assert indices(training.gradient_norms(records)) == [4]
 
 
 def test_clipping_before_unscale_is_found() -> None:
     early = written(scaler("scale"), backward(), operation(NORM), scaler("unscale_"), scaler("step"), step())
-    assert indices(ask.norms_before_unscale(early)) == [2]
+    assert indices(training.norms_before_unscale(early)) == [2]
     logged = written(operation(NORM), backward(), scaler("unscale_"), operation(NORM), scaler("step"), operation(NORM))
-    assert ask.norms_before_unscale(logged) == ()
+    assert training.norms_before_unscale(logged) == ()
 
 
 # Memory

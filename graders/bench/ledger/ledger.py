@@ -12,7 +12,7 @@ from typing import Any, overload
 
 import msgspec
 
-from graders.bench.ledger import questions, rows, trace
+from graders.bench.ledger import questions, rows, trace, training
 from graders.bench.ledger.records import (
     Allocation,
     Backward,
@@ -137,25 +137,25 @@ class Ledger(Sequence[Record]):
     autocast_dtypes = questions.autocast_dtypes
     grown_operations = questions.grown_operations
     grown_lines = questions.grown_lines
-    forwards = questions.forwards
-    forwards_building_graph = questions.forwards_building_graph
-    forwards_in_training_mode = questions.forwards_in_training_mode
-    forwards_on = questions.forwards_on
-    forwards_across_devices = questions.forwards_across_devices
-    forwards_under_autocast = questions.forwards_under_autocast
-    backward_passes = questions.backward_passes
-    backwards_under_autocast = questions.backwards_under_autocast
-    optimizer_steps = questions.optimizer_steps
-    training_order = questions.training_order
-    backwards_per_step = questions.backwards_per_step
-    steps_without_backward = questions.steps_without_backward
-    backwards_after_last_step = questions.backwards_after_last_step
-    scaler_calls = questions.scaler_calls
-    backwards_without_scale = questions.backwards_without_scale
-    steps_outside_scaler = questions.steps_outside_scaler
-    scaler_steps_without_update = questions.scaler_steps_without_update
-    gradient_norms = questions.gradient_norms
-    norms_before_unscale = questions.norms_before_unscale
+    forwards = training.forwards
+    forwards_building_graph = training.forwards_building_graph
+    forwards_in_training_mode = training.forwards_in_training_mode
+    forwards_on = training.forwards_on
+    forwards_across_devices = training.forwards_across_devices
+    forwards_under_autocast = training.forwards_under_autocast
+    backward_passes = training.backward_passes
+    backwards_under_autocast = training.backwards_under_autocast
+    optimizer_steps = training.optimizer_steps
+    training_order = training.training_order
+    backwards_per_step = training.backwards_per_step
+    steps_without_backward = training.steps_without_backward
+    backwards_after_last_step = training.backwards_after_last_step
+    scaler_calls = training.scaler_calls
+    backwards_without_scale = training.backwards_without_scale
+    steps_outside_scaler = training.steps_outside_scaler
+    scaler_steps_without_update = training.scaler_steps_without_update
+    gradient_norms = training.gradient_norms
+    norms_before_unscale = training.norms_before_unscale
     allocations = questions.allocations
     allocated_bytes = questions.allocated_bytes
     live_bytes = questions.live_bytes
