@@ -9,7 +9,7 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import Final
 
-from graders.bench.ledger.questions import Records, _names, _only, operations_under_autocast, within
+from graders.bench.ledger.questions import Records, _names, _only, is_on, operations_under_autocast, within
 from graders.bench.ledger.records import Backward, Forward, Operation, OptimizerStep, Record, ScalerCall, Span
 
 _NORMS: Final = frozenset({"norm", "linalg_norm", "linalg_vector_norm", "_foreach_norm"})
