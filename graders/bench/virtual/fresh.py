@@ -6,6 +6,7 @@ device, and says so at the cost of repeating itself. Everything else goes throug
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,19 @@ _STRIDED: Final = torch.strided
 _SUSPICIOUS: Final = 1 << 27
 # Results that can be far larger than what they are made of; the factors are the last two arguments.
 _PRODUCTS: Final = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
+
+
+def _product_elements(left: torch.Tensor, right: torch.Tensor) -> int:
+    """How many elements a matrix product has; looking at it costs nothing beside the product."""
+    return left.numel() // max(left.shape[-1], 1) * right.shape[-1] if left.dim() > 1 and right.dim() > 1 else 0
+
+
+def _broadcast_elements(left: Any, right: Any) -> int:
+    """How many elements two shapes have when each is stretched to the other."""
+    elements = 1
+    for a, b in zip_longest(reversed(left), reversed(right), fillvalue=1):
+        elements *= max(a, b)
+    return elements
 
 
 def one(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
@@ -57,7 +71,7 @@ def one(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             raise shut(place)
         if forbid is not None:
             forbid(args, kwargs or {})
-        if product and inner[-1].numel() * inner[-2].numel() > _SUSPICIOUS:
+        if product and _product_elements(inner[-2], inner[-1]) > _SUSPICIOUS:
             beforehand(func, inner, kwargs, place)
         try:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
@@ -111,7 +125,7 @@ def _from_two(func: Any, call: Any, name: str) -> Any:
         if place.shut:
             raise shut(place)
         one, two = first._inner, second._inner
-        if one.shape != two.shape and one.numel() * two.numel() > _SUSPICIOUS:
+        if one.shape != two.shape and _broadcast_elements(one.shape, two.shape) > _SUSPICIOUS:
             beforehand(func, [one, two, *args[2:]], kwargs, place)
         try:
             if kwargs:
