@@ -166,3 +166,86 @@ def by_line(ledger: Ledger) -> Table:
         shown.no_wrap, shown.overflow = True, "ellipsis"
         table.add_row(str(line), shown, *(answer(caused) for answer in columns.values()))
     return table
+
+
+def repository() -> Path:
+    """The folder with `reference`: here, in a folder above, or where this package is."""
+    here = Path.cwd()
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
+        if (folder / "reference").is_dir():
+            return folder
+    raise click.ClickException(f"no folder `reference` in {here} or above it; use --root")
+
+
+_root = click.option(
+    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The repository (default: found)."
+)
+_day = click.option("--day", default="day8", show_default=True, type=click.Choice(["day8"]), help="Which day.")
+
+
+@main.group()
+def release() -> None:
+    """Make what students get."""
+
+
+@release.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a stub is stale.")
+@_day
+@_root
+def stubs(check: bool, day: str, root: Path | None) -> None:
+    """Make exercises/ from reference/: the same files without their solutions."""
+    from graders.errors import BadMarkers
+    from graders.release import stubs as making
+
+    root = root or repository()
+    reference, exercises = root / "reference" / day, root / "exercises" / day
+    if not reference.is_dir():
+        raise click.ClickException(f"there is no folder {reference}")
+    try:
+        changed = making.stale(reference, exercises) if check else making.write(reference, exercises)
+    except BadMarkers as error:
+        raise click.ClickException(str(error)) from error
+    left_over = [name for name in changed if not (reference / name).is_file()]
+    for name in changed:
+        state = "left over, without a reference" if name in left_over else "stale" if check else "written"
+        click.echo(f"{state}: {exercises / name}")
+    if not changed:
+        click.echo(f"All stubs of {day} are up to date.")
+    elif check:
+        click.echo("run: dojo release stubs", err=True)
+    if (check and changed) or left_over:
+        raise SystemExit(1)
+
+
+@main.command()
+@click.option("--quick", is_flag=True, help="Believe the first lines of wrong solutions instead of grading them.")
+@_day
+@_root
+def lint(quick: bool, day: str, root: Path | None) -> None:
+    """Prove that a day is fit for students."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from graders.curriculum.linting import lint as look
+
+    report = look(day, root or repository(), quick)
+    table = Table(title=f"dojo lint: {day}", title_justify="left", show_footer=True)
+    table.add_column("exercise", no_wrap=True)
+    for heading in ("points", "functions", "checks", "wrong"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    for row in report.rows:
+        problems = sum(not finding.warning for finding in row.findings)
+        verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else "[green]fine[/]"
+        numbers = (row.points, row.functions, row.checks, row.enemies)
+        table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
+    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "enemies")]
+    for column, text in zip(table.columns, ["in all", *(f"{number:g}" for number in sums)], strict=False):
+        column.footer = text
+    console = Console(highlight=False)
+    console.print(table)
+    for finding in sorted(report.findings, key=lambda finding: finding.warning):
+        kind = "warning" if finding.warning else "problem"
+        console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
+    if report.problems:
+        raise SystemExit(1)

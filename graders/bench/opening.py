@@ -31,8 +31,10 @@ class Bench:
     why: str  # one sentence: why this bench
 
 
-def _choose(devices: int) -> tuple[str, str]:
-    """The bench for this machine: its GPUs if there are enough of them, else virtual ones."""
+def choose(kind: str, devices: int = 1) -> tuple[str, str]:
+    """Which bench is meant, and why: for "auto" this machine's GPUs if there are enough of them, else virtual ones."""
+    if kind != "auto":
+        return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
     found = available("cuda")
     if found >= devices:
         return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"
@@ -52,7 +54,7 @@ def open(kind: Kind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> 
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise BadDeviceCount(devices)
     size = parse_size(memory)
-    chosen, why = _choose(devices) if kind == "auto" else (str(kind), f"{_NAMES.get(kind, kind)} was asked for")
+    chosen, why = choose(kind, devices)
     if chosen == "virtual":
         with virtual_cuda(devices=devices, memory=size) as gpu:
             yield Bench(chosen, torch.device("cuda", 0), gpu.ledger, why)

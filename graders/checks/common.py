@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from graders.curriculum.exercise import Function, Seen
 from graders.curriculum.verdicts import Failed
 from graders.evidence import Observation, Status
 
 
-def runs(function: Function, points: float = 0) -> None:
-    """Declare the check that all others of the function need."""
+def runs(function: Function, points: float = 0, diagnose: Callable[[str, str], str | None] | None = None) -> None:
+    """Declare the check that all others of the function need; `diagnose` knows more from scenario and message."""
 
     def judge(seen: Seen, wanted: Seen) -> None:
         for name, observation in seen.items():
             if observation.status is Status.RETURNED:
                 continue
-            raise _failure(function.name, name, observation)
+            failure = _failure(function.name, name, observation)
+            if diagnose is not None and observation.raised is not None:
+                failure.misconception = diagnose(name, observation.raised.message)
+            raise failure
 
     judge.__name__ = "runs"
     judge.__doc__ = f"`{function.name}` runs in every scenario without an error."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graders.curriculum.exercise import Check, Exercise, Function, Seen
-from graders.curriculum.verdicts import Failed
+from graders.curriculum.verdicts import Failed, Todo
 from graders.evidence import Evidence, Status
 from graders.results import CheckResult, Outcome
 
@@ -35,6 +35,8 @@ def _judge_one(
         check.judge(seen, wanted)
     except Failed as error:
         return _result(exercise, function, check, Outcome.FAILED, error)
+    except Todo:
+        return _result(exercise, function, check, Outcome.TODO)
     except Exception as error:  # ours: a check that cannot judge costs the student nothing
         ours = Failed(f"the check itself failed: {type(error).__name__}: {error}", "a verdict")
         return _result(exercise, function, check, Outcome.ERROR, ours)

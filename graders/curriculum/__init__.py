@@ -3,7 +3,7 @@
 from graders.curriculum.catalogue import day, exercise_for
 from graders.curriculum.exercise import Check, Exercise, Function, Probe
 from graders.curriculum.misconceptions import MISCONCEPTIONS, Misconception
-from graders.curriculum.verdicts import Failed
+from graders.curriculum.verdicts import Failed, Todo
 
 __all__ = [
     "MISCONCEPTIONS",
@@ -13,6 +13,7 @@ __all__ = [
     "Function",
     "Misconception",
     "Probe",
+    "Todo",
     "day",
     "exercise_for",
 ]

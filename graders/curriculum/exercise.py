@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from graders.evidence import Observation
 
 Seen = Mapping[str, Observation]  # what each probe saw, by the probe's name
+Look = Callable[[Any], dict[str, Any]]  # gets a probes.Call
 Judge = Callable[[Seen, Seen], None]  # (student's, reference's); raises Failed
 
 
@@ -41,7 +42,11 @@ class Function:
     probes: list[Probe] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
-    def probe(self, look: Callable[[Any], dict[str, Any]] | None = None, *, machine: str = "bench") -> Any:
+    @overload
+    def probe(self, look: Look, *, machine: str = ...) -> Look: ...
+    @overload
+    def probe(self, *, machine: str) -> Callable[[Look], Look]: ...
+    def probe(self, look: Look | None = None, *, machine: str = "bench") -> Any:
         """Declare a probe; it is known by its function's name."""
 
         def declare(function: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:

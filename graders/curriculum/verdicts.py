@@ -12,3 +12,7 @@ class Failed(Exception):
         self.expected = expected
         self.line = line
         self.misconception = misconception
+
+
+class Todo(Exception):
+    """Raised by a check whose part of the work has not been begun."""

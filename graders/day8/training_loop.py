@@ -27,21 +27,18 @@ train = exercise.function(
 )
 
 
-class Watched:
-    """A loader that remembers where in the ledger each batch was handed out."""
+def _watch(batches: Any, call: Call) -> list[int]:
+    """Remember where in the ledger a DataLoader hands out each batch; it stays a DataLoader to whoever asks."""
+    marks: list[int] = []
+    plain = type(batches)
 
-    def __init__(self, inner: Any, call: Call) -> None:
-        self.inner, self.call = inner, call
-        self.marks: list[int] = []
-        self.dataset, self.batch_size = inner.dataset, inner.batch_size
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __iter__(self) -> Any:
-        for batch in self.inner:
-            self.marks.append(self.call.bench.ledger.mark())
+    def hand_out(self: Any) -> Any:
+        for batch in plain.__iter__(self):
+            marks.append(call.bench.ledger.mark())
             yield batch
+
+    batches.__class__ = type(plain.__name__, (plain,), {"__iter__": hand_out})
+    return marks
 
 
 def _epoch(call: Call, device: Any, samples: int = 10, moved: bool = False) -> dict[str, Any]:
@@ -54,12 +51,13 @@ def _epoch(call: Call, device: Any, samples: int = 10, moved: bool = False) -> d
     model.eval()
     before = [array(p) for p in model.parameters()]
     zeroed = _counted(optimizer, "zero_grad"), _counted(model, "zero_grad")
-    batches = Watched(loader(samples, call.seed + 1), call)
+    batches = loader(samples, call.seed + 1)
+    marks = _watch(batches, call)
     value = call(model, batches, nn.CrossEntropyLoss(), optimizer, device)
     ledger = call.ledger
-    first = batches.marks[0] if batches.marks else 0
+    first = marks[0] if marks else 0
     sizes = {p.nbytes for p in model.parameters()}
-    late = [t for t in ledger.transfers_to_device() if batches.marks and t.index >= first and t.bytes in sizes]
+    late = [t for t in ledger.transfers_to_device() if marks and t.index >= first and t.bytes in sizes]
     weights = [t for t in late if t.bytes == max(sizes)]
     return {
         "class": type(value).__name__,
@@ -74,7 +72,7 @@ def _epoch(call: Call, device: Any, samples: int = 10, moved: bool = False) -> d
         "moved_in_loop": bool(weights),
         "moved_line": call.line_of(weights[0]) if weights else None,
         "step_line": next((call.line_of(s) for s in ledger.optimizer_steps()), None),
-        "batches": len(batches.marks),
+        "batches": len(marks),
     }
 
 

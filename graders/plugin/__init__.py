@@ -6,7 +6,7 @@ first test that asks for a device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from graders.curriculum import exercise_for
-from graders.plugin import collection, summary
+from graders.plugin import collection, printing, summary
+from graders.plugin.grading import Limits
 
 if TYPE_CHECKING:
     from graders.bench import VirtualGpu
@@ -27,7 +28,12 @@ MARKER: Final = f"{FIXTURE}(devices=1, memory='8 GiB', name=...): run the test w
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gpudojo", "gpudojo: exercises in GPU programming")
     benches = ("auto", "virtual", "cuda", "mps", "cpu")
-    group.addoption("--bench", choices=benches, default="auto", help="where student code runs (default: %(default)s)")
+    group.addoption(
+        "--bench",
+        choices=benches,
+        default="auto",
+        help="where student code runs; auto: on the real GPU where there is one, else on the virtual one",
+    )
     group.addoption("--hints", type=int, default=1, metavar="N", help="show the first N hints (default: %(default)s)")
     group.addoption("--seed", type=int, default=8, help="seed of the scenarios (default: %(default)s)")
 
@@ -42,17 +48,60 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return collection.Nothing.from_parent(parent, path=module_path) if exercise_for(module_path) else None
 
 
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+    # Not in the header: which bench it is takes torch to know, and collecting must not cost the seconds it takes.
+    if config.getoption("collectonly") or not any(isinstance(item, collection.CheckItem) for item in items):
+        return []
+    kind, why = chosen_bench(str(config.getoption("bench")))
+    return [f"bench: {kind} ({why}), seed {config.getoption('seed')}"]
+
+
+def chosen_bench(asked: str) -> tuple[str, str]:
+    """The bench of this run and why it is that one; an end to the run where this machine does not have it."""
+    from graders.bench.opening import choose
+    from graders.bench.real.opening import available
+    from graders.errors import NoSuchDevice
+
+    kind, why = choose(asked)
+    if kind in ("cuda", "mps") and not available(kind):
+        raise pytest.UsageError(f"--bench {asked}: {NoSuchDevice(kind)}")
+    return kind, why
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
+    # Instead of pytest-timeout's own timers, which end the item, or the process, wherever it is. Ours runs while the
+    # student's code does, interrupts nothing else, and becomes a failed check.
+    if not isinstance(item, collection.CheckItem):
+        return None
+    captured = item.config.getoption("capture") != "no"
+    item.stash[collection.LIMITS] = Limits(settings.timeout, settings.method, captured)
+    return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
+    return True if isinstance(item, collection.CheckItem) else None
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
     status = dict(report.user_properties).get("gpudojo") if report.when == "call" else None
-    return {"to do": ("to do", "t", "TO DO"), "blocked": ("blocked", "b", "BLOCKED")}.get(str(status))
+    if status == "to do":
+        return "to do", "t", ("TO DO", {"yellow": True})
+    if status == "blocked":
+        return "blocked", "b", ("BLOCKED", {"yellow": True})
+    return None
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    outcome: Any = yield
-    result = item.stash.get(collection.RESULT, None)
-    if result is not None:
-        outcome.get_result().user_properties.append(("gpudojo", str(result.outcome)))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if isinstance(item, collection.CheckItem) and report.when == "call":
+        printing.arrange(report, item.checks)
+        result = item.stash.get(collection.RESULT, None)
+        if result is not None:
+            report.user_properties.append(("gpudojo", str(result.outcome)))
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

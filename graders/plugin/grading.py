@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graders.curriculum.exercise import Check, Exercise, Function
-from graders.errors import NoReference
-from graders.results import CheckResult
+import msgspec
+import pytest
+
+from graders.curriculum.exercise import Check, Exercise, Function, Probe
+from graders.errors import DojoError, NoReference
+from graders.evidence import Evidence, Observation, Raised, Status
+from graders.plugin.limits import QUITTING, Interrupts, TimedOut, bounded_output, interrupts, time_limit
+from graders.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
     from graders.probes.loading import Submission
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What student code may take in this run."""
+
+    seconds: float | None = None
+    method: str = "signal"
+    output: bool = True  # whether output is captured, and so has to be bounded
 
 
 class Grader:
@@ -20,25 +39,123 @@ class Grader:
         self.path = path
         self.kind = kind
         self.seed = seed
+        self.student: Submission | None = None
         self._results: dict[str, dict[str, CheckResult]] = {}
-        self._loaded: tuple[Submission, Submission] | None = None
+        self._references: dict[str, Submission] = {}
 
-    def result(self, exercise: Exercise, function: Function, check: Check) -> CheckResult:
+    def result(self, exercise: Exercise, function: Function, check: Check, limits: Limits) -> CheckResult:
         if function.name not in self._results:
-            self._results[function.name] = self._grade(exercise, function)
+            try:
+                results = self._grade(exercise, function, limits)
+            except DojoError as error:  # ours: costs the student nothing, and is loud
+                results = [_ours(exercise, function, each, str(error)) for each in function.checks]
+            self._results[function.name] = {result.check: result for result in results}
         return self._results[function.name][check.name]
 
-    def _grade(self, exercise: Exercise, function: Function) -> dict[str, CheckResult]:
+    def _grade(self, exercise: Exercise, function: Function, limits: Limits) -> list[CheckResult]:
         from graders.checks import judge
         from graders.probes.loading import load
         from graders.probes.observing import observe
 
-        if self._loaded is None:
-            self._loaded = load(self.path), load(reference_of(self.path))
-        student, reference = self._loaded
-        seen = observe(exercise, function, student, self.kind, self.seed)
-        wanted = observe(exercise, function, reference, self.kind, self.seed)
-        return {result.check: result for result in judge(exercise, function, seen, wanted)}
+        reference = self._references.get(exercise.stem)
+        if reference is None:
+            reference = load(reference_of(self.path.with_name(f"{exercise.stem}.py")))
+            self._references[exercise.stem] = reference
+        if self.student is None:
+            with self._guarded(limits) as stop:
+                self.student = load(self.path, stop.ours)
+        found: dict[str, Observation] = {}
+        for probe in function.probes:
+            late = next((seen for seen in found.values() if timed_out(seen)), None)
+            found[probe.name] = late or self._observe(exercise, function, probe, limits)
+        seen = Evidence(exercise.stem, function.name, self.kind, self.seed, found)
+        wanted = seen
+        if all(each.status in (Status.RETURNED, Status.RAISED) for each in found.values()):
+            wanted = observe(exercise, function, reference, self.kind, self.seed)
+            for scenario, each in wanted.observations.items():
+                if each.status is not Status.RETURNED:
+                    why = f"the reference solution does not run in `{scenario}`: {each.raised}"
+                    return [_ours(exercise, function, check, why) for check in function.checks]
+        results = judge(exercise, function, seen, wanted)
+        return [self._explained(result, function, found, reference) for result in results]
+
+    def _observe(self, exercise: Exercise, function: Function, probe: Probe, limits: Limits) -> Observation:
+        from graders.probes.loading import raised
+        from graders.probes.observing import observe
+
+        assert self.student is not None
+        alone = dataclasses.replace(function, probes=[probe])
+        with self._guarded(limits) as stop:
+            try:
+                evidence = observe(exercise, alone, self.student, self.kind, self.seed)
+            except DojoError:
+                raise
+            except BaseException as error:  # what no probe catches: time-outs, pytest.skip(), a KeyboardInterrupt
+                if stop.ours(error):
+                    raise
+                return Observation(Status.RAISED, raised=raised(error, self.path))
+        seen = evidence.observations[probe.name]
+        if seen.raised is not None and (seen.raised.type, seen.raised.message) == ("Exit", QUITTING):
+            pytest.exit(QUITTING)  # an Exception as any other to the probe, and the user's wish
+        return seen
+
+    @contextlib.contextmanager
+    def _guarded(self, limits: Limits) -> Iterator[Interrupts]:
+        with (
+            interrupts() as stop,
+            bounded_output() if limits.output else contextlib.nullcontext(),
+            time_limit(limits.seconds, str(self.path), limits.method),
+        ):
+            yield stop
+
+    def _explained(
+        self, result: CheckResult, function: Function, found: dict[str, Observation], reference: Submission
+    ) -> CheckResult:
+        """The result with what only this run knows: where the function is, and what it was meant to look like."""
+        if result.outcome is not Outcome.FAILED:
+            return result
+        assert self.student is not None
+        line = result.line if result.line is not None else self.student.lines.get(function.name)
+        happened, expected = result.happened, result.expected
+        scenario, first = next(((n, o) for n, o in found.items() if o.status is not Status.RETURNED), ("", None))
+        if first is None:
+            return msgspec.structs.replace(result, line=line)
+        raised = first.raised or Raised("", "", None)
+        if first.status is Status.MISSING:
+            near = difflib.get_close_matches(function.name, self.student.lines, 1, 0.75)
+            if near:
+                line = self.student.lines[near[0]]
+                happened += f"; is `{near[0]}` meant to be it?"
+        elif timed_out(first):
+            what = f"`{function.name}`" if first.status is Status.RAISED else "the file itself"
+            where = f" (scenario `{scenario}`)" if first.status is Status.RAISED else ""
+            happened = f"time-out: {what} was {raised.message}{where}; this is the line it was at"
+            expected = "an end: does every loop have one, and does what it waits for come?"
+        elif raised.type == "Unusable":
+            happened = f"{raised.message} (scenario `{scenario}`)"
+            expected = "what the docstring promises"
+        elif raised.type == "RecursionError":
+            expected = "an end: a function that calls itself needs a case in which it does not"
+        elif raised.type == "TypeError" and raised.line is None and first.status is Status.RAISED:
+            expected = f"a function that can be called as {_signature(function.name, reference)}"
+        return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
+
+
+def timed_out(seen: Observation) -> bool:
+    return seen.raised is not None and seen.raised.type == TimedOut.__name__
+
+
+def _signature(name: str, reference: Submission) -> str:
+    try:
+        return f"`{name}{inspect.signature(reference.names[name])}`"
+    except (KeyError, TypeError, ValueError):
+        return f"`{name}`"
+
+
+def _ours(exercise: Exercise, function: Function, check: Check, why: str) -> CheckResult:
+    return CheckResult(
+        exercise.stem, function.name, check.name, check.claim, Outcome.ERROR, check.points, why, "a verdict"
+    )
 
 
 def reference_of(path: Path) -> Path:

@@ -2,35 +2,112 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import pytest
 
 from graders.plugin.collection import RESULT, CheckItem, ExerciseFile
-from graders.results import Outcome
+from graders.results import CheckResult, Outcome
+
+WIDTH = 20
+# What is worth doing first: what is begun before what is not, and never what waits for something else.
+ORDER = (Outcome.FAILED, Outcome.TODO)
+
+
+@dataclass
+class Row:
+    """One exercise in one file."""
+
+    exercise: str
+    got: float = 0.0
+    most: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, item: CheckItem, result: CheckResult | None) -> None:
+        self.most += item.check.points
+        self.got += result.points if result else 0.0
+        self.outcomes[result.outcome if result else "not run"] += 1
+
+    @property
+    def state(self) -> str:
+        if set(self.outcomes) == {Outcome.PASSED}:
+            return "done"
+        if set(self.outcomes) == {Outcome.TODO}:
+            return "to do"
+        names = (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, "not run")
+        return ", ".join(f"{self.outcomes[name]} {name}" for name in names if self.outcomes[name])
 
 
 def write_summary(reporter: pytest.TerminalReporter, items: Iterable[pytest.Item]) -> None:
-    rows: dict[str, tuple[float, float, str]] = {}
-    after = None
-    for item in items:
-        file = item.getparent(ExerciseFile)
-        if not isinstance(item, CheckItem) or file is None or RESULT not in item.stash:
-            continue
-        result = item.stash[RESULT]
-        got, most, _ = rows.get(result.exercise, (0.0, 0.0, ""))
-        rows[result.exercise] = got + result.points, most + result.max_points, file.nodeid
-        if after is None and result.outcome not in (Outcome.PASSED, Outcome.ERROR):
-            after = f"{file.nodeid} -k {result.function}", result
-    if not rows:
+    checks = [item for item in items if isinstance(item, CheckItem)]
+    if not any(RESULT in item.stash for item in checks):
         return
+    rows: dict[tuple[str, str], Row] = {}
+    for item in checks:
+        key = os.path.relpath(item.path), item.checks.exercise.stem
+        rows.setdefault(key, Row(key[1])).add(item, item.stash.get(RESULT, None))
     reporter.section("points", sep="=")
-    for exercise, (got, most, _) in rows.items():
-        filled = round(20 * got / most) if most else 0
-        reporter.write_line(f"{exercise:36} {'█' * filled}{'░' * (20 - filled)} {got:5.1f} of {most:g}")
-    total, possible = sum(r[0] for r in rows.values()), sum(r[1] for r in rows.values())
-    reporter.write_line(f"{'in all':36} {'':20} {total:5.1f} of {possible:g}")
-    if after is not None:
-        command, result = after
-        reporter.write_line(f"next: {result.claim}  ({result.outcome})")
-        reporter.write_line(f"      pytest {command}")
+    wide = max(len(row.exercise) for row in rows.values())
+    several = len({exercise for _, exercise in rows}) < len(rows)
+    file = None
+    for (path, _), row in rows.items():
+        if several and path != file:
+            file = path
+            reporter.write_line(path, bold=True)
+        _write_row(reporter, row, wide)
+    got, most = sum(row.got for row in rows.values()), sum(row.most for row in rows.values())
+    reporter.write_line(f"{'in all':{wide}}  {'':{WIDTH}}  {got:5.4g} of {most:g}", bold=True)
+    _write_notes(reporter, checks)
+    _write_next(reporter, checks, got == most)
+
+
+def bar(got: float, most: float) -> str:
+    """Full only when everything is there, and empty only when nothing is."""
+    share = got / most if most else 0.0
+    filled = WIDTH if share >= 1 else min(max(round(WIDTH * share), int(share > 0)), WIDTH - 1)
+    return "█" * filled + "░" * (WIDTH - filled)
+
+
+def _write_row(reporter: pytest.TerminalReporter, row: Row, wide: int) -> None:
+    colour = {"done": {"green": True}, "to do": {"light": True}}.get(row.state, {"yellow": True})
+    reporter.write(f"{row.exercise:{wide}}  ")
+    reporter.write(bar(row.got, row.most), **colour)
+    reporter.write(f"  {row.got:5.4g} of {row.most:<4g}  ")
+    reporter.write_line(row.state, **colour)
+
+
+def _write_notes(reporter: pytest.TerminalReporter, checks: list[CheckItem]) -> None:
+    """Files that stopped half-way although what was graded had been defined before."""
+    from graders.plugin.feedback import where
+
+    files: dict[str, ExerciseFile] = {str(item.path): item.file for item in checks if RESULT in item.stash}
+    for file in files.values():
+        student = file.grader.student
+        if student is None or student.broken is None:
+            continue
+        error = student.broken
+        text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type
+        place = where(file.path, error.line).splitlines()[0] if error.line else os.path.relpath(file.path)
+        reporter.write_line(f"note: {place} stopped with {text}; what it defines before that was graded", yellow=True)
+
+
+def _write_next(reporter: pytest.TerminalReporter, checks: list[CheckItem], everything: bool) -> None:
+    for outcome in ORDER:
+        for item in checks:
+            result = item.stash.get(RESULT, None)
+            if result is None or result.outcome is not outcome:
+                continue
+            name = f"`{result.function}`"
+            what = f"write {name}" if outcome is Outcome.TODO else result.claim
+            if name not in what:
+                what = f"{name}: {what}"
+            reporter.write_line(f"next: {what}", bold=True)
+            node = f"{os.path.relpath(item.path)}::{result.function}"
+            reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
+            return
+    if everything and all(RESULT in item.stash for item in checks):
+        reporter.write_line("Everything passes. Well done!", green=True, bold=True)

@@ -43,7 +43,7 @@ class Call:
         except (Exception, SystemExit) as error:
             raise StudentRaised(raised(error, self.path)) from None
         finally:
-            self.ledger = self.bench.ledger.since(mark)
+            self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # not what the probe does next
 
     def line_of(self, record: Any) -> int | None:
         """The line of the student's file that caused a record."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
+import itertools
 import linecache
+import re
+import sys
+import tokenize
 import types
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from graders.evidence import Raised
+from graders.probes import notebooks
+
+_numbers = itertools.count(1)
 
 
 @dataclass
@@ -19,28 +30,157 @@ class Submission:
     path: Path
     names: dict[str, Any] = field(default_factory=dict)
     todo: frozenset[str] = frozenset()
-    broken: Raised | None = None  # why the file itself could not be run
+    broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
+    lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last
 
 
-def load(path: Path) -> Submission:
-    source = path.read_text(encoding="utf-8")
+def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False) -> Submission:
+    """Run a file; what it defines before it fails still counts. `ours` tells which exceptions are not the student's."""
     found = Submission(path)
     try:
-        tree = ast.parse(source, str(path))
-        code = compile(tree, str(path), "exec")
-    except (SyntaxError, ValueError) as error:
-        found.broken = Raised(type(error).__name__, str(error), getattr(error, "lineno", None))
+        parts = _parts(path)
+    except _Unreadable as error:
+        found.broken = error.evidence
         return found
-    found.todo = frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and is_stub(node))
-    module = types.ModuleType(f"exercise_{path.stem}")
+    module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
     module.__file__ = str(path)
-    linecache.checkcache(str(path))
-    try:
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
-        found.broken = raised(error, path)
+    # dataclasses and pickle look a class's module up by its name
+    sys.modules[module.__name__] = module
     found.names = module.__dict__
+    known = set(sys.modules)
+    sys.path.insert(0, str(path.parent))  # as when the file is run as a script
+    failures: list[tuple[bool, Raised]] = []
+    bound: dict[str, bool] = {}
+    try:
+        for source, first in parts:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
+                    tree = _parse(source, path, first)
+                    for name, line, stub in bindings(tree):
+                        bound[name], found.lines[name] = stub, line
+                    exec(compile(tree, str(path), "exec"), module.__dict__)
+            except _Unreadable as error:
+                failures.append((_defines(source), error.evidence))
+            except BaseException as error:
+                if ours(error):
+                    raise
+                failures.append((_defines(source), raised(error, path)))
+    finally:
+        with contextlib.suppress(ValueError):  # the student may have taken it out
+            sys.path.remove(str(path.parent))
+        _forget_neighbours(path.parent, known)
+    found.todo = frozenset(name for name, stub in bound.items() if stub)
+    # Of several cells that fail, one that was to define something says more than one that only tried it out.
+    found.broken = next((evidence for defines, evidence in sorted(failures, key=lambda f: not f[0])), None)
     return found
+
+
+class _Unreadable(Exception):
+    """The file is no Python."""
+
+    def __init__(self, message: str, line: int | None, kind: str = "SyntaxError") -> None:
+        super().__init__(message)
+        self.evidence = Raised(kind, message, line)
+
+
+def _parts(path: Path) -> list[tuple[str, int]]:
+    """The file's text, or each of a notebook's cells, with the line at which it begins."""
+    if path.suffix == notebooks.SUFFIX:
+        try:
+            notebook = notebooks.read(path)
+        except (notebooks.NotANotebook, OSError) as error:
+            raise _Unreadable(str(error), None, "ValueError") from None
+        source = notebook.source
+        linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+        return [(cell.source, cell.first) for cell in notebook.cells]
+    linecache.checkcache(str(path))
+    return [(_text(path), 1)]
+
+
+def _text(path: Path) -> str:
+    """A Python file's text, as Python itself would decode it."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _Unreadable(f"the file cannot be read: {error.strerror}", None, type(error).__name__) from None
+
+    def line_at(position: int) -> int:
+        return data.count(b"\n", 0, position) + 1
+
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise _Unreadable("the file is UTF-16 text; save it as UTF-8 in your editor", 1)
+    if b"\0" in data:
+        raise _Unreadable("there is a null byte here, which no Python file may have", line_at(data.index(b"\0")))
+    encoding = "utf-8"
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        byte = f"byte {data[error.start]:#04x}"
+        raise _Unreadable(f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)) from None
+    except SyntaxError as error:  # from the first two lines, which may name an encoding
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as wrong:
+            byte = f"byte {data[wrong.start]:#04x}"
+            raise _Unreadable(f"{byte} is not UTF-8 text; save the file as UTF-8", line_at(wrong.start)) from None
+        raise _Unreadable(error.msg, 1) from None
+
+
+def _parse(source: str, path: Path, first: int) -> ast.Module:
+    try:
+        tree = ast.parse(source, str(path))
+    except SyntaxError as error:
+        line = None if error.lineno is None else error.lineno + first - 1
+        raise _Unreadable(error.msg, line, type(error).__name__) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise _Unreadable(str(error) or "this is nested too deeply", None, type(error).__name__) from None
+    return ast.increment_lineno(tree, first - 1)
+
+
+def _defines(source: str) -> bool:
+    return re.search(r"^\s*(def|class) ", source, re.M) is not None
+
+
+def _forget_neighbours(folder: Path, known: set[str]) -> None:
+    """Modules from the student's own folder: the next student's folder may have others of the same name."""
+    for name in set(sys.modules) - known:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).parent == folder:
+            del sys.modules[name]
+
+
+def bindings(tree: ast.Module) -> list[tuple[str, int, bool]]:
+    """Each name bound at the top level, in order: the line, and whether it is a stub. The last one counts."""
+    found: list[tuple[str, int, bool]] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            found.append((statement.name, statement.lineno, is_stub(statement)))
+            continue
+        if isinstance(statement, ast.ClassDef | ast.AsyncFunctionDef):
+            found.append((statement.name, statement.lineno, False))
+            continue
+        if is_demo(statement):
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.append((node.id, node.lineno, False))
+            elif isinstance(node, ast.FunctionDef):
+                found.append((node.name, node.lineno, is_stub(node)))
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                found += [((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names]
+    return found
+
+
+def is_demo(statement: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`, which does not run here."""
+    return (
+        isinstance(statement, ast.If)
+        and isinstance(statement.test, ast.Compare)
+        and isinstance(statement.test.left, ast.Name)
+        and statement.test.left.id == "__name__"
+    )
 
 
 def is_stub(node: ast.FunctionDef) -> bool:
@@ -72,4 +212,8 @@ def raised(error: BaseException, path: Path) -> Raised:
         if trace.tb_frame.f_code.co_filename == str(path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    return Raised(type(error).__name__, str(error)[:2000], line)
+    try:
+        message = str(error)
+    except Exception:  # an exception class of the student's own
+        message = "its text could not be made"
+    return Raised(type(error).__name__, message[:2000], line)

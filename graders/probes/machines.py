@@ -13,9 +13,15 @@ from graders.probes.late import torch
 
 @contextlib.contextmanager
 def open_machine(machine: str, kind: str) -> Iterator[Bench]:
-    """`bench` is the chosen one; `one gpu`, `two gpus`, `mac` and `laptop` are machines to choose a device on."""
+    """`bench` is the chosen one; `a gpu` is it too, if it is one, and else virtual.
+
+    `one gpu`, `two gpus`, `mac` and `laptop` are machines to choose a device on.
+    """
     if machine == "bench":
         with benches.open(kind) as bench:  # type: ignore[arg-type]
+            yield bench
+    elif machine == "a gpu":
+        with benches.open("virtual" if kind in ("cpu", "mps") else kind) as bench:  # type: ignore[arg-type]
             yield bench
     elif machine in ("one gpu", "two gpus"):
         with benches.open("virtual", devices=1 if machine == "one gpu" else 2) as bench:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from graders.curriculum.exercise import Exercise, Function, Probe
-from graders.evidence import Evidence, Observation, Status
+from graders.errors import DeviceClosed, RealDeviceInUse
+from graders.evidence import Evidence, Observation, Raised, Status
+from graders.probes.apart import observe_apart
 from graders.probes.calling import Call, StudentRaised
-from graders.probes.loading import Submission
+from graders.probes.loading import Submission, load
 from graders.probes.machines import open_machine
 
 
@@ -13,20 +17,43 @@ def observe(exercise: Exercise, function: Function, submission: Submission, kind
     """Call one function of a submission in every scenario."""
     found = {}
     for probe in function.probes:
-        found[probe.name] = _observe(function, probe, submission, kind, seed)
+        found[probe.name] = observe_one(exercise, function, probe, submission, kind, seed)
     return Evidence(exercise.stem, function.name, kind, seed, found)
 
 
-def _observe(function: Function, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def observe_one(
+    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+) -> Observation:
+    """What one probe sees."""
     if function.name in submission.todo:
         return Observation(Status.TODO)
     student = submission.names.get(function.name)
     if student is None and submission.broken is not None:
         return Observation(Status.BROKEN, raised=submission.broken)
+    if probe.machine == "value" and student is not None:  # no function to call: the probe looks at the value itself
+        todo = isinstance(student, dict) and all(value is None for value in student.values())
+        return Observation(Status.TODO) if todo else Observation(Status.RETURNED, probe.look(student))
     if not callable(student):
         return Observation(Status.MISSING)
+    try:
+        seen = _look(function.name, student, probe, submission, kind, seed)
+    except RealDeviceInUse:
+        return observe_apart(exercise, function, probe, submission.path, seed)
+    if seen.raised is not None and seen.raised.type == "DeviceClosed":
+        # The file remembers a tensor from another probe's bench. A real device would still be there: begin anew.
+        submission = load(submission.path)
+        again = submission.names.get(function.name, student)
+        return _look(function.name, again, probe, submission, kind, seed)
+    return seen
+
+
+def _look(name: str, student: Any, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
     with open_machine(probe.machine, kind) as bench:
         try:
             return Observation(Status.RETURNED, probe.look(Call(student, submission.path, bench, seed)))
         except StudentRaised as error:
             return Observation(Status.RAISED, raised=error.evidence)
+        except Exception as error:  # the probe stumbled over what came out: with the reference's result it does not
+            said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
+            what = "DeviceClosed" if isinstance(error, DeviceClosed) else "Unusable"
+            return Observation(Status.RAISED, raised=Raised(what, said, submission.lines.get(name)))

@@ -27,8 +27,8 @@ def loader(count: int, seed: int, batch_size: int = 4) -> Any:
 
 def classifier(seed: int) -> Any:
     """A sprite classifier with batch norm, its weights made on the CPU from a seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # with two GPUs torch would warn that it keeps the state of both
+        torch.default_generator.manual_seed(seed)
         return nn.Sequential(
             nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)
         )

@@ -10,23 +10,29 @@ from graders.errors import BadMarkers
 BEGIN: Final = "# BEGIN SOLUTION"
 END: Final = "# END SOLUTION"
 INSTEAD: Final = "raise NotImplementedError"
+OTHERWISE: Final = "# INSTEAD: "  # inside a solution: a line of the stub, where raising would not do
 
 
 def stub_of(source: str, path: str = "reference") -> str:
     """The student's version of a reference file."""
     lines: list[str] = []
     begun = 0
+    instead: list[str] = []
     for number, line in enumerate(source.splitlines(), 1):
         text = line.strip()
         if text == BEGIN:
             if begun:
                 raise BadMarkers(path, number, f"a solution begins inside the one of line {begun}")
             begun = number
-            lines.append(line[: len(line) - len(line.lstrip())] + INSTEAD)
+            instead = []
+            margin = line[: len(line) - len(line.lstrip())]
         elif text == END:
             if not begun:
                 raise BadMarkers(path, number, "a solution ends that has not begun")
             begun = 0
+            lines += [margin + text for text in instead or [INSTEAD]]
+        elif begun and text.startswith(OTHERWISE):
+            instead.append(text.removeprefix(OTHERWISE))
         elif "SOLUTION" in text and text.startswith("#"):
             raise BadMarkers(path, number, f"{text!r} is no marker; write {BEGIN!r} or {END!r}")
         elif not begun:

@@ -6,6 +6,7 @@ fail and as which misconception: `# fails: train_epoch::learns_as_it_should as m
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from graders.probes.observing import observe
 from graders.results import CheckResult, Outcome
 
 HERE = Path(__file__).parent
+BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
 EXERCISES = {exercise.stem: exercise for exercise in day("day8")}
 RIGHT = sorted((HERE / "right").glob("*/*.py"))
 WRONG = sorted((HERE / "wrong").glob("*/*.py"))
@@ -45,14 +47,14 @@ def functions_in(path: Path) -> list[Any]:
 def wanted(stem: str, function: str) -> Evidence:
     exercise = EXERCISES[stem]
     target = next(f for f in exercise.functions if f.name == function)
-    return observe(exercise, target, load(reference_of(Path("exercises/day8") / f"{stem}.py")), "virtual", 8)
+    return observe(exercise, target, load(reference_of(Path("exercises/day8") / f"{stem}.py")), BENCH, 8)
 
 
 def graded(path: Path) -> list[CheckResult]:
     exercise, submission = EXERCISES[path.parent.name], load(path)
     results = []
     for function in functions_in(path):
-        seen = decode(encode(observe(exercise, function, submission, "virtual", 8)))
+        seen = decode(encode(observe(exercise, function, submission, BENCH, 8)))
         results += judge(exercise, function, seen, wanted(exercise.stem, function.name))
     return results
 

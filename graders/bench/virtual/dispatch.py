@@ -69,7 +69,7 @@ def allocate(place: Place, nbytes: int) -> Block:
 
 def write(name: str, place: Place, nbytes: int) -> None:
     """One operation into the ledger."""
-    frame: Any = _getframe(3)
+    frame: Any = _getframe(2)
     while True:
         code = frame.f_code
         if student_file[code.co_filename]:

@@ -1,0 +1,114 @@
+"""Does a loaded machine upset the speed check? `python benchmarks/bench_speed_check.py` counts its wrong verdicts.
+
+Every core is kept busy by a process of its own while right and slow answers are timed and judged in turns. A right
+answer that fails is a wrong verdict, and so is a slow one that passes. Only the timing is tried: a loop would be found
+by its operations before anybody looked at a clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from graders.checks.timing import judge_speed
+from graders.curriculum import Exercise, Failed, day
+from graders.curriculum.exercise import Function
+from graders.day8.vectorizing import same
+from graders.evidence import Observation, Status
+from graders.probes.loading import Submission, load
+from graders.probes.observing import observe
+
+ROOT = Path(__file__).resolve().parents[1]
+STEM = "06_vectorizing_pixel_loops"
+
+
+def busy() -> None:
+    """A core's worth of work, until the benchmark ends it or ends itself."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        sum(i * i for i in range(100_000))
+
+
+def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
+    """(function, name, whether it is right, the file): every right spelling, and the loops as answers."""
+    found = []
+    functions = next(e for e in day("day8") if e.stem == STEM).functions
+    for path in sorted((ROOT / "tests" / "day8" / "right" / STEM).glob("*.py")):
+        submission = load(path)
+        found += [(f.name, path.stem, True, submission) for f in functions if f.name in submission.names]
+    for function in functions:
+        slow = folder / f"{function.name}.py"
+        source = (ROOT / "reference" / "day8" / f"{STEM}.py").read_text(encoding="utf-8")
+        slow.write_text(source.split("\nif __name__")[0] + f"\n\n{function.name} = {function.name}_loop\n")
+        found += [(function.name, "the loop itself", False, load(slow))] * 4  # about as often as right ones
+    return found
+
+
+def timed(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Observation:
+    timing_only = Function(function.name, (), [p for p in function.probes if p.name == "timed"])
+    seen = observe(exercise, timing_only, submission, kind, seed).observations["timed"]
+    assert seen.status is Status.RETURNED, seen.raised
+    return seen
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("runs", nargs="?", type=int, default=1000, help="verdicts to reach (1000)")
+    parser.add_argument("--load", type=int, default=os.cpu_count() or 2, help="busy processes (one for each core)")
+    parser.add_argument("--bench", default="virtual", choices=("virtual", "cuda", "mps", "cpu"))
+    options = parser.parse_args()
+    exercise = next(e for e in day("day8") if e.stem == STEM)
+    reference = load(ROOT / "reference" / "day8" / f"{STEM}.py")
+    context = multiprocessing.get_context("spawn")
+    crowd = [context.Process(target=busy, daemon=True) for _ in range(options.load)]
+    for process in crowd:
+        process.start()
+    table = Table("function", "right answers", "least speedup", "slow answers", "greatest speedup", "rounds", "wrong")
+    rows = {f.name: {True: [], False: [], "rounds": 0, "wrong": 0} for f in exercise.functions}  # type: ignore[var-annotated]
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            pool = answers(Path(folder))
+            for number in range(options.runs):
+                name, spelling, right, submission = pool[number * 7 % len(pool)]
+                function = next(f for f in exercise.functions if f.name == name)
+                # The reference is looked at under load as well, as in a student's own run.
+                wanted = timed(exercise, function, reference, options.bench, number).facts
+                facts = timed(exercise, function, submission, options.bench, number).facts
+                passed = True
+                try:
+                    judge_speed(facts, wanted, same)
+                except Failed as failed:
+                    passed = False
+                    if right:
+                        print(f"wrong: {name} by {spelling}: {failed.happened}", flush=True)
+                row = rows[name]
+                row[right].append(facts["loop"] / facts["student"])
+                row["rounds"] += facts["rounds"]
+                row["wrong"] += passed is not right
+    finally:
+        for process in crowd:
+            process.terminate()
+    for name, row in rows.items():
+        least = f"{min(row[True]):.1f} ×" if row[True] else "-"
+        most = f"{max(row[False]):.2f} ×" if row[False] else "-"
+        table.add_row(
+            name, str(len(row[True])), least, str(len(row[False])), most, str(row["rounds"]), str(row["wrong"])
+        )
+    Console(width=110).print(table)
+    wrong = sum(row["wrong"] for row in rows.values())
+    print(f"{wrong} wrong verdicts in {options.runs} runs, {options.load} busy processes on {os.cpu_count()} cores,")
+    print(f"load average {os.getloadavg()[0]:.1f}, {time.monotonic() - began:.0f} s, bench {options.bench}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""A batch on the GPU, whatever it is made of.
+
+Run me: python exercises/day8/03_moving_batches.py
+Check me: pytest exercises/day8/03_moving_batches.py
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+
+def move_batch(batch, device, non_blocking=False):
+    """Return the same structure with every tensor on `device` (a torch.device or a string such as "cuda:0").
+
+    A batch is a tensor, a list, a tuple, a named tuple or a dict, and may hold others inside. Anything else (strings,
+    numbers, None) comes back as it is. The batch passed in is not modified. A tensor that is on the device already is
+    not copied. `non_blocking` is passed on to every move.
+
+    About 10 lines. Read: https://pytorch.org/docs/stable/generated/torch.Tensor.to.html
+    """
+    raise NotImplementedError
+
+
+def on_same_device(*things):
+    """The golden rule of the GPU: True when all tensors in `things` are on one device.
+
+    A thing is a tensor, a module with its parameters and its buffers, or a structure as in `move_batch`. What is none
+    of these does not count. True when there is no tensor at all. "cuda" and "cuda:0" are one device, "cuda:0" and
+    "cuda:1" are two.
+
+    About 12 lines. Read: https://pytorch.org/docs/stable/tensor_attributes.html#torch.device
+    """
+    raise NotImplementedError
+
+
+class Sprites(NamedTuple):
+    """A batch as a dataset may hand it out."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).to(device)
+    batch = {"sprites": Sprites(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0])), "name": "mushrooms"}
+    try:
+        moved = move_batch(batch, device)
+        images = moved["sprites"].images
+        print(f"{batch['sprites'].images.device} -> {images.device}: {moved['name']}, {tuple(images.shape)}")
+        print("Classes, guessed before any training:", model(images).argmax(dim=1).tolist())
+    except NotImplementedError:
+        print("move_batch is still to do: open this file and fill it in.")
+        moved = batch
+    try:
+        print("Model and batch as it came, on one device:", on_same_device(model, batch))
+        print("Model and batch as moved, on one device:  ", on_same_device(model, moved))
+    except NotImplementedError:
+        print("on_same_device is still to do: open this file and fill it in.")

@@ -1,0 +1,299 @@
+"""Is a day fit for students? Stubs to do, references that pass, an enemy for every check, hints, points, no leak."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graders.curriculum.catalogue import day
+from graders.curriculum.exercise import Exercise, Function
+from graders.curriculum.misconceptions import MISCONCEPTIONS
+from graders.errors import DojoError
+
+if TYPE_CHECKING:
+    from graders.evidence import Evidence
+    from graders.results import CheckResult
+
+WHOLE: Final = {"day8": (12, 100)}  # how many exercises a day has when it is whole, and how many points
+HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
+SEED: Final = 8
+# Shorter ones, and those that only open a block, stand in any code: they give nothing away.
+TELLING: Final = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    exercise: str
+    text: str
+    warning: bool = False
+
+
+@dataclass
+class Row:
+    """What was counted for one exercise."""
+
+    stem: str
+    points: float
+    functions: int
+    checks: int
+    enemies: int
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    day: str
+    rows: list[Row]
+    general: list[Finding]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [*self.general, *(finding for row in self.rows for finding in row.findings)]
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [finding for finding in self.findings if not finding.warning]
+
+
+@dataclass(frozen=True)
+class Enemy:
+    """A wrong solution, and what its first line says it must fail."""
+
+    path: Path
+    function: str
+    check: str
+    misconception: str | None
+
+
+def lint(name: str, root: Path, quick: bool = False) -> Report:
+    """Everything that is not as it should be. `quick` believes the wrong solutions' first lines."""
+    rows, general = [], []
+    enemies, unreadable = enemies_of(root / "tests" / name / "wrong")
+    known = {exercise.stem for exercise in day(name)}
+    general += unreadable
+    general += [Finding(e.path.name, f"{e.path} is of no exercise") for e in enemies if e.path.parent.name not in known]
+    has_enemies = (root / "tests" / name / "wrong").is_dir()
+    for exercise in day(name):
+        its = [enemy for enemy in enemies if enemy.path.parent.name == exercise.stem]
+        checks = sum(len(function.checks) for function in exercise.functions)
+        row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, len(its))
+        row.findings += declared(exercise)
+        row.findings += stub_and_reference(exercise, name, root)
+        if has_enemies:
+            row.findings += without_enemy(exercise, its)
+            if not quick:
+                row.findings += believed(exercise, its, name, root)
+        rows.append(row)
+    general += wholeness(name)
+    general += misconceptions_of(name, enemies if has_enemies else None)
+    return Report(name, rows, general)
+
+
+def declared(exercise: Exercise) -> Iterator[Finding]:
+    """What an exercise says of itself."""
+    if not exercise.functions:
+        yield Finding(exercise.stem, "it has no functions")
+    for function in exercise.functions:
+        if not function.hints or any(not hint.strip() for hint in function.hints):
+            yield Finding(exercise.stem, f"`{function.name}` has no hints, or an empty one")
+        if not function.probes or not function.checks:
+            yield Finding(exercise.stem, f"`{function.name}` has no probes or no checks")
+        names = [check.name for check in function.checks]
+        for check in function.checks:
+            for need in check.needs:
+                if need not in names[: names.index(check.name)]:
+                    yield Finding(exercise.stem, f"{function.name}::{check.name} needs {need!r}, not judged before it")
+        for twice in sorted({check for check in names if names.count(check) > 1}):
+            yield Finding(exercise.stem, f"`{function.name}` has two checks named {twice}")
+    total = sum(function.points for function in exercise.functions)
+    if total != exercise.points:
+        yield Finding(exercise.stem, f"the points of its checks add up to {total:g}, not {exercise.points}")
+
+
+def wholeness(name: str) -> Iterator[Finding]:
+    """Whether all exercises are there, and all points."""
+    count, points = WHOLE.get(name, (0, 100))
+    there = {exercise.number for exercise in day(name)}
+    missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in there]
+    total = sum(exercise.points for exercise in day(name))
+    if missing:
+        said = f"exercises {', '.join(missing)} are missing; {total:g} of {points} points are there"
+        yield Finding(name, said, warning=True)
+    elif total != points:
+        yield Finding(name, f"the points add up to {total:g}, not {points}")
+    numbers = [exercise.number for exercise in day(name)]
+    for twice in sorted({number for number in numbers if numbers.count(number) > 1}):
+        yield Finding(name, f"two exercises have the number {twice}")
+
+
+def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Finding]:
+    """Whether the stub is all to do and gives nothing away, and the reference passes."""
+    reference, stub = (root / folder / name / f"{exercise.stem}.py" for folder in ("reference", "exercises"))
+    for path, wanted in ((reference, "passed"), (stub, "to do")):
+        if not path.is_file():
+            yield Finding(exercise.stem, f"{path.relative_to(root)} is missing")
+            continue
+        for function in exercise.functions:
+            try:
+                results = graded(exercise, function, path, reference)
+            except DojoError as error:
+                yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")
+                continue
+            for result in results:
+                if result.outcome != wanted:
+                    said = f"{result.outcome}, not {wanted}" + (f": {result.happened}" if result.happened else "")
+                    yield Finding(
+                        exercise.stem, f"{path.parent.parent.name}: {function.name}::{result.check} is {said}"
+                    )
+    if reference.is_file() and stub.is_file():
+        yield from leaks(exercise.stem, reference, stub)
+
+
+def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
+    """Lines of the solution that a student can read in the stub."""
+    from graders.release.stubs import stub_of
+
+    source, shown = reference.read_text(encoding="utf-8"), stub.read_text(encoding="utf-8")
+    try:
+        fresh = stub_of(source, str(reference))
+    except DojoError as error:
+        yield Finding(stem, str(error))
+        return
+    if fresh != shown:
+        yield Finding(stem, "the stub is stale; run: dojo release stubs")
+    visible = {line.strip() for line in shown.splitlines()}
+    for number, line in solution_lines(source):
+        if line in visible:
+            yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
+
+
+def solution_lines(source: str) -> Iterator[tuple[int, str]]:
+    """The lines between solution markers that would give something away."""
+    from graders.release.stubs import BEGIN, END
+
+    inside = False
+    for number, line in enumerate(source.splitlines(), 1):
+        text = line.strip()
+        if text in (BEGIN, END):
+            inside = text == BEGIN
+        elif inside and len(text) >= TELLING and not text.startswith("#") and not text.endswith(":"):
+            yield number, text
+
+
+def graded(
+    exercise: Exercise, function: Function, path: Path, reference: Path, known: dict[str, Evidence] | None = None
+) -> list[CheckResult]:
+    """The results of one function of a file, on the virtual device; `known` keeps the reference's evidence."""
+    from graders.checks import judge
+    from graders.probes.loading import load
+    from graders.probes.observing import observe
+
+    seen = observe(exercise, function, load(path), "virtual", SEED)
+    if path == reference or not reference.is_file():
+        return judge(exercise, function, seen, seen)
+    known = {} if known is None else known
+    if function.name not in known:
+        known[function.name] = observe(exercise, function, load(reference), "virtual", SEED)
+    return judge(exercise, function, seen, known[function.name])
+
+
+def enemies_of(folder: Path) -> tuple[list[Enemy], list[Finding]]:
+    """The wrong solutions, and those that do not say what they fail."""
+    found, unreadable = [], []
+    for path in sorted(folder.glob("*/*.py")):
+        first, *_ = path.read_text(encoding="utf-8").splitlines() or [""]
+        match = HEADER.match(first)
+        if match is None:
+            unreadable.append(Finding(path.parent.name, f"{path.name} does not say on its first line what it fails"))
+            continue
+        found.append(Enemy(path, match[1], match[2], None if match[3] == "-" else match[3]))
+    return found, unreadable
+
+
+def without_enemy(exercise: Exercise, enemies: list[Enemy]) -> Iterator[Finding]:
+    fought = {(enemy.function, enemy.check) for enemy in enemies}
+    there = {(function.name, check.name) for function in exercise.functions for check in function.checks}
+    for function, check in sorted(there - fought):
+        yield Finding(exercise.stem, f"{function}::{check} has no enemy: no wrong solution fails it")
+    for function, check in sorted(fought - there):
+        yield Finding(exercise.stem, f"a wrong solution says it fails {function}::{check}, which is no check")
+
+
+def believed(exercise: Exercise, enemies: list[Enemy], name: str, root: Path) -> Iterator[Finding]:
+    """Whether each wrong solution fails what it says, as what it says."""
+    reference = root / "reference" / name / f"{exercise.stem}.py"
+    known: dict[str, Evidence] = {}
+    for enemy in enemies:
+        function = next((f for f in exercise.functions if f.name == enemy.function), None)
+        if function is None:
+            continue
+        results = graded(exercise, function, enemy.path, reference, known)
+        first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
+        if first is None:
+            yield Finding(exercise.stem, f"wrong/{enemy.path.name} passes everything of `{function.name}`")
+        elif (first.check, first.misconception, first.outcome) != (enemy.check, enemy.misconception, "failed"):
+            got = f"{first.outcome} {first.check} as {first.misconception or '-'}"
+            said = f"{enemy.check} as {enemy.misconception or '-'}"
+            yield Finding(exercise.stem, f"wrong/{enemy.path.name} got: {got}; it says: {said}")
+
+
+def misconceptions_of(name: str, enemies: list[Enemy] | None) -> Iterator[Finding]:
+    """Names of mistakes that do not exist, and mistakes that nobody makes."""
+    import importlib
+
+    package = importlib.import_module(f"graders.{name}")
+    for folder in package.__path__:
+        for path in sorted(Path(folder).glob("*.py")):
+            for key, line in keys_in(path.read_text(encoding="utf-8")):
+                if key not in MISCONCEPTIONS:
+                    yield Finding(path.name, f"line {line} names a misconception {key!r} that does not exist")
+    if enemies is None:
+        return
+    for enemy in enemies:
+        if enemy.misconception is not None and enemy.misconception not in MISCONCEPTIONS:
+            yield Finding(enemy.path.parent.name, f"{enemy.path.name}: no misconception {enemy.misconception!r}")
+    unfinished = any(finding.warning for finding in wholeness(name))
+    for key in sorted(set(MISCONCEPTIONS) - {enemy.misconception for enemy in enemies}):
+        yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
+    for key, known in MISCONCEPTIONS.items():
+        if not known.name.strip() or not known.why.strip():
+            yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
+
+
+def keys_in(source: str) -> list[tuple[str, int]]:
+    """The misconception keys a module's checks name, given by position or by name."""
+    tree = ast.parse(source)
+    places = {"Failed": 3}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            names = [argument.arg for argument in node.args.args]
+            if "misconception" in names:
+                places[node.name] = names.index("misconception")
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        place = places.get(called)
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
+        if place is not None and len(node.args) > place:
+            given.append(node.args[place])
+        for value in given:
+            found += [(text, value.lineno) for text in _texts(value)]
+    return found
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The texts an expression may come out as."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _texts(node.body)
+        yield from _texts(node.orelse)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _texts(value)

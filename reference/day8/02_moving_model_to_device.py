@@ -1,0 +1,54 @@
+"""A model on the GPU, all of it.
+
+Run me: python exercises/day8/02_moving_model_to_device.py
+Check me: pytest exercises/day8/02_moving_model_to_device.py
+"""
+
+import torch
+from torch import nn
+
+
+def move_model(model, device):
+    """Move the model to `device` (a torch.device or a string such as "cuda:0") and return it.
+
+    What comes back is the same module object, with every parameter and every buffer on the device. Its values and its
+    training mode stay as they were, and an optimizer that was built before still updates it.
+
+    About 1 line. Read: https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to
+    """
+    # BEGIN SOLUTION
+    return model.to(device)
+    # END SOLUTION
+
+
+def parameter_devices(model):
+    """Say where every parameter and every buffer of the model is.
+
+    Returns a dict from the qualified name, such as "encoder.0.weight", to the torch.device. Buffers are what a model
+    remembers without learning it, such as the running mean of a batch norm; some are kept out of `state_dict()`, and
+    are wanted here too. A model without any gives an empty dict. A tensor that goes by two names may be named by
+    either or by both.
+
+    About 4 lines. Read: https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.named_buffers
+    """
+    # BEGIN SOLUTION
+    devices = {name: parameter.device for name, parameter in model.named_parameters()}
+    devices.update((name, buffer.device) for name, buffer in model.named_buffers())
+    return devices
+    # END SOLUTION
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 3))
+    for title, move in (("as it was made", False), (f"after the move to {device!r}", True)):
+        try:
+            if move:
+                model = move_model(model, device)
+            print(f"The sprite classifier {title}:")
+            for name, where in parameter_devices(model).items():
+                print(f"  {name:24} {where}")
+        except NotImplementedError:
+            print(
+                f"  {'move_model or ' if move else ''}parameter_devices is still to do: open this file and fill it in."
+            )

@@ -1,0 +1,129 @@
+"""How long does it take on the GPU, and what takes so long?
+
+Run me: python exercises/day8/10_timing_and_profiling.py
+Check me: pytest exercises/day8/10_timing_and_profiling.py
+"""
+
+import time
+
+import torch
+
+
+def time_on_device(fn, device, repeats=5, warmup=1):
+    """How many seconds one call of `fn()` takes on `device`: the mean over `repeats` calls, as a float.
+
+    Before them `fn` is called `warmup` times without being timed: first calls load kernels and take longer. So `fn` is
+    called exactly `warmup + repeats` times.
+    A GPU works on while Python goes ahead: wait for the device (synchronize) before you start the clock and again
+    before you stop it. CUDA events are fine on CUDA. It also works for "mps", and for "cpu" on a machine without a GPU.
+
+    About 10 lines. Read: https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+    """
+    # BEGIN SOLUTION
+    kind = torch.device(device).type
+
+    def wait():
+        if kind == "cuda":
+            torch.cuda.synchronize(device)
+        elif kind == "mps":
+            torch.mps.synchronize()
+
+    for _ in range(warmup):
+        fn()
+    wait()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        fn()
+    wait()
+    return (time.perf_counter() - start) / repeats
+    # END SOLUTION
+
+
+def compare_devices(make_work, devices, repeats=3):
+    """Seconds per call of the same work on several devices: {"cuda": 0.002, "cpu": 0.05}.
+
+    `make_work(device)` returns the function to time on that device; time `repeats` calls of it as `time_on_device`
+    does, warm-up and waiting included. The keys are the devices as strings, in the order given; a device in `devices`
+    may be a string or a torch.device.
+
+    About 4 lines. Read: https://docs.python.org/3/tutorial/datastructures.html#dictionaries
+    """
+    # BEGIN SOLUTION
+    return {str(device): time_on_device(make_work(device), device, repeats) for device in devices}
+    # END SOLUTION
+
+
+def top_operations(fn, count=5):
+    """The names of the `count` operators that took most time in `fn()`, longest first: ["aten::mm", "aten::exp"].
+
+    Ask torch.profiler: its `key_averages()` has one row per operator, with the time of all its calls together. Total
+    time and self time (without the operators it calls) are both fine. With fewer operators than `count`, all of them.
+
+    About 5 lines. Read: https://pytorch.org/docs/stable/profiler.html
+    """
+    # BEGIN SOLUTION
+    with torch.profiler.profile() as profiler:
+        fn()
+    rows = sorted(profiler.key_averages(), key=lambda row: row.self_cpu_time_total, reverse=True)
+    return [row.key for row in rows[:count]]
+    # END SOLUTION
+
+
+def read_nvidia_smi(text):
+    """What each GPU holds, from the output of
+
+    nvidia-smi --query-gpu=index,name,memory.used,memory.total --format=csv,noheader,nounits
+
+    which has one line per GPU, such as "0, NVIDIA H200, 1024, 143771" (MiB). One dict per line, with the keys
+    `index` (int), `name` (str), `used_mib` and `total_mib` (int, or None where the line says [N/A]), in the order of
+    the lines. Empty lines are skipped; an empty text gives an empty list.
+
+    About 8 lines. Read: https://docs.nvidia.com/deploy/nvidia-smi/index.html
+    """
+
+    # BEGIN SOLUTION
+    def mebibytes(field):
+        return None if field == "[N/A]" else int(field)
+
+    gpus = []
+    for line in text.splitlines():
+        if line.strip():
+            index, name, used, total = (field.strip() for field in line.split(","))
+            gpus.append({"index": int(index), "name": name, "used_mib": mebibytes(used), "total_mib": mebibytes(total)})
+    return gpus
+    # END SOLUTION
+
+
+if __name__ == "__main__":
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices.insert(0, "cuda")
+    elif torch.backends.mps.is_available():
+        devices.insert(0, "mps")
+
+    def make_work(device):
+        sprites = torch.rand(256, 3 * 16 * 16, device=device)
+        return lambda: (sprites @ sprites.T).softmax(1)
+
+    def show_times():
+        began = time.perf_counter()
+        for device, seconds in compare_devices(make_work, devices).items():
+            print(f"{device:5} {seconds * 1e3:8.3f} ms  {'█' * max(1, min(60, round(seconds * 1e4)))}")
+        print(f"(measuring took {time.perf_counter() - began:.2f} s in all)")
+
+    def show_operations():
+        print("most time went to", ", ".join(top_operations(make_work(devices[0]), 3)))
+
+    def show_memory():
+        for gpu in read_nvidia_smi("0, NVIDIA H200, 1024, 143771\n1, NVIDIA H200, [N/A], [N/A]\n"):
+            print(f"GPU {gpu['index']}, {gpu['name']}: {gpu['used_mib']} of {gpu['total_mib']} MiB")
+
+    for show, names in (
+        (show_times, "time_on_device and compare_devices are"),
+        (show_operations, "top_operations is"),
+        (show_memory, "read_nvidia_smi is"),
+    ):
+        try:
+            show()
+        except NotImplementedError:
+            print(f"{names} still to do: open this file and fill it in.")

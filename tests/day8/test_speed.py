@@ -1,0 +1,119 @@
+"""The speed check: what it times against, whose clock it reads, and what it says."""
+
+from __future__ import annotations
+
+import ast
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graders import bench
+from graders.checks.timing import bars, judge_speed
+from graders.curriculum import Failed, day
+from graders.evidence import Array
+from graders.probes import pixel_loops, speed
+from graders.probes.calling import Call
+from graders.probes.loading import load
+from graders.probes.observing import observe
+
+HERE = Path(__file__).parent
+REFERENCE = HERE.parents[1] / "reference" / "day8" / "06_vectorizing_pixel_loops.py"
+ONE = Array("float32", (1,), b"\0\0\0\0")
+
+
+def times(student: float, loop: float = 0.1, reference: float | None = 0.002) -> dict[str, Any]:
+    return {
+        "student": student,
+        "loop": loop,
+        "reference": reference,
+        "rounds": 1,
+        "outputs": [ONE],
+        "loop_outputs": [ONE],
+    }
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(a == b)
+
+
+def test_the_graders_loops_are_those_students_are_given() -> None:
+    def loops(path: Path) -> dict[str, str]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return {n.name: ast.unparse(n) for n in tree.body if isinstance(n, ast.FunctionDef) and "_loop" in n.name}
+
+    assert len(loops(REFERENCE)) == 3
+    assert loops(REFERENCE) == loops(Path(pixel_loops.__file__))
+
+
+def test_a_fast_one_passes() -> None:
+    judge_speed(times(0.002), times(0.002), same)
+    judge_speed(times(0.002, reference=None), times(0.002, reference=None), same)
+
+
+def test_a_slow_one_is_shown_three_numbers() -> None:
+    with pytest.raises(Failed, match=r"2\.0 times as fast as the loop") as caught:
+        judge_speed(times(0.05), times(0.002), same)
+    assert caught.value.happened.splitlines()[1:] == [
+        "the loop   ████████████████████████    100.00 ms     1.0 ×",
+        "yours      ████████████                 50.00 ms     2.0 ×",
+        "reference  ▏                             2.00 ms    50.0 ×",
+    ]
+    assert caught.value.expected == "at least 3.0 times as fast; the reference is 50 times as fast"
+
+
+def test_where_the_reference_gains_little_less_is_asked() -> None:
+    judge_speed(times(0.05), times(0.02), same)
+
+
+def test_too_good_to_be_true() -> None:
+    with pytest.raises(Failed, match="too good to be true"):
+        judge_speed(times(1e-9), times(0.002), same)
+    with pytest.raises(Failed, match="too good to be true"):
+        judge_speed(times(0.002, loop=100.0), times(0.002), same)  # the loop was slowed down
+
+
+def test_every_timed_output_is_checked() -> None:
+    wrong = times(0.002) | {"outputs": [Array("float32", (1,), b"\0\0\0\1")]}
+    with pytest.raises(Failed, match="timed call 1 of 1 is wrong"):
+        judge_speed(wrong, times(0.002), same)
+
+
+def test_the_reference_beside_it_may_be_missing() -> None:
+    shown = bars(times(0.05, reference=None), 50.0)
+    assert shown.splitlines()[2].split()[-4:] == ["2.00", "ms", "50.0", "×"]
+
+
+def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(time, "perf_counter", time.perf_counter)  # so that it is put back afterwards
+    file = tmp_path / "06_vectorizing_pixel_loops.py"
+    file.write_text(
+        "import time\n"
+        "sleep, ticks = time.sleep, iter(range(10**9))\n"
+        "time.perf_counter = lambda: next(ticks) * 1e-9\n"
+        "def grayscale(sprites):\n"
+        "    sleep(0.05)\n"
+        "    return 0.299 * sprites[:, 0] + 0.587 * sprites[:, 1] + 0.114 * sprites[:, 2]\n"
+    )
+    exercise = next(e for e in day("day8") if e.number == "06")
+    evidence = observe(exercise, exercise.functions[0], load(file), "virtual", 8)
+    assert evidence.observations["timed"].facts["student"] >= 0.05
+
+
+def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> None:
+    def inputs(number: int) -> tuple[Any, ...]:
+        return (torch.full((2,), float(number)),)
+
+    def slow(tensor: Any) -> Any:
+        time.sleep(0.004)
+        return tensor + 1
+
+    with bench.open("cpu") as opened:
+        fast = speed.race(Call(lambda t: t + 1, REFERENCE, opened, 8), slow, None, inputs)
+        late = speed.race(Call(slow, REFERENCE, opened, 8), slow, None, inputs)
+    assert fast["rounds"] == speed.ROUNDS
+    assert late["rounds"] >= 2 * speed.ROUNDS
+    assert fast["outputs"] == fast["loop_outputs"]
+    assert len({output.data for output in late["outputs"]}) == late["rounds"], "every round has inputs of its own"

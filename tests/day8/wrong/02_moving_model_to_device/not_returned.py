@@ -1,0 +1,5 @@
+# fails: move_model::returns_the_same_model as -
+
+
+def move_model(model, device):
+    model.to(device)

@@ -1,0 +1,6 @@
+# fails: move_model::moves_every_parameter as result-thrown-away
+
+
+def move_model(model, device):
+    model.load_state_dict({name: tensor.to(device) for name, tensor in model.state_dict().items()})
+    return model

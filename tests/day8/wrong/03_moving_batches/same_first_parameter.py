@@ -1,0 +1,16 @@
+# fails: on_same_device::searches_modules as first-tensor-only
+import torch
+
+
+def on_same_device(*things):
+    def tensors_in(thing):
+        if isinstance(thing, torch.Tensor):
+            yield thing
+        elif isinstance(thing, torch.nn.Module):
+            yield from list(thing.parameters())[:1]
+            yield from thing.buffers()
+        elif isinstance(thing, (list, tuple, dict)):
+            for item in thing.values() if isinstance(thing, dict) else thing:
+                yield from tensors_in(item)
+
+    return len({tensor.device for tensor in tensors_in(things)}) <= 1

@@ -1,0 +1,3 @@
+# fails: recolor::right_values as channels-last
+def recolor(indices, palette):
+    return palette[indices]

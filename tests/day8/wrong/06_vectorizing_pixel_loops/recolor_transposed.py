@@ -1,0 +1,3 @@
+# fails: recolor::right_values as -
+def recolor(indices, palette):
+    return palette[indices].transpose(1, 3)

@@ -1,0 +1,9 @@
+# fails: make_loader::yields_every_sample_once as -
+
+import torch
+from torch.utils.data import DataLoader
+
+
+def make_loader(dataset, batch_size, device, shuffle=False, num_workers=0):
+    pin = torch.device(device).type == "cuda"
+    return list(DataLoader(dataset, batch_size, shuffle, num_workers=0, pin_memory=pin))

@@ -1,0 +1,7 @@
+# fails: to_numpy::leaves_the_tensor_alone as -
+
+
+def to_numpy(tensor):
+    copy = tensor.detach().cpu().clone().numpy()
+    tensor.detach().zero_()
+    return copy

@@ -1,0 +1,7 @@
+# fails: random_sprites::made_on_the_device as hard-coded-cuda
+
+import torch
+
+
+def random_sprites(count, size, device, generator=None):
+    return torch.rand(count, 3, size, size, device="cuda", generator=generator)

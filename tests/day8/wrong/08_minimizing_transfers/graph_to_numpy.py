@@ -1,0 +1,5 @@
+# fails: to_numpy::runs as -
+
+
+def to_numpy(tensor):
+    return tensor.cpu().numpy()

@@ -1,0 +1,7 @@
+# fails: random_sprites::returns_sprites_there as -
+
+import torch
+
+
+def random_sprites(count, size, device, generator=None):
+    return torch.rand(count, 3, size, size, device=device, generator=generator, dtype=torch.float16)

@@ -1,0 +1,9 @@
+# fails: make_loader::runs as -
+
+import torch
+from torch.utils.data import DataLoader
+
+
+def make_loader(dataset, batch_size, device, shuffle=False, num_workers=0):
+    pin = torch.device(device).type == "cuda"
+    return DataLoader(dataset, batch_size, shuffle, num_workers=num_workers, pin_memory=pin, persistent_workers=True)

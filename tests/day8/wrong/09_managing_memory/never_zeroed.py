@@ -1,0 +1,17 @@
+# fails: accumulate_gradients::steps_after_every_group as missing-zero-grad
+
+
+def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
+    model.to(device)
+    waiting = taken = 0
+    for inputs, targets in loader:
+        loss = loss_fn(model(inputs.to(device)), targets.to(device)) / steps
+        loss.backward()
+        waiting += 1
+        if waiting == steps:
+            optimizer.step()
+            waiting, taken = 0, taken + 1
+    if waiting:
+        optimizer.step()
+        taken += 1
+    return taken

@@ -1,0 +1,27 @@
+# fails: time_on_device::waits_for_an_apple_gpu as timed-without-synchronising
+import time
+
+import torch
+
+
+def wait(device):
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize()
+    elif kind == "mps":
+        torch.mps.synchronize()
+
+
+def time_on_device(fn, device, repeats=5, warmup=1):
+    def wait_for_cuda():
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+
+    for _ in range(warmup):
+        fn()
+    wait_for_cuda()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        fn()
+    wait_for_cuda()
+    return (time.perf_counter() - start) / repeats

@@ -1,0 +1,21 @@
+# fails: time_on_device::waits_for_the_device as timed-without-synchronising
+import time
+
+import torch
+
+
+def wait(device):
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize()
+    elif kind == "mps":
+        torch.mps.synchronize()
+
+
+def time_on_device(fn, device, repeats=5, warmup=1):
+    for _ in range(warmup):
+        fn()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        fn()
+    return (time.perf_counter() - start) / repeats

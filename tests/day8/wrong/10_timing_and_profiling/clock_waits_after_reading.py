@@ -1,0 +1,24 @@
+# fails: time_on_device::waits_for_the_device as timed-without-synchronising
+import time
+
+import torch
+
+
+def wait(device):
+    kind = torch.device(device).type
+    if kind == "cuda":
+        torch.cuda.synchronize()
+    elif kind == "mps":
+        torch.mps.synchronize()
+
+
+def time_on_device(fn, device, repeats=5, warmup=1):
+    for _ in range(warmup):
+        fn()
+    start = time.perf_counter()
+    wait(device)
+    for _ in range(repeats):
+        fn()
+    end = time.perf_counter()
+    wait(device)
+    return (end - start) / repeats

@@ -1,0 +1,8 @@
+# fails: read_nvidia_smi::knows_what_is_not_known as -
+def read_nvidia_smi(text):
+    gpus = []
+    for line in text.splitlines():
+        if line:
+            i, name, used, total = line.split(", ")
+            gpus.append({"index": int(i), "name": name, "used_mib": int(used), "total_mib": int(total)})
+    return gpus

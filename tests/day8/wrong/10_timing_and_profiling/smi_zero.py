@@ -1,0 +1,9 @@
+# fails: read_nvidia_smi::knows_what_is_not_known as -
+def read_nvidia_smi(text):
+    number = lambda cell: 0 if cell == "[N/A]" else int(cell)
+    gpus = []
+    for line in text.splitlines():
+        if line:
+            i, name, used, total = line.split(", ")
+            gpus.append({"index": int(i), "name": name, "used_mib": number(used), "total_mib": number(total)})
+    return gpus

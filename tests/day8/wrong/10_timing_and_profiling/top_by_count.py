@@ -1,0 +1,12 @@
+# fails: top_operations::puts_the_longest_first as -
+import torch
+
+
+def rows(fn):
+    with torch.profiler.profile() as profiler:
+        fn()
+    return profiler.key_averages()
+
+
+def top_operations(fn, count=5):
+    return [row.key for row in sorted(rows(fn), key=lambda row: -row.count)][:count]

@@ -1,0 +1,12 @@
+# fails: top_operations::gives_as_many_names_as_asked as -
+import torch
+
+
+def rows(fn):
+    with torch.profiler.profile() as profiler:
+        fn()
+    return profiler.key_averages()
+
+
+def top_operations(fn, count=5):
+    return rows(fn).table(sort_by="self_cpu_time_total", row_limit=count)

@@ -1,0 +1,11 @@
+# fails: parallelize::wraps_for_several_gpus as -
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def parallelize(model, device):
+    model = model.to(device)
+    return nn.DataParallel(model) if str(device) == "cuda" and torch.cuda.device_count() > 1 else model

@@ -1,0 +1,10 @@
+# fails: unwrap::runs as -
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def unwrap(model):
+    return model.module

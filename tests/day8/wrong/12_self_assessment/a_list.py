@@ -1,0 +1,2 @@
+# fails: ANSWERS::is_a_dict as -
+ANSWERS = ["b", "c", "d", "a", "c"]

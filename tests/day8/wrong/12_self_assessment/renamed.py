@@ -1,0 +1,3 @@
+# fails: ANSWERS::is_a_dict as -
+MY_ANSWERS = {"portable": "b"}
+ANSWERS = None
