@@ -24,7 +24,14 @@ def observe(exercise: Exercise, function: Function, submission: Submission, kind
 def observe_one(
     exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
 ) -> Observation:
-    """What one probe sees."""
+    """What one probe sees, if need be in a process of its own."""
+    try:
+        return _observe(function, probe, submission, kind, seed)
+    except RealDeviceInUse:
+        return observe_apart(exercise, function, probe, submission.path, seed)
+
+
+def _observe(function: Function, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
     if function.name in submission.todo:
         return Observation(Status.TODO)
     student = submission.names.get(function.name)
@@ -35,10 +42,7 @@ def observe_one(
         return Observation(Status.TODO) if todo else Observation(Status.RETURNED, probe.look(student))
     if not callable(student):
         return Observation(Status.MISSING)
-    try:
-        seen = _look(function.name, student, probe, submission, kind, seed)
-    except RealDeviceInUse:
-        return observe_apart(exercise, function, probe, submission.path, seed)
+    seen = _look(function.name, student, probe, submission, kind, seed)
     if seen.raised is not None and seen.raised.type == "DeviceClosed":
         # The file remembers a tensor from another probe's bench. A real device would still be there: begin anew.
         submission = load(submission.path)
