@@ -17,6 +17,7 @@ __all__ = [
     "DojoError",
     "NoReference",
     "NoSuchDevice",
+    "NotSprites",
     "RealDeviceInUse",
     "SelectionOnly",
     "TorchUnsupported",
@@ -173,3 +174,14 @@ class NoReference(DojoError, FileNotFoundError):
 
     def __str__(self) -> str:
         return f"no reference solution for {self.name} was found in a `reference` folder above it"
+
+
+class NotSprites(DojoError, ValueError):
+    """Something is to be drawn that has not the shape of sprites."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.shape = shape
+
+    def __str__(self) -> str:
+        return f"sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has {self.shape}"
