@@ -11,6 +11,7 @@ __all__ = [
     "BadDeviceCount",
     "BadEvidence",
     "BadMarkers",
+    "BadResults",
     "BadSize",
     "BenchError",
     "DeviceClosed",
@@ -163,6 +164,18 @@ class BadMarkers(DojoError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.reason}"
+
+
+class BadResults(DojoError, ValueError):
+    """A file that should hold the results of a class does not."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path} is not a file of results: {self.reason}"
 
 
 class NoReference(DojoError, FileNotFoundError):

@@ -1,41 +1,35 @@
-"""What came of the checks? One model that the terminal, files and other programs read."""
+"""What came of the checks? One model that the terminal, files and other programs read; no torch."""
 
-from __future__ import annotations
+from graders.results.checks import CheckResult, Outcome
+from graders.results.making import rows_of, total
+from graders.results.rows import (
+    VERSION,
+    CheckRow,
+    ClassResults,
+    Definition,
+    ExerciseRow,
+    Status,
+    SubmissionRow,
+)
+from graders.results.spreadsheet import write_csv
+from graders.results.storing import encode, header, iterate, read, write
 
-import enum
-
-import msgspec
-
-__all__ = ["CheckResult", "Outcome"]
-
-
-class Outcome(enum.StrEnum):
-    PASSED = "passed"
-    FAILED = "failed"
-    TODO = "to do"  # the stub is still a stub
-    BLOCKED = "blocked"  # another check has to pass first
-    ERROR = "error"  # ours: costs the student nothing, and is loud
-
-
-class CheckResult(msgspec.Struct, frozen=True):
-    """One claim about one function of one submission."""
-
-    exercise: str
-    function: str
-    check: str
-    claim: str
-    outcome: Outcome
-    max_points: float
-    happened: str = ""
-    expected: str = ""
-    line: int | None = None
-    misconception: str | None = None
-    blocked_by: str | None = None
-
-    @property
-    def id(self) -> str:
-        return f"{self.exercise}::{self.function}::{self.check}"
-
-    @property
-    def points(self) -> float:
-        return self.max_points if self.outcome in (Outcome.PASSED, Outcome.ERROR) else 0.0
+__all__ = [
+    "VERSION",
+    "CheckResult",
+    "CheckRow",
+    "ClassResults",
+    "Definition",
+    "ExerciseRow",
+    "Outcome",
+    "Status",
+    "SubmissionRow",
+    "encode",
+    "header",
+    "iterate",
+    "read",
+    "rows_of",
+    "total",
+    "write",
+    "write_csv",
+]

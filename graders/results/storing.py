@@ -1,0 +1,176 @@
+"""How are class results kept? As one JSON file that is written row by row, whole or not at all, and checked when read.
+
+The first line of the file is the header, each line after it one submission, and the last line closes both, so that a
+class of any size can be written and read without holding it in memory. It is plain JSON all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar
+
+import msgspec
+
+from graders.errors import BadResults
+from graders.results.making import total
+from graders.results.rows import VERSION, ClassResults, SubmissionRow
+
+END: Final = b"\n]}\n"
+SAME: Final = 0.5e-6  # points have 6 places, so that two sums that differ by less are one
+_Kind = TypeVar("_Kind")
+
+
+class _Version(msgspec.Struct):
+    """What every file of results has, whatever its version."""
+
+    version: int
+    submissions: msgspec.Raw
+
+
+def encode(row: SubmissionRow) -> bytes:
+    """One submission as one line of JSON, the same bytes for the same row."""
+    return _json(row)
+
+
+def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
+    """Write results row by row; a file that was there stays as it is until the new one is whole."""
+    with replacing(path) as file:
+        layers = dict(sorted(header.layers.items()))
+        fields = {name: getattr(header, name) for name in ClassResults.__struct_fields__ if name != "submissions"}
+        first = _json({"version": VERSION, **fields, "layers": layers})
+        file.write(first.removesuffix(b"}") + b',"submissions":[')
+        separator = b"\n"
+        for row in rows:
+            file.write(separator + encode(row))
+            separator = b",\n"
+        file.write(END)
+
+
+def read(path: Path) -> ClassResults:
+    """Everything in a file of results; raises BadResults with a sentence where it is not one."""
+    data = _bytes(path)
+    _check_version(path, data)
+    results = _decoded(path, data, ClassResults)
+    for row in results.submissions:
+        _check(path, row)
+    return results
+
+
+def header(path: Path) -> ClassResults:
+    """The file's header, without its submissions."""
+    with _opened(path) as file:
+        return _header(path, file.readline())
+
+
+def iterate(path: Path) -> Iterator[SubmissionRow]:
+    """The submissions one by one, without holding all of them; raises BadResults as `read` does."""
+    with _opened(path) as file:
+        if not _splits(file.readline()):
+            # The same JSON in another layout: some program has written it anew.
+            yield from read(path).submissions
+            return
+        file.seek(0)
+        _header(path, file.readline())
+        for line in file:
+            text = line.strip().removesuffix(b",")
+            if text == END.strip():
+                return
+            row = _decoded(path, text, SubmissionRow)
+            _check(path, row)
+            yield row
+    raise BadResults(str(path), "it ends in the middle")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` when all went well, and otherwise leaves no trace."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _json(thing: Any) -> bytes:
+    try:
+        return msgspec.json.encode(thing)
+    except UnicodeEncodeError:
+        # Names from a file system, and what a student printed, may hold halves of characters.
+        return msgspec.json.encode(_whole(msgspec.to_builtins(thing)))
+
+
+def _whole(thing: Any) -> Any:
+    if isinstance(thing, str):
+        return thing.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(thing, dict):
+        return {_whole(key): _whole(value) for key, value in thing.items()}
+    return [_whole(item) for item in thing] if isinstance(thing, list) else thing
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise BadResults(str(path), f"it cannot be read: {error.strerror}") from error
+
+
+def _bytes(path: Path) -> bytes:
+    with _opened(path) as file:
+        return file.read().removeprefix(b"\xef\xbb\xbf")
+
+
+def _splits(line: bytes) -> bool:
+    return line.rstrip().endswith(b'"submissions":[')
+
+
+def _header(path: Path, line: bytes) -> ClassResults:
+    if not _splits(line):
+        return msgspec.structs.replace(read(path), submissions=[])
+    data = line.rstrip() + b"]}"
+    _check_version(path, data)
+    return _decoded(path, data, ClassResults)
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    try:
+        found = msgspec.json.decode(data, type=_Version).version
+    except msgspec.ValidationError:
+        raise BadResults(str(path), "it is JSON, but not what `dojo grade` writes") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadResults(str(path), f"it is not JSON: {error}") from None
+    if found != VERSION:
+        raise BadResults(str(path), f"it has version {found}, and this gpudojo reads version {VERSION}")
+
+
+def _decoded(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadResults(str(path), str(error)) from None
+
+
+def _check(path: Path, row: SubmissionRow) -> None:
+    """Every total is told again by what it is made of; where both differ, programs would read different grades."""
+    parts: list[tuple[str, float, float, float, float]] = []
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            parts.append((check.id, check.points, check.max_points, check.points, check.max_points))
+        own, worth = total(c.points for c in exercise.checks), total(c.max_points for c in exercise.checks)
+        parts.append((exercise.exercise, exercise.score, exercise.max_score, own, worth))
+    own = total(exercise.score for exercise in row.exercises)
+    parts.append(("the submission", row.score, row.max_score, own, total(e.max_score for e in row.exercises)))
+    for name, score, max_score, sum_, worth in parts:
+        if abs(score - sum_) > SAME:
+            reason = f"the score of {name} is {score:g}, but its parts add up to {sum_:g}"
+        elif score > max_score + SAME or worth > max_score + SAME:
+            reason = f"{name} has {score:g} of {max_score:g} points, and parts worth {worth:g}"
+        else:
+            continue
+        raise BadResults(str(path), f"in the submission {row.submission!r}: {reason}")
