@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from graders import bench
 from graders.checks.timing import bars, judge_speed
 from graders.curriculum import Failed, day
 from graders.evidence import Array
-from graders.probes import pixel_loops, speed
+from graders.probes import machines, pixel_loops, speed
 from graders.probes.calling import Call
 from graders.probes.loading import load
 from graders.probes.observing import observe
@@ -117,3 +119,27 @@ def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> No
     assert late["rounds"] >= 2 * speed.ROUNDS
     assert fast["outputs"] == fast["loop_outputs"]
     assert len({output.data for output in late["outputs"]}) == late["rounds"], "every round has inputs of its own"
+
+
+def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    @contextlib.contextmanager
+    def open_(kind: str) -> Iterator[str]:
+        opened.append(kind)
+        yield kind
+
+    for kind in ("virtual", "cpu"):
+        with machines.open_machine("unwatched", kind) as plain:
+            assert (plain.device.type, torch.cuda.is_available()) == ("cpu", False)
+    monkeypatch.setattr(machines.benches, "open", open_)
+    with machines.open_machine("unwatched", "cuda"):
+        assert opened == ["cuda"]
+
+
+def test_a_reference_is_run_once_for_its_three_functions() -> None:
+    found = [speed.reference_here(REFERENCE.stem, name) for name in ("grayscale", "recolor")]
+    assert None not in found
+    assert len({id(getattr(function, "__globals__", None)) for function in found}) == 1
+    assert speed.reference_here(REFERENCE.stem, "no_such_function") is None
+    assert speed.reference_here("no_such_exercise", "grayscale") is None
