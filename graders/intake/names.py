@@ -1,0 +1,105 @@
+"""What does a name tell? Junk or work, whose it is, which exercise it belongs to, and what it sorts behind."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+from graders.curriculum.catalogue import DAYS
+from graders.intake.records import Naming
+
+SOURCES: Final = (".py", ".ipynb")
+ZIPS: Final = (".zip",)
+TARS: Final = (".tar", ".tar.gz", ".tgz")
+ARCHIVES: Final = (*TARS, *ZIPS)  # the longest first where one ends like another
+STRANGE_ARCHIVES: Final = (".rar", ".7z", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".gz", ".bz2", ".xz")
+
+# Made by tools, never by a student. Whatever begins with a dot is junk as well.
+JUNK: Final = frozenset(
+    "__pycache__ __macosx venv env virtualenv site-packages node_modules build dist htmlcov thumbs.db desktop.ini "
+    "lib64 wandb lightning_logs mlruns".split()
+)
+# Folders whose definitions are somebody else's, or are there to be tried rather than handed in.
+ASIDE: Final = frozenset(
+    "reference references solution solutions test tests testing grader graders conformance".split()
+)
+
+_CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d+)_(?P<file>\d+)_(?P<rest>.+)", re.S)
+_CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d+)_(?P<rest>.+)", re.S)
+_MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S)
+_GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
+_DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in DAYS)
+_DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
+# What browsers, file managers and platforms put behind a name that is taken: " (1)", "-2", "-Copy1", " - Copy".
+_COPY: Final = re.compile(r"(?:[\s_+]*\(\d{1,3}\)|[-_\s]\d{1,2}|[\s_-]+copy[\s_-]*\d*)$")
+_COPY_OF: Final = re.compile(r"^(?:copy[\s_+]of[\s_+])+")
+
+
+class Named(NamedTuple):
+    """What a platform's name says."""
+
+    naming: Naming
+    student: str
+    identifier: str
+    rest: str  # the name the student gave the file; empty for a folder
+    late: bool = False
+
+
+def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+    """A key that puts `student-2` before `student-10`, the same on every machine."""
+    parts = re.split(r"(\d{1,18})", unicodedata.normalize("NFC", name).casefold())
+    return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
+
+
+def is_junk(name: str) -> bool:
+    folded = name.casefold()
+    return folded.startswith(".") or folded in JUNK or folded.endswith((".egg-info", ".pyc", ".ipynb_checkpoints"))
+
+
+def suffix(name: str, kinds: tuple[str, ...]) -> str:
+    """Which of the endings the name has, or none."""
+    folded = name.casefold()
+    return next((kind for kind in kinds if folded.endswith(kind) and len(folded) > len(kind)), "")
+
+
+def of_platform(name: str, folder: bool) -> Named | None:
+    """What a name says that Canvas, Moodle or Gradescope gave."""
+    if moodle := _MOODLE.fullmatch(name):
+        return Named(Naming.MOODLE, moodle["student"].strip(), moodle["id"], moodle["rest"])
+    if folder:
+        found = _GRADESCOPE.fullmatch(name)
+        return Named(Naming.GRADESCOPE, name, found["id"], "") if found else None
+    if canvas := _CANVAS.fullmatch(name):
+        return Named(Naming.CANVAS, canvas["student"], canvas["id"], canvas["rest"], bool(canvas["late"]))
+    if canvas := _CANVAS_ANONYMOUS.fullmatch(name):
+        return Named(Naming.CANVAS, f"anon_{canvas['id']}", canvas["id"], canvas["rest"], bool(canvas["late"]))
+    return None
+
+
+def of_repository(name: str, folder: str) -> Named | None:
+    """What a repository's name says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
+    assignment = folder.removesuffix("-submissions") if folder.endswith("-submissions") else ""
+    account = name.removeprefix(f"{assignment}-") if assignment and name.startswith(f"{assignment}-") else ""
+    if not account and (found := _DAY.fullmatch(name.casefold())):
+        account = name[len(name) - len(found["id"]) :]
+    return Named(Naming.CLASSROOM, account, account, "") if account else None
+
+
+def plain(name: str) -> str:
+    """A file's name as the curriculum would spell it: no ending, no platform's prefix, no mark of a copy."""
+    stem = PurePosixPath(name).name
+    stem = stem[: len(stem) - len(suffix(stem, SOURCES))]
+    if (named := of_platform(stem, folder=False)) and named.rest:
+        stem = named.rest
+    stem = _COPY_OF.sub("", unicodedata.normalize("NFC", stem).casefold().strip())
+    while (shorter := _COPY.sub("", stem)) != stem and shorter:
+        stem = shorter
+    return re.sub(r"[\s+-]+", "_", stem.strip())
+
+
+def shown(name: str) -> str:
+    """A name as it may stand in a sentence: short, on one line, nothing in it that a terminal would obey."""
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in name)
+    return text if len(text) <= 80 else f"{text[:38]}…{text[-38:]}"
