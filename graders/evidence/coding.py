@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,11 @@ from graders.evidence.structs import VERSION, Array, Evidence
 LARGEST: Final = 16 << 20
 DEEPEST: Final = 16
 _ARRAY: Final = "array"
+# Bytes of one element of every kind of array that probes send.
+ELEMENTS: Final = {
+    **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
+    **{"uint16": 2, "uint32": 4, "uint64": 8, "int64": 8, "float64": 8, "complex64": 8, "complex128": 16},
+}
 
 
 def encode(evidence: Evidence) -> bytes:
@@ -25,6 +31,11 @@ def decode(data: bytes) -> Evidence:
         evidence = msgspec.msgpack.decode(data, type=Evidence)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadEvidence(str(error)) from None
+    return validated(evidence)
+
+
+def validated(evidence: Evidence) -> Evidence:
+    """Evidence that has been decoded by its types, with what they leave open looked at too."""
     if evidence.version != VERSION:
         raise BadEvidence(f"version {evidence.version} is not {VERSION}")
     for observation in evidence.observations.values():
@@ -42,7 +53,21 @@ def _fact(value: Any, depth: int = 0) -> Any:
         return [_fact(item, depth + 1) for item in value]
     if isinstance(value, dict):
         if value.get("type") == _ARRAY:
-            return msgspec.convert(value, Array)
+            return _array(value)
         if all(isinstance(key, str) for key in value):
             return {key: _fact(item, depth + 1) for key, item in value.items()}
     raise BadEvidence(f"a {type(value).__name__} is no fact")
+
+
+def _array(value: dict[str, Any]) -> Array:
+    """An array whose bytes are as many as its shape says; NumPy would read others as something else, or not at all."""
+    try:
+        array = msgspec.convert(value, Array)
+    except msgspec.ValidationError as error:
+        raise BadEvidence(str(error)) from None
+    size = ELEMENTS.get(array.dtype)
+    if size is None:
+        raise BadEvidence(f"an array of {array.dtype[:40]!r} is no fact")
+    if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(array.data):
+        raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
+    return array

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
+from graders.checks.explaining import explained, timed_out
 from graders.curriculum.exercise import Check, Exercise, Function, Probe
 from graders.errors import DojoError, NoReference
-from graders.evidence import Evidence, Observation, Raised, Status
-from graders.plugin.limits import QUITTING, Interrupts, TimedOut, bounded_output, interrupts, time_limit
+from graders.evidence import Evidence, Observation, Status
+from graders.plugin.limits import QUITTING, Interrupts, bounded_output, interrupts, time_limit
 from graders.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
@@ -77,7 +76,8 @@ class Grader:
                     why = f"the reference solution does not run in `{scenario}`: {each.raised}"
                     return [_ours(exercise, function, check, why) for check in function.checks]
         results = judge(exercise, function, seen, wanted)
-        return [self._explained(result, function, found, reference) for result in results]
+        lines, signature = self.student.lines, _signature(function.name, reference)
+        return [explained(result, function, found, lines, signature) for result in results]
 
     def _observe(self, exercise: Exercise, function: Function, probe: Probe, limits: Limits) -> Observation:
         from graders.probes.loading import raised
@@ -108,48 +108,12 @@ class Grader:
         ):
             yield stop
 
-    def _explained(
-        self, result: CheckResult, function: Function, found: dict[str, Observation], reference: Submission
-    ) -> CheckResult:
-        """The result with what only this run knows: where the function is, and what it was meant to look like."""
-        if result.outcome is not Outcome.FAILED:
-            return result
-        assert self.student is not None
-        line = result.line if result.line is not None else self.student.lines.get(function.name)
-        happened, expected = result.happened, result.expected
-        scenario, first = next(((n, o) for n, o in found.items() if o.status is not Status.RETURNED), ("", None))
-        if first is None:
-            return msgspec.structs.replace(result, line=line)
-        raised = first.raised or Raised("", "", None)
-        if first.status is Status.MISSING:
-            near = difflib.get_close_matches(function.name, self.student.lines, 1, 0.75)
-            if near:
-                line = self.student.lines[near[0]]
-                happened += f"; is `{near[0]}` meant to be it?"
-        elif timed_out(first):
-            what = f"`{function.name}`" if first.status is Status.RAISED else "the file itself"
-            where = f" (scenario `{scenario}`)" if first.status is Status.RAISED else ""
-            happened = f"time-out: {what} was {raised.message}{where}; this is the line it was at"
-            expected = "an end: does every loop have one, and does what it waits for come?"
-        elif raised.type == "Unusable":
-            happened = f"{raised.message} (scenario `{scenario}`)"
-            expected = "what the docstring promises"
-        elif raised.type == "RecursionError":
-            expected = "an end: a function that calls itself needs a case in which it does not"
-        elif raised.type == "TypeError" and raised.line is None and first.status is Status.RAISED:
-            expected = f"a function that can be called as {_signature(function.name, reference)}"
-        return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
-
-
-def timed_out(seen: Observation) -> bool:
-    return seen.raised is not None and seen.raised.type == TimedOut.__name__
-
 
 def _signature(name: str, reference: Submission) -> str:
     try:
-        return f"`{name}{inspect.signature(reference.names[name])}`"
+        return str(inspect.signature(reference.names[name]))
     except (KeyError, TypeError, ValueError):
-        return f"`{name}`"
+        return "(…)"
 
 
 def _ours(exercise: Exercise, function: Function, check: Check, why: str) -> CheckResult:

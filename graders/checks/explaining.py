@@ -1,0 +1,55 @@
+"""What can be said of a failure that the check itself does not know? Where the function is, and what it should be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+
+from graders.curriculum.exercise import Function
+from graders.evidence import Observation, Raised, Status
+from graders.results import CheckResult, Outcome
+
+TIMED_OUT = "TimedOut"
+
+
+def explained(
+    result: CheckResult,
+    function: Function,
+    found: Mapping[str, Observation],
+    lines: Mapping[str, int],
+    signature: str,
+) -> CheckResult:
+    """The result with what the whole file tells: `lines` of its names, and the `signature` the function should have."""
+    if result.outcome is not Outcome.FAILED:
+        return result
+    line = result.line if result.line is not None else lines.get(function.name)
+    happened, expected = result.happened, result.expected
+    scenario, first = next(((n, o) for n, o in found.items() if o.status is not Status.RETURNED), ("", None))
+    if first is None:
+        return msgspec.structs.replace(result, line=line)
+    raised = first.raised or Raised("", "", None)
+    if first.status is Status.MISSING:
+        near = difflib.get_close_matches(function.name, lines, 1, 0.75)
+        if near:
+            line = lines[near[0]]
+            happened += f"; is `{near[0]}` meant to be it?"
+    elif timed_out(first):
+        what = f"`{function.name}`" if first.status is Status.RAISED else "the file itself"
+        where = f" (scenario `{scenario}`)" if first.status is Status.RAISED else ""
+        at = "; this is the line it was at" if raised.line is not None else ""
+        happened = f"time-out: {what} was {raised.message}{where}{at}"
+        expected = "an end: does every loop have one, and does what it waits for come?"
+    elif raised.type == "Unusable":
+        happened = f"{raised.message} (scenario `{scenario}`)"
+        expected = "what the docstring promises"
+    elif raised.type == "RecursionError":
+        expected = "an end: a function that calls itself needs a case in which it does not"
+    elif raised.type == "TypeError" and raised.line is None and first.status is Status.RAISED:
+        expected = f"a function that can be called as `{function.name}{signature}`"
+    return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
+
+
+def timed_out(seen: Observation) -> bool:
+    return seen.raised is not None and seen.raised.type == TIMED_OUT
