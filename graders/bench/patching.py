@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from types import ModuleType
 from typing import Any, Final
 
 from graders.errors import AlreadyOpen
@@ -11,11 +12,14 @@ from graders.errors import AlreadyOpen
 Patch = tuple[Any, str, Any]  # owner, attribute, value
 
 _MISSING: Final = object()
+_in_force: Final[dict[int, list[Patch]]] = {}  # by identity: what `patch` has replaced and nobody has put back yet
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Patch]:
     """Replace attributes; `undo` puts them back, in the opposite order. Gives what was there before, for `aside`."""
     done: list[Patch] = []
+    _in_force[id(done)] = done
+    undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
     for owner, name, value in patches:
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
@@ -39,6 +43,28 @@ def aside(done: list[Patch]) -> Iterator[None]:
                 done[i] = (owner, name, vars(owner).get(name, _MISSING))
         for owner, name, value in now:
             setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def imported_into(names: dict[str, Any]) -> Iterator[None]:
+    """What a file took out of a module by name, before it was replaced there, is replaced in the file's names as well.
+
+    `from torch.cuda import is_available` at the top of a file that ran before the bench was opened.
+    """
+    replaced = {
+        id(before): vars(owner)[name]
+        for done in _in_force.values()
+        for owner, name, before in done
+        if isinstance(owner, ModuleType) and callable(before)  # not None and its like, which a file has of its own
+    }
+    taken = {name: value for name, value in names.items() if id(value) in replaced}
+    names.update({name: replaced[id(value)] for name, value in taken.items()})
+    try:
+        yield
+    finally:
+        for name, value in taken.items():
+            if names.get(name) is replaced[id(value)]:
+                names[name] = value
 
 
 def _put_back(done: list[Patch]) -> None:

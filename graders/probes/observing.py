@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from graders.bench.patching import imported_into
 from graders.curriculum.exercise import Exercise, Function, Probe
 from graders.errors import DeviceClosed, RealDeviceInUse
 from graders.evidence import Evidence, Observation, Raised, Status
@@ -52,7 +53,7 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
 
 
 def _look(name: str, student: Any, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
-    with open_machine(probe.machine, kind) as bench:
+    with open_machine(probe.machine, kind) as bench, imported_into(submission.names):
         try:
             return Observation(Status.RETURNED, probe.look(Call(student, submission.path, bench, seed)))
         except StudentRaised as error:
