@@ -51,13 +51,14 @@ def imported_into(names: dict[str, Any]) -> Iterator[None]:
 
     `from torch.cuda import is_available` at the top of a file that ran before the bench was opened.
     """
+    own = {id(value) for value in names.values() if callable(value)}  # callable: not None, which a file has of its own
     replaced = {
         id(before): vars(owner)[name]
         for done in _in_force.values()
         for owner, name, before in done
-        if isinstance(owner, ModuleType) and callable(before)  # not None and its like, which a file has of its own
+        if id(before) in own and isinstance(owner, ModuleType)
     }
-    taken = {name: value for name, value in names.items() if id(value) in replaced}
+    taken = {name: value for name, value in names.items() if id(value) in replaced} if replaced else {}
     names.update({name: replaced[id(value)] for name, value in taken.items()})
     try:
         yield
