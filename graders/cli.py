@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from graders import __version__
+from graders.commands.export import export
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -249,3 +250,6 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
         console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
     if report.problems:
         raise SystemExit(1)
+
+
+main.add_command(export)

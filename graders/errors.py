@@ -8,14 +8,17 @@ from __future__ import annotations
 
 __all__ = [
     "AlreadyOpen",
+    "BadClass",
     "BadDeviceCount",
     "BadEvidence",
     "BadMarkers",
     "BadResults",
     "BadSize",
     "BenchError",
+    "CannotExport",
     "DeviceClosed",
     "DojoError",
+    "NoNursery",
     "NoReference",
     "NoSuchDevice",
     "NotSprites",
@@ -178,6 +181,18 @@ class BadResults(DojoError, ValueError):
         return f"{self.path} is not a file of results: {self.reason}"
 
 
+class CannotExport(DojoError, ValueError):
+    """Class results cannot be written in a format with what was given."""
+
+    def __init__(self, format_: str, reason: str) -> None:
+        super().__init__(format_, reason)
+        self.format = format_
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot export to {self.format}: {self.reason}"
+
+
 class NoReference(DojoError, FileNotFoundError):
     """There is nothing to judge a file against."""
 
@@ -198,3 +213,27 @@ class NotSprites(DojoError, ValueError):
 
     def __str__(self) -> str:
         return f"sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has {self.shape}"
+
+
+class NoNursery(DojoError):
+    """The process that starts the submissions' processes does not run."""
+
+    def __init__(self, why: str, said: str = "") -> None:
+        super().__init__(why, said)
+        self.why = why
+        self.said = said
+
+    def __str__(self) -> str:
+        last = self.said.splitlines()[-1] if self.said else ""
+        return f"the process that runs submissions did not start: {self.why}" + (f" ({last})" if last else "")
+
+
+class BadClass(DojoError):
+    """A class cannot be graded as it was asked for."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why

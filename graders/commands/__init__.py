@@ -1,0 +1,1 @@
+"""The commands of `dojo` that have a room of their own."""
