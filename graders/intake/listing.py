@@ -69,21 +69,22 @@ def survey(paths: Sequence[Path]) -> Survey:
 
 def is_submission(folder: Path) -> bool:
     """Whether a folder is one student's work rather than a folder of such: by what lies in it."""
-    if (folder / ".git").exists():
+    if (folder / ".git").exists() or _holds_work(folder):
         return True
+    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in DAYS)
+
+
+def _holds_work(folder: Path) -> bool:
+    """Whether a file in it is named for an exercise or a day."""
     try:
         names = os.listdir(folder)
     except OSError:
         return False
-    for name in DAYS:
-        if (folder / "exercises" / name).is_dir() or (folder / name).is_dir():
-            return True
-        stems = {exercise.stem.casefold() for exercise in day(name)} | {name}
-        for file in names:
-            # a platform's prefix marks one file of many students', so that its folder is a class
-            if suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems:
-                return True
-    return False
+    stems = {exercise.stem.casefold() for name in DAYS for exercise in day(name)} | set(DAYS)
+    # a platform's prefix marks one file of many students', so that its folder is a class
+    return any(
+        suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in names
+    )
 
 
 def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> None:

@@ -22,9 +22,7 @@ JUNK: Final = frozenset(
     "lib64 wandb lightning_logs mlruns".split()
 )
 # Folders whose definitions are somebody else's, or are there to be tried rather than handed in.
-ASIDE: Final = frozenset(
-    "reference references solution solutions test tests testing grader graders conformance".split()
-)
+ASIDE: Final = frozenset("reference references test tests testing grader graders conformance".split())
 
 _CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d+)_(?P<file>\d+)_(?P<rest>.+)", re.S)
 _CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d+)_(?P<rest>.+)", re.S)

@@ -12,15 +12,17 @@ import sys
 import tokenize
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from graders.evidence import Raised
 from graders.probes import notebooks
 
 _numbers = itertools.count(1)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)
 
 
 @dataclass
@@ -39,7 +41,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     found = Submission(path)
     try:
         parts = _parts(path)
-    except _Unreadable as error:
+    except Unparsable as error:
         found.broken = error.evidence
         return found
     module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
@@ -56,11 +58,11 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
-                    tree = _parse(source, path, first)
+                    tree = parse(source, path, first)
                     for name, line, stub in bindings(tree):
                         bound[name], found.lines[name] = stub, line
                     exec(compile(tree, str(path), "exec"), module.__dict__)
-            except _Unreadable as error:
+            except Unparsable as error:
                 failures.append((_defines(source), error.evidence))
             except BaseException as error:
                 if ours(error):
@@ -76,7 +78,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     return found
 
 
-class _Unreadable(Exception):
+class Unparsable(Exception):
     """The file is no Python."""
 
     def __init__(self, message: str, line: int | None, kind: str = "SyntaxError") -> None:
@@ -90,7 +92,7 @@ def _parts(path: Path) -> list[tuple[str, int]]:
         try:
             notebook = notebooks.read(path)
         except (notebooks.NotANotebook, OSError) as error:
-            raise _Unreadable(str(error), None, "ValueError") from None
+            raise Unparsable(str(error), None, "ValueError") from None
         source = notebook.source
         linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
         return [(cell.source, cell.first) for cell in notebook.cells]
@@ -99,43 +101,50 @@ def _parts(path: Path) -> list[tuple[str, int]]:
 
 
 def _text(path: Path) -> str:
-    """A Python file's text, as Python itself would decode it."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise _Unreadable(f"the file cannot be read: {error.strerror}", None, type(error).__name__) from None
+        raise Unparsable(f"the file cannot be read: {error.strerror}", None, type(error).__name__) from None
+    return decode(data)
+
+
+def decode(data: bytes) -> str:
+    """A Python file's text, as Python itself would decode it."""
 
     def line_at(position: int) -> int:
         return data.count(b"\n", 0, position) + 1
 
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise _Unreadable("the file is UTF-16 text; save it as UTF-8 in your editor", 1)
+        raise Unparsable("the file is UTF-16 text; save it as UTF-8 in your editor", 1)
     if b"\0" in data:
-        raise _Unreadable("there is a null byte here, which no Python file may have", line_at(data.index(b"\0")))
+        raise Unparsable("there is a null byte here, which no Python file may have", line_at(data.index(b"\0")))
     encoding = "utf-8"
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         byte = f"byte {data[error.start]:#04x}"
-        raise _Unreadable(f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)) from None
+        raise Unparsable(f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)) from None
+    except (LookupError, UnicodeError):  # "hex" and "undefined" are encodings too, but not of texts
+        raise Unparsable(f"the encoding that its first lines name, {encoding}, is none of a text", 1) from None
     except SyntaxError as error:  # from the first two lines, which may name an encoding
         try:
             data.decode("utf-8")
         except UnicodeDecodeError as wrong:
             byte = f"byte {data[wrong.start]:#04x}"
-            raise _Unreadable(f"{byte} is not UTF-8 text; save the file as UTF-8", line_at(wrong.start)) from None
-        raise _Unreadable(error.msg, 1) from None
+            raise Unparsable(f"{byte} is not UTF-8 text; save the file as UTF-8", line_at(wrong.start)) from None
+        raise Unparsable(error.msg, 1) from None
 
 
-def _parse(source: str, path: Path, first: int) -> ast.Module:
+def parse(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module:
+    """The tree of a source that begins at this line; Unparsable where it has none."""
     try:
         tree = ast.parse(source, str(path))
     except SyntaxError as error:
         line = None if error.lineno is None else error.lineno + first - 1
-        raise _Unreadable(error.msg, line, type(error).__name__) from None
+        raise Unparsable(error.msg, line, type(error).__name__) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise _Unreadable(str(error) or "this is nested too deeply", None, type(error).__name__) from None
+        raise Unparsable(str(error) or "this is nested too deeply", None, type(error).__name__) from None
     return ast.increment_lineno(tree, first - 1)
 
 
@@ -163,14 +172,26 @@ def bindings(tree: ast.Module) -> list[tuple[str, int, bool]]:
             continue
         if is_demo(statement):
             continue
-        for node in ast.walk(statement):
+        for node in in_scope(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found.append((node.id, node.lineno, False))
             elif isinstance(node, ast.FunctionDef):
                 found.append((node.name, node.lineno, is_stub(node)))
+            elif isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
+                found.append((node.name, node.lineno, False))
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 found += [((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names]
     return found
+
+
+def in_scope(statement: ast.stmt) -> Iterator[ast.AST]:
+    """A statement and what is in it, in order, without the insides of what has names of its own."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, SCOPES):
+            waiting += reversed(list(ast.iter_child_nodes(node)))
 
 
 def is_demo(statement: ast.stmt) -> bool:

@@ -16,6 +16,9 @@ from typing import Any, Final
 SUFFIX: Final = ".ipynb"
 # `%timeit f()`, `!pip install x`, `?f`, `f?`, `files = !ls`: what IPython understands and Python does not.
 MAGIC: Final = re.compile(r"\s*[%!?]|.*\?\s*$|\s*[\w.,\s]+=\s*[%!]")
+# The cell is parsed once for each of them, and the pattern looks at a line from each of its ends.
+MAGICS: Final = 300
+LONGEST: Final = 2000
 _BOUND: Final = re.compile(r"^def (\w+)|^(\w+)\s*=", re.M)
 # Cell magics below which there is Python all the same; the text below any other is not.
 PYTHON: Final = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python3", "%%python")
@@ -65,12 +68,17 @@ class Notebook:
 
 def read(path: Path) -> Notebook:
     """A notebook file's code; NotANotebook where it is none."""
+    return parse(path.read_bytes())
+
+
+def parse(data: bytes) -> Notebook:
+    """A notebook's code, from its bytes; NotANotebook where they are none."""
     import nbformat
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about missing cell ids and the like: nothing a student could mend
-            content: Any = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+            content: Any = nbformat.reads(data.decode("utf-8-sig"), as_version=4)  # type: ignore[no-untyped-call]
         sources = [str(cell.source) for cell in content.cells if cell.cell_type == "code"]
     except UnicodeDecodeError as error:
         raise NotANotebook(f"it is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from None
@@ -93,13 +101,13 @@ def without_magics(source: str) -> str:
         if lines[head].split()[0] not in PYTHON:
             return "\n" * (len(lines) - 1)
         lines[head] = ""
-    for _ in range(len(lines)):
+    for _ in range(min(len(lines), MAGICS)):
         try:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
             # Only where Python stumbles, so that a text which looks like a magic inside a string is left alone.
             at = (error.lineno or 0) - 1
-            if not (0 <= at < len(lines) and MAGIC.match(lines[at])):
+            if not (0 <= at < len(lines) and len(lines[at]) <= LONGEST and MAGIC.match(lines[at])):
                 break
             text = lines[at]
             indent = text[: len(text) - len(text.lstrip())]
