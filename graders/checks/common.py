@@ -9,6 +9,9 @@ from graders.curriculum.exercise import Function, Seen
 from graders.curriculum.verdicts import Failed
 from graders.evidence import Observation, Status
 
+# What a probe calls the tensor that each of these is about.
+_LEFT_BEHIND = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "numpy-on-device-tensor": "tensor"}
+
 
 def runs(function: Function, points: float = 0, diagnose: Callable[[str, str], str | None] | None = None) -> None:
     """Declare the check that all others of the function need; `diagnose` knows more from scenario and message."""
@@ -17,9 +20,14 @@ def runs(function: Function, points: float = 0, diagnose: Callable[[str, str], s
         for name, observation in seen.items():
             if observation.status is Status.RETURNED:
                 continue
+            name = observation.facts.get("scenario", name)
             failure = _failure(function.name, name, observation)
             if diagnose is not None and observation.raised is not None:
                 failure.misconception = diagnose(name, observation.raised.message)
+            copied = observation.facts.get("copied", {})
+            if (key := failure.misconception) in _LEFT_BEHIND and _LEFT_BEHIND[key] in copied:
+                # It is on the device, copied by this line just before; what was used is the original.
+                failure.line, failure.misconception = copied[_LEFT_BEHIND[key]], "result-thrown-away"
             raise failure
 
     judge.__name__ = "runs"
@@ -47,7 +55,9 @@ def diagnosis(message: str) -> str | None:
         return None
     if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
         return "targets-on-cpu"
-    if re.search(r"got (mat1|input|self|index) is on cpu|Input type \(torch\.FloatTensor\)", message):
+    if re.search(
+        r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda|Input type \(torch\.FloatTensor\)", message
+    ):
         return "inputs-on-cpu"
     if re.search(r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)", message):
         return "model-not-moved"

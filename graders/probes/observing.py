@@ -57,7 +57,7 @@ def _look(name: str, student: Any, probe: Probe, submission: Submission, kind: s
         try:
             return Observation(Status.RETURNED, probe.look(Call(student, submission.path, bench, seed)))
         except StudentRaised as error:
-            return Observation(Status.RAISED, raised=error.evidence)
+            return Observation(Status.RAISED, error.facts, error.evidence)
         except Exception as error:  # the probe stumbled over what came out: with the reference's result it does not
             said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
             what = "DeviceClosed" if isinstance(error, DeviceClosed) else "Unusable"
