@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from graders.export import Options, Part, describe, exporter, formats
+from graders.results import ClassResults, read, total
 
 
 class _Described(click.Command):
@@ -41,7 +42,6 @@ def export(
 ) -> None:
     """Write RESULTS, a results.json of `dojo grade`, for another program."""
     from graders.errors import DojoError
-    from graders.results import read
 
     def say(sentence: str) -> None:
         click.echo(f"note: {sentence}", err=True)
@@ -58,7 +58,7 @@ def export(
             gradebook=gradebook,
             title=title,
             submission=submission,
-            exercises=parts(found.day),
+            exercises=parts(found),
             environment=dict(os.environ),
             say=say,
         )
@@ -74,10 +74,14 @@ def export(
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 
-def parts(day: str) -> tuple[Part, ...]:
-    """The exercises of a day, for submissions that could not be graded; none where this gpudojo has no such day."""
+def parts(results: ClassResults) -> tuple[Part, ...]:
+    """The exercises of the day, for submissions that could not be graded: from the others, or from the curriculum."""
+    rows = {row.exercise: row for submission in results.submissions for row in submission.exercises}
+    seen = tuple(Part(row.exercise, row.title, row.max_score) for _, row in sorted(rows.items()))
+    if total(part.max_score for part in seen) == results.max_score:
+        return seen
     from graders.curriculum import catalogue
 
-    if day not in catalogue.DAYS:
-        return ()
-    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(day))
+    if results.day not in catalogue.DAYS:
+        return seen
+    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(results.day))

@@ -58,7 +58,7 @@ def folder(target: Path, name: str, options: Options) -> Path:
 
 def save(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with replacing(path, lasting=False) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     return path
 

@@ -38,7 +38,7 @@ def _result(row: SubmissionRow, name: str, day: str, options: Options) -> dict[s
         "classroom": environment.get("CLASSROOM", ""),
         "assignment": environment.get("ASSIGNMENT") or options.title or day,
         "assignment_type": "individual",
-        "owner": one_line(row.student or row.submission),
+        "owner": one_line(_owner(row)),
         "submission": tag if tag.startswith("submit/") else f"submit/{safe_name(tag) if tag else name}",
         **{key: environment.get(variable, "") for key, variable in VARIABLES.items()},
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -65,3 +65,9 @@ def _test(entry: Entry, scale: int) -> dict[str, Any]:
         "outcome": entry.kind,
         "message": printable(entry.text),
     }
+
+
+def _owner(row: SubmissionRow) -> str:
+    """The account where the repository's name told it, otherwise the best name there is."""
+    account = row.identifier if row.naming == "classroom" else None
+    return account or row.student or row.submission

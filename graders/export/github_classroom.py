@@ -21,7 +21,7 @@ import msgspec
 
 from graders.export import Options
 from graders.export._entries import Entry, of_exercise, of_submission, one_line, points, verdict, whole
-from graders.export._files import folder, named, save, save_json
+from graders.export._files import folder, named, save
 from graders.results import ClassResults, SubmissionRow
 
 LARGEST: Final = 120_000  # characters of base64; the system's limit is 131,072 with the variable's name
@@ -34,21 +34,22 @@ def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
     too_large, uneven = 0, 0
     for name, row in named(results, options):
         runner = _runner(row, of_submission(row, options.exercises))
-        written.append(save_json(target / f"{name}.json", runner))
         uneven += not _agrees(runner)
-        whole_text = _encoded(runner)
-        if len(whole_text) <= LARGEST:
-            written.append(save(target / f"{name}.base64", whole_text))
+        text = msgspec.json.encode(runner)
+        written.append(save(target / f"{name}.json", text.decode()))
+        encoded = _encoded(text)
+        if len(encoded) <= LARGEST:
+            written.append(save(target / f"{name}.base64", encoded))
         else:
             too_large += 1
             (target / f"{name}.base64").unlink(missing_ok=True)  # an older one would be taken for this one
         own = folder(target, name, options)
         outputs = []
         for runner_id, entries in _by_exercise(row, options):
-            part = _runner(row, entries)
-            written.append(save_json(own / f"{runner_id}.json", part))
-            written.append(save(own / f"{runner_id}.base64", _encoded(part)))
-            outputs.append(f"{runner_id}={_encoded(part)}\n")
+            text = msgspec.json.encode(_runner(row, entries))
+            written.append(save(own / f"{runner_id}.json", text.decode()))
+            written.append(save(own / f"{runner_id}.base64", _encoded(text)))
+            outputs.append(f"{runner_id}={_encoded(text)}\n")
         written.append(save(own / "outputs", "".join(outputs)))
     if too_large:
         options.say(
@@ -65,15 +66,18 @@ def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
 
 def _by_exercise(row: SubmissionRow, options: Options) -> list[tuple[str, list[Entry]]]:
     """Entries under the ids of runners, which may only have letters and digits."""
-    exercises = whole(row, options.exercises)
-    runners = []
-    for position, exercise in enumerate(exercises, 1):
+    runners: dict[str, list[Entry]] = {}
+    for position, exercise in enumerate(whole(row, options.exercises), 1):
         number = exercise.exercise.partition("_")[0]
-        own = number if number.isascii() and number.isdigit() else f"{position:02}"
-        runners.append((f"exercise{own}", of_exercise(exercise, row)))
-    told = [entry for _, entries in runners for entry in entries]
-    rest = [entry for entry in of_submission(row, options.exercises) if entry not in told]
-    return [*runners, ("submission", rest)] if rest else runners
+        own = f"exercise{number}" if number.isascii() and number.isdigit() else f"exercise{position:02}"
+        while own in runners:
+            own += "x"
+        runners[own] = of_exercise(exercise, row)
+    told = [entry for entries in runners.values() for entry in entries]
+    rest = of_submission(row, options.exercises)[len(told) :]
+    if rest:
+        runners["submission"] = rest
+    return list(runners.items())
 
 
 def _runner(row: SubmissionRow, entries: list[Entry]) -> dict[str, Any]:
@@ -142,5 +146,5 @@ def _agrees(runner: dict[str, Any]) -> bool:
     return math.isclose(shown, _sum_in_order(tests), rel_tol=1e-9, abs_tol=1e-9)
 
 
-def _encoded(runner: dict[str, Any]) -> str:
-    return base64.b64encode(msgspec.json.encode(runner)).decode("ascii")
+def _encoded(text: bytes) -> str:
+    return base64.b64encode(text).decode("ascii")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from graders.export import Options
-from graders.export._entries import chosen, one_line
+from graders.export._entries import chosen, one_line, printable
 from graders.export._files import save_csv
 from graders.results import ClassResults, SubmissionRow
 from graders.results.spreadsheet import number, safe
@@ -31,4 +31,4 @@ def _line(row: SubmissionRow, assignment: str) -> list[str]:
     last, _, first = one_line(row.student or "").partition(", ")
     score = number(row.score)
     cells = [assignment, "", "", row.submission, last, first, "", score, "0", score, number(row.max_score)]
-    return [safe(cell) for cell in cells]
+    return [safe(printable(cell)) for cell in cells]

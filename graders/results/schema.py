@@ -18,6 +18,8 @@ PATH: Final = Path(__file__).with_name("results.schema.json")
 def schema() -> dict[str, Any]:
     """The schema of a whole file."""
     made = msgspec.json.schema(ClassResults)
+    # The structs have defaults for these so that a header is easily made; a file without them is refused.
+    made["$defs"]["ClassResults"]["required"] += ["version", "submissions"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "gpudojo class results", **made}
 
 

@@ -85,14 +85,18 @@ def iterate(path: Path) -> Iterator[SubmissionRow]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of `path` when all went well, and otherwise leaves no trace."""
+def replacing(path: Path, lasting: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` when all went well, and otherwise leaves no trace.
+
+    What can be made again from another file need not be `lasting`: to wait for the disk takes milliseconds a file.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
