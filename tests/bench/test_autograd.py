@@ -35,6 +35,16 @@ def test_gradients_flow_between_host_and_device() -> None:
     assert not x.cuda().is_leaf
 
 
+def test_inference_mode_looks_into_tensors_from_outside_it() -> None:
+    x = torch.arange(6.0, device="cuda").reshape(2, 3)
+    with torch.inference_mode():
+        views = [x[:, 0], x.T, x.detach(), *x.unbind(0), x.view(6), x.expand(4, 2, 3)]
+        assert not any(view.is_inference() for view in views), "a view of an ordinary tensor is an ordinary tensor"
+        assert (x[:, 0] + x[:, 1]).is_inference()
+        x[0].zero_()
+    assert x.tolist() == [[0.0, 0.0, 0.0], [3.0, 4.0, 5.0]]
+
+
 def test_no_grad_enable_grad_and_inference_mode(gpu: VirtualGpu) -> None:
     model = nn.Linear(3, 2).cuda()
     x = torch.ones(1, 3, device="cuda")

@@ -64,11 +64,16 @@ class Parameter(Tensor):
 for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
     _cls.__module__ = _module
 
+_inference_on: Final = torch.is_inference_mode_enabled
 VIRTUAL: Final = {Tensor, Parameter}  # grows: subclasses.py adds the classes that students make
 
 
 def wrap(inner: torch.Tensor, block: Block) -> Any:
     """A device tensor around `inner`, looking into `block`."""
+    if _inference_on() and not inner.is_inference():
+        # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
+        with torch.inference_mode(False):
+            return wrap(inner, block)
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell = make_shell(
         Tensor,
