@@ -14,6 +14,7 @@ import click
 
 from graders import __version__
 from graders.commands.export import export
+from graders.commands.grade import grade
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -253,3 +254,4 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
 
 
 main.add_command(export)
+main.add_command(grade)

@@ -7,6 +7,8 @@ from graders.curriculum.verdicts import Failed, Todo
 from graders.evidence import Evidence, Status
 from graders.results import CheckResult, Outcome
 
+UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
+
 
 def judge(exercise: Exercise, function: Function, evidence: Evidence, reference: Evidence) -> list[CheckResult]:
     """One result for each check of a function."""
@@ -37,10 +39,24 @@ def _judge_one(
         return _result(exercise, function, check, Outcome.FAILED, error)
     except Todo:
         return _result(exercise, function, check, Outcome.TODO)
-    except Exception as error:  # ours: a check that cannot judge costs the student nothing
-        ours = Failed(f"the check itself failed: {type(error).__name__}: {error}", "a verdict")
-        return _result(exercise, function, check, Outcome.ERROR, ours)
+    except Exception as error:
+        return _stumbled(exercise, function, check, wanted, error)
     return _result(exercise, function, check, Outcome.PASSED)
+
+
+def _stumbled(exercise: Exercise, function: Function, check: Check, wanted: Seen, error: Exception) -> CheckResult:
+    """A check that cannot judge is our fault, and costs nothing, unless it is the student's evidence it stumbles over.
+
+    It was made where student code ran: with credit for evidence that no check can read, spoiling it would pay.
+    """
+    said = f"{type(error).__name__}: {error}"
+    try:
+        check.judge(wanted, wanted)
+    except Exception:
+        ours = Failed(f"the check itself failed: {said}", "a verdict")
+        return _result(exercise, function, check, Outcome.ERROR, ours)
+    theirs = Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
+    return _result(exercise, function, check, Outcome.FAILED, theirs)
 
 
 def _result(

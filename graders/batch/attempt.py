@@ -1,0 +1,213 @@
+"""What became of one submission? Children run it, one after another if need be, until all that can be known is.
+
+A child that hangs, crashes or is killed ends with the function it was at. The next one leaves that function out, so
+that one endless loop does not cost a student the rest. No process is touched here: `scheduler` does that.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graders.batch.records import Incident, Place, Ran, Record, Seen, What
+from graders.evidence import Raised, Status
+from graders.sandbox.protocol import (
+    Began,
+    Chosen,
+    Fenced,
+    Finished,
+    Frame,
+    Frames,
+    Job,
+    Loaded,
+    Saw,
+    Tampered,
+)
+
+GRACE: Final = 2.0  # seconds a child has to notice by itself that a function is out of time
+STARTING: Final = 30.0  # seconds for what comes before the first step
+WHOLE: Final = 6  # times the limit of a function: what a submission may take in all
+AGAIN: Final = 3  # how often a child that someone else killed is tried again
+CHILDREN: Final = 24
+OUTPUT: Final = 64 << 10
+EVIDENCE: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The conditions of a run, the same for every submission."""
+
+    day: str
+    bench: str
+    seeds: dict[str, int]
+    known: frozenset[str]  # every "exercise::function"
+    seconds: float = 10.0
+    memory: int = 2 << 30
+    scratch: int = 64 << 20
+    only: frozenset[str] = frozenset()
+
+
+class Attempt:
+    """One submission on its way to a record."""
+
+    def __init__(
+        self, digest: str, files: dict[str, bytes], terms: Terms, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.files, self.terms = files, terms
+        self.record = Record(digest)
+        self.clock = clock
+        self.began = clock()
+        self.skip: set[str] = set()
+        self.step: str | None = None
+        self.deadline = 0.0
+        self.ended_by_us = False
+        self.finished = False
+        self.believed = True
+        self._killed: Counter[str] = Counter()
+        self._children = 0
+        self._frames = Frames(b"", 0)
+        self._output = bytearray()
+        self._printed = 0
+
+    # one child
+
+    def job(self, token: bytes) -> Job:
+        """What the next child is to do."""
+        self._children += 1
+        self._frames = Frames(token, EVIDENCE)
+        self.step, self.ended_by_us, self.finished = None, False, False
+        self.deadline = self.clock() + STARTING
+        terms = self.terms
+        skip = frozenset(self.skip | set(self.record.seen))
+        return Job(
+            *(token, terms.day, terms.bench, self.files, terms.seeds, skip),
+            *(terms.seconds, terms.memory, terms.scratch, terms.only),
+        )
+
+    def heard(self, data: bytes) -> bool:
+        """Take in what a child has sent; False if it is to be ended."""
+        for frame in self._frames.feed(data):
+            if not self._take(frame):
+                return False
+        if self._frames.problem is not None:
+            self._disbelieve(self._frames.problem)
+        return self.believed
+
+    def _take(self, frame: Frame) -> bool:
+        now, record = self.clock(), self.record
+        if isinstance(frame, Fenced):
+            record.layers = frame.layers
+            self.deadline = now + self.terms.seconds + GRACE
+        elif isinstance(frame, Chosen):
+            if not any((p.exercise, p.function) == (frame.exercise, frame.function) for p in record.places):
+                record.places.append(
+                    Place(frame.exercise, frame.function, frame.file, frame.line, frame.cell, frame.note)
+                )
+        elif isinstance(frame, Began):
+            self.step = frame.step
+            self.deadline = now + self.terms.seconds + GRACE
+        elif isinstance(frame, Loaded):
+            record.files[frame.file] = Ran(frame.lines, frame.cells, frame.broken)
+            self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
+        elif isinstance(frame, Saw):
+            return self._saw(frame)
+        elif isinstance(frame, Tampered):
+            self._disbelieve(f"it changed {frame.what} of the grader while it was graded")
+        elif isinstance(frame, Finished):
+            self.finished = True
+        return self.believed
+
+    def _saw(self, frame: Saw) -> bool:
+        evidence = frame.evidence
+        key = f"{evidence.exercise}::{evidence.function}"
+        missing = all(seen.status is Status.MISSING for seen in evidence.observations.values())
+        if key not in self.terms.known or key in self.record.seen or (self.step != key and not missing):
+            self._disbelieve("it sent evidence of its own making")
+            return False
+        self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature)
+        raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
+        self._note(key, raised)
+        return True
+
+    def _note(self, step: str, raised: Sequence[Raised]) -> None:
+        """Time and memory that ran out where Python itself could tell."""
+        for error in raised:
+            kind, message = error.type, error.message
+            if kind == "TimedOut":
+                self.record.incidents.append(Incident(What.TIMED_OUT, step, message))
+                return
+            if kind == "MemoryError" or "can't allocate memory" in message:
+                self.record.incidents.append(
+                    Incident(What.OUT_OF_MEMORY, step, "it asked for more memory than it may have")
+                )
+                return
+
+    def _disbelieve(self, why: str) -> None:
+        self.believed = False
+        self.record.incidents.append(Incident(What.TAMPERED, self.step or "", why))
+
+    def printed(self, data: bytes) -> None:
+        self._printed += len(data)
+        self._output += data[: max(0, OUTPUT - len(self._output))]
+
+    def overdue(self, now: float) -> bool:
+        return now > self.deadline or now - self.began > WHOLE * self.terms.seconds + GRACE + STARTING
+
+    # between children
+
+    def exited(self, status: int | None) -> bool:
+        """A child has ended; True if another one is to go on."""
+        if self.finished or not self.believed:
+            return False
+        step = self.step or "before anything"
+        if self.ended_by_us:
+            self._ended(step, What.TIMED_OUT, f"still running after {self.terms.seconds:g} seconds")
+        elif status in (None, -signal.SIGKILL):
+            # Whoever kills, kills anything; memory that does not suffice does not suffice again.
+            self._killed[step] += 1
+            if self._killed[step] <= AGAIN:
+                return True
+            self._ended(step, What.OUT_OF_MEMORY, "the system ended it, most likely for want of memory")
+        elif status == -signal.SIGXCPU:
+            self._ended(step, What.TIMED_OUT, "it used up its processor time")
+        else:
+            self._ended(step, What.CRASHED, _told(status))
+        used_up = self.clock() - self.began > WHOLE * self.terms.seconds
+        if self.step is None or self._children >= CHILDREN or used_up:
+            left = sorted(self.terms.known - set(self.record.seen) - self.skip)
+            if left:
+                self.record.incidents.append(Incident(What.NOT_RUN, left[0], f"{len(left)} functions were not run"))
+            return False
+        return True
+
+    def _ended(self, step: str, what: What, detail: str) -> None:
+        self.skip.add(step)
+        self.record.incidents.append(Incident(what, step, detail))
+
+    def lost(self) -> None:
+        """The nursery died under it: nobody's fault, begin that child again."""
+        self._children -= 1
+
+    def done(self, peak_bytes: int, cpu_seconds: float) -> Record:
+        text = self._output.decode(errors="replace")
+        if self._printed > len(self._output):
+            text += f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
+        self.record.output = text
+        self.record.seconds = self.clock() - self.began
+        self.record.peak_bytes, self.record.cpu_seconds = peak_bytes, cpu_seconds
+        return self.record
+
+
+def _told(status: int) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        said = {"SIGSEGV": "a segmentation fault", "SIGABRT": "it aborted", "SIGBUS": "a bus error"}.get(name, name)
+        return f"its process was ended by {said}" if said == name else f"its process ended: {said}"
+    return f"it ended its own process (exit code {status})"

@@ -1,0 +1,339 @@
+"""How is a class graded? What is known already is judged; the rest is run, recorded, judged and put together.
+
+Results follow from records alone, and a record is on disk before it counts. So the same command, after whatever has
+stopped it, goes on where it was and ends with the same results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from graders import __version__, intake
+from graders.batch import fingerprints, judging, seeds, store
+from graders.batch.attempt import Attempt, Terms
+from graders.batch.judging import Judged
+from graders.batch.records import Record
+from graders.batch.scheduler import Scheduler, Work
+from graders.curriculum import day as exercises_of
+from graders.errors import BadClass
+from graders.intake import Entry, LeftOut
+from graders.intake.records import digest
+from graders.results import ClassResults, SubmissionRow, iterate, total, write, write_csv
+from graders.sandbox.keeper import Keeper
+from graders.sandbox.layers import missing
+
+REFERENCE: Final = "the reference solutions"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the instructor wants."""
+
+    submissions: Sequence[Path]
+    out: Path
+    reference: Path
+    day: str = "day8"
+    bench: str = "virtual"
+    secret: str | None = None
+    jobs: int = 1
+    seconds: float = 10.0
+    memory: int = 2 << 30
+    only: frozenset[str] = frozenset()
+    rejudge: bool = False
+    fresh: bool = False
+    require_isolation: bool = False
+
+
+class Watcher(Protocol):
+    """Who is told how it goes; the terminal, or a test."""
+
+    def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None: ...
+    def prepares(self, what: str) -> None: ...
+    def fenced(self, layers: dict[str, str]) -> None: ...
+    def under_way(self, works: Sequence[Work]) -> None: ...
+    def graded(self, row: SubmissionRow, ran: bool) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """What came of it all."""
+
+    path: Path
+    count: int = 0
+    ran: int = 0
+    seconds: float = 0.0
+    layers: dict[str, str] = field(default_factory=dict)
+
+
+class ClassGrading:
+    """One run of the command."""
+
+    def __init__(self, asked: Asked, watcher: Watcher) -> None:
+        self.asked, self.watcher = asked, watcher
+        self.exercises = exercises_of(asked.day)
+        self.store = store.Store(asked.out)
+        self.layers: dict[str, str] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}
+        self.problems: dict[str, str] = {}
+        self.ran = 0
+
+    def run(self) -> Outcome:
+        asked, began = self.asked, time.monotonic()
+        found = intake.survey(asked.submissions)
+        if not found.entries:
+            where = ", ".join(str(path) for path in asked.submissions)
+            raise BadClass(f"there is nothing to grade in {where}")
+        self._known_functions()
+        self.store.open()
+        try:
+            secret = self.store.secret(asked.secret)
+            self._terms(secret)
+            entries = found.entries
+            ready = {} if asked.fresh else self._ready(entries)
+            self.watcher.begins(len(entries), len(ready), found.left_out)
+            keys = self._all_run(entries, ready)
+            path = self._put_together(entries, keys)
+            return Outcome(path, len(entries), self.ran, time.monotonic() - began, self.layers)
+        finally:
+            self.store.close()
+
+    def _known_functions(self) -> None:
+        names = {function.name for exercise in self.exercises for function in exercise.functions}
+        unknown = sorted(self.asked.only - names)
+        if unknown:
+            import difflib
+
+            near = difflib.get_close_matches(unknown[0], names, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
+            raise BadClass(f"{self.asked.day} has no function {unknown[0]}{hint}")
+
+    def _terms(self, secret: str) -> None:
+        asked = self.asked
+        self.terms = Terms(
+            asked.day,
+            asked.bench,
+            seeds.seeds(secret, self.exercises),
+            frozenset(
+                f"{e.stem}::{f.name}"
+                for e in self.exercises
+                for f in e.functions
+                if not asked.only or f.name in asked.only
+            ),
+            asked.seconds,
+            asked.memory,
+            only=asked.only,
+        )
+        # Two runs under the same conditions find each other's records.
+        self.conditions = (
+            asked.day,
+            asked.bench,
+            seeds.name_of(secret),
+            fingerprints.of_probes(asked.day),
+            f"{asked.seconds:g} {asked.memory}",
+            " ".join(sorted(asked.only)),
+        )
+        self.checks = fingerprints.of_checks(asked.day)
+
+    def _ready(self, entries: Sequence[Entry]) -> dict[str, str]:
+        """The names of submissions that need not run, each with its record's key; "" where it cannot be read."""
+        ready = {}
+        for entry in entries:
+            submission = self._read(entry)
+            if submission is None:
+                continue
+            key = store.key_of(submission.digest, *self.conditions)
+            if self.store.has(key):
+                ready[entry.name] = key
+        return ready
+
+    def _read(self, entry: Entry) -> intake.Submission | None:
+        """A submission, or None where nothing of it can be graded; what is worth knowing of it is kept."""
+        submission = intake.read(entry)
+        late = ("The platform marks it as late.",) if entry.late else ()
+        self.notes[entry.name] = (*late, *submission.notes)
+        if submission.problem is not None:
+            self.problems[entry.name] = submission.problem
+            return None
+        return submission
+
+    # Running
+
+    def _all_run(self, entries: Sequence[Entry], ready: dict[str, str]) -> dict[str, str | None]:
+        """Every submission's key, None where it cannot be read; a record for each key is on disk then."""
+        keys: dict[str, str | None] = dict(ready)
+        reference_key, reference_files = self._reference()
+        left = [entry for entry in entries if entry.name not in ready]
+        needs_reference = self.asked.fresh or not self.store.has(reference_key)
+        if self.asked.rejudge:
+            self._only_known(left, keys, needs_reference)
+            self.reference = self._record(reference_key)
+            for name, key in ready.items():
+                self._tell(next(e for e in entries if e.name == name), key, ran=False)
+            return keys
+        with contextlib.ExitStack() as stack:
+            if left or needs_reference:
+                keeper = Keeper(gpu=self.asked.bench == "cuda")
+                stack.callback(keeper.close)
+                self.watcher.prepares("starting the process that runs submissions")
+                keeper.start()
+                keeper.wait_ready()
+                if needs_reference:
+                    self.watcher.prepares(f"running {REFERENCE}")
+                    self._run_reference(keeper, reference_key, reference_files)
+            self.reference = self._record(reference_key)
+            judging.complete(self.reference, self.exercises, self.asked.only)
+            self.layers = dict(self.reference.layers)
+            self.watcher.fenced(self.layers)
+            if self.asked.require_isolation and missing(self.layers):
+                raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
+            by_name = {entry.name: entry for entry in entries}
+            for name, key in ready.items():
+                self._tell(by_name[name], key, ran=False)
+            if left:
+                Scheduler(keeper, self.asked.jobs, self.watcher.under_way).run(self._works(left, keys))
+        return keys
+
+    def _reference(self) -> tuple[str, dict[str, bytes]]:
+        folder = self.asked.reference
+        files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+        if not files:
+            raise BadClass(f"there are no reference solutions in {folder}")
+        sources = tuple(intake.SourceFile(name, data) for name, data in files.items())
+        return store.key_of(digest(sources), "reference", *self.conditions), files
+
+    def _run_reference(self, keeper: Keeper, key: str, files: dict[str, bytes]) -> None:
+        done: list[Record] = []
+        work = Work(REFERENCE, Attempt("reference", files, self.terms), done.append, time.monotonic())
+        Scheduler(keeper, 1, self.watcher.under_way).run(iter([work]))
+        judging.complete(done[0], self.exercises, self.asked.only)
+        self.store.keep(key, done[0])
+
+    def _only_known(self, left: Sequence[Entry], keys: dict[str, str | None], needs_reference: bool) -> None:
+        unknown = [entry.name for entry in left if self._read(entry) is not None]
+        if unknown or needs_reference:
+            said = f"{len(unknown)} submissions have not been run" if unknown else "the reference has not been run"
+            more = f" (the first is {unknown[0]})" if unknown else ""
+            raise BadClass(f"--rejudge runs nothing, and {said} under these conditions{more}; leave --rejudge out")
+        for entry in left:
+            keys[entry.name] = None
+            self._tell(entry, None, ran=False)
+
+    def _works(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[Work]:
+        """One after another, read when its turn has come."""
+        busy: dict[str, list[Entry]] = {}  # of equal content, one is run and the others wait for it
+        for entry in entries:
+            submission = self._read(entry)
+            if submission is None:
+                keys[entry.name] = None
+                self._tell(entry, None, ran=False)
+                continue
+            key = store.key_of(submission.digest, *self.conditions)
+            keys[entry.name] = key
+            if key in busy:
+                busy[key].append(entry)
+                continue
+            if self.store.has(key) and not self.asked.fresh:
+                self._tell(entry, key, ran=False)
+                continue
+            busy[key] = [entry]
+            files = {file.path: file.data for file in submission.files}
+            attempt = Attempt(submission.digest, files, self.terms)
+
+            def done(record: Record, key: str = key) -> None:
+                self.store.keep(key, record)
+                self.ran += 1
+                for number, waiting in enumerate(busy.pop(key)):
+                    self._tell(waiting, key, ran=number == 0)
+
+            yield Work(entry.name, attempt, done, time.monotonic())
+
+    # Judging
+
+    def _record(self, key: str) -> Record:
+        record = self.store.record(key)
+        if record is None:
+            raise BadClass(f"the record {self.store.path_of(key)} cannot be read; run again with --fresh")
+        return record
+
+    def _judged(self, key: str) -> Judged:
+        path = self.store.row_path(key, self.checks)
+        if not self.asked.fresh and not self.asked.rejudge:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                return msgspec.json.decode(path.read_bytes(), type=Judged)
+        found = judging.judged(self._record(key), self.reference, self.exercises, self.asked.only)
+        store.write(path, msgspec.json.encode(found), lasting=False)  # it can be made again
+        return found
+
+    def _row(self, entry: Entry, found: Judged) -> SubmissionRow:
+        """An entry's row: what its content comes to, under its own name."""
+        return SubmissionRow(
+            submission=entry.name,
+            status=found.status,
+            score=total(row.score for row in found.exercises),
+            max_score=total(row.max_score for row in found.exercises),
+            exercises=found.exercises,
+            reason=found.reason,
+            student=entry.student,
+            identifier=entry.identifier,
+            naming=str(entry.naming),
+            definitions=found.definitions,
+            notes=[*self.notes.get(entry.name, ()), *found.notes],
+            needs_human=found.needs_human,
+            seconds=found.seconds,
+            peak_bytes=found.peak_bytes,
+            digest=found.digest,
+            output=found.output,
+            layers=found.layers,
+        )
+
+    def _tell(self, entry: Entry, key: str | None, ran: bool) -> None:
+        """One more is done: its row is on disk, and goes to whoever watches."""
+        if key is None:
+            found = judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only)
+        else:
+            found = self._judged(key)
+        self.watcher.graded(self._row(entry, found), ran)
+
+    def _rows(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:
+        for entry in entries:
+            key = keys[entry.name]
+            if key is None:
+                yield self._row(entry, judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only))
+                continue
+            try:
+                found = msgspec.json.decode(self.store.row_path(key, self.checks).read_bytes(), type=Judged)
+            except (OSError, msgspec.DecodeError):
+                found = self._judged(key)
+            yield self._row(entry, found)
+
+    def _put_together(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Path:
+        worth = total(
+            check.points
+            for exercise in self.exercises
+            for function in exercise.functions
+            if not self.asked.only or function.name in self.asked.only
+            for check in function.checks
+        )
+        header = ClassResults(
+            day=self.asked.day,
+            bench=self.asked.bench,
+            torch=importlib.metadata.version("torch"),
+            gpudojo=__version__,
+            max_score=worth,
+            layers=self.layers or dict(self.reference.layers),
+        )
+        path = self.asked.out / "results.json"
+        try:
+            write(path, header, self._rows(entries, keys))
+            write_csv(self.asked.out / "results.csv", iterate(path), [e.stem for e in self.exercises])
+        except OSError as error:
+            raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None
+        return path

@@ -1,0 +1,214 @@
+"""What is made of a record? Every check's verdict, the submission's status, and the sentences that go with them.
+
+No student code runs here, and none has: a record is all there is to go by.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from graders.batch.records import Incident, Record, Seen, What
+from graders.checks import judge
+from graders.checks.explaining import explained
+from graders.checks.judging import UNJUDGED
+from graders.curriculum import MISCONCEPTIONS
+from graders.curriculum.exercise import Exercise, Function
+from graders.errors import BadClass
+from graders.evidence import Evidence, Observation, Raised, Status
+from graders.results import CheckResult, Definition, ExerciseRow, Outcome, rows_of
+from graders.results import Status as Became
+from graders.results.rows import CheckRow
+
+STATUSES: Final = {
+    What.TIMED_OUT: Became.TIMED_OUT,
+    What.CRASHED: Became.CRASHED,
+    What.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
+}
+ENDED: Final = {What.TIMED_OUT: "TimedOut", What.CRASHED: "Crashed", What.OUT_OF_MEMORY: "OutOfMemory"}
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Everything a submission's row says that follows from its content."""
+
+    status: Became
+    exercises: list[ExerciseRow]
+    reason: str = ""
+    definitions: list[Definition] = []
+    notes: list[str] = []
+    needs_human: list[str] = []
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    digest: str = ""
+    output: str = ""
+    layers: list[str] = []
+
+
+def judged(
+    record: Record, reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
+) -> Judged:
+    """The verdict on a submission that could be read."""
+    exercises = tuple(exercises)
+    tampered = next((i for i in record.incidents if i.what is What.TAMPERED), None)
+    results: list[CheckResult] = []
+    for exercise in exercises:
+        for function in exercise.functions:
+            if only and function.name not in only:
+                continue
+            if tampered is not None:
+                results += _refused(exercise, function, tampered)
+            else:
+                results += _results(exercise, function, record, reference)
+    places = [p for p in record.places if p.file is not None]
+    definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
+    rows = rows_of(results, exercises, misconceptions=MISCONCEPTIONS, definitions=definitions)
+    return Judged(
+        status_of(record),
+        [_placed(row, record) for row in rows],
+        _reason(record),
+        definitions,
+        _notes(record),
+        _for_a_human(record, results),
+        round(record.seconds, 3),
+        record.peak_bytes,
+        record.digest,
+        record.output,
+        [name for name, why in record.layers.items() if not why],
+    )
+
+
+def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> Judged:
+    """The verdict on a submission that could not."""
+    exercises = tuple(exercises)
+    results = [
+        _failed(
+            exercise,
+            function,
+            check.name,
+            check.claim,
+            check.points,
+            f"not graded: {problem}",
+            "a submission that can be read",
+        )
+        for exercise in exercises
+        for function in exercise.functions
+        if not only or function.name in only
+        for check in function.checks
+    ]
+    return Judged(Became.UNREADABLE, rows_of(results, exercises), problem, needs_human=[problem])
+
+
+def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
+    """Raises where the reference itself does not do what it is the measure of."""
+    for exercise in exercises:
+        for function in exercise.functions:
+            if only and function.name not in only:
+                continue
+            seen = reference.seen.get(f"{exercise.stem}::{function.name}")
+            if seen is None:
+                why = "; ".join(i.detail for i in reference.incidents) or "there is no evidence"
+                raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
+            for scenario, observation in seen.evidence.observations.items():
+                if observation.status is not Status.RETURNED:
+                    said = observation.raised.message if observation.raised else observation.status
+                    raise BadClass(f"the reference solution of `{function.name}` does not run in `{scenario}`: {said}")
+
+
+def _results(exercise: Exercise, function: Function, record: Record, reference: Record) -> list[CheckResult]:
+    key = f"{exercise.stem}::{function.name}"
+    wanted = reference.seen[key]
+    seen = record.seen.get(key)
+    if seen is None or set(seen.evidence.observations) != {probe.name for probe in function.probes}:
+        seen = _ended(exercise, function, record)
+    results = judge(exercise, function, seen.evidence, wanted.evidence)
+    lines = _lines(record, exercise.stem, function.name)
+    observations = seen.evidence.observations
+    return [explained(result, function, observations, lines, wanted.signature) for result in results]
+
+
+def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
+    """What stands for a function whose process ended before it could say anything."""
+    key = f"{exercise.stem}::{function.name}"
+    file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise.stem, function.name)), None)
+    steps = (key, f"file {file}")
+    incident = next((i for i in record.incidents if i.step in steps and i.what in ENDED), None)
+    if incident is None:
+        raised = Raised("NotRun", "it was not run, because the submission had used up its time", None)
+    else:
+        raised = Raised(ENDED[incident.what], incident.detail, None)
+    status = Status.BROKEN if incident is not None and incident.step.startswith("file ") else Status.RAISED
+    found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
+    return Seen(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
+
+
+def _lines(record: Record, exercise: str, function: str) -> Mapping[str, int]:
+    file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise, function)), None)
+    ran = record.files.get(file or "")
+    return ran.lines if ran is not None else {}
+
+
+def _refused(exercise: Exercise, function: Function, tampered: Incident) -> list[CheckResult]:
+    happened = f"not graded: {tampered.detail}"
+    wanted = "a submission that leaves the grader alone"
+    return [_failed(exercise, function, c.name, c.claim, c.points, happened, wanted) for c in function.checks]
+
+
+def _failed(
+    exercise: Exercise, function: Function, check: str, claim: str, points: float, happened: str, expected: str
+) -> CheckResult:
+    return CheckResult(exercise.stem, function.name, check, claim, Outcome.FAILED, points, happened, expected)
+
+
+def _placed(row: ExerciseRow, record: Record) -> ExerciseRow:
+    """Lines of a notebook, which are counted through, as a line in a cell."""
+    return msgspec.structs.replace(row, checks=[_in_cell(check, record) for check in row.checks])
+
+
+def _in_cell(check: CheckRow, record: Record) -> CheckRow:
+    ran = record.files.get(check.file or "")
+    if ran is None or not ran.cells or check.line is None:
+        return check
+    cell = bisect.bisect_right(ran.cells, check.line)
+    if cell == 0:
+        return check
+    return msgspec.structs.replace(check, cell=cell, line=check.line - ran.cells[cell - 1] + 1)
+
+
+def status_of(record: Record) -> Became:
+    return next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), Became.GRADED)
+
+
+def _reason(record: Record) -> str:
+    said = [f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES]
+    said += [i.detail for i in record.incidents if i.what is What.NOT_RUN]
+    return "; ".join(said)
+
+
+def _where(step: str) -> str:
+    return step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
+
+
+def _notes(record: Record) -> list[str]:
+    files = [f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in record.files.items() if ran.broken]
+    return files[:20]
+
+
+def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
+    """What an instructor should look at before the grade goes out."""
+    found = []
+    for incident in record.incidents:
+        if incident.what is What.TAMPERED:
+            found.append(f"not graded: {incident.detail}")
+        elif incident.what in (What.CRASHED, What.OUT_OF_MEMORY):
+            found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
+    for result in results:
+        if result.outcome is Outcome.ERROR:
+            found.append(f"the check {result.id} failed, by our fault: {result.happened}")
+        elif result.happened.startswith(UNJUDGED):
+            found.append(f"the check {result.id} could not judge it")
+        elif "too good to be true" in result.happened:
+            found.append(f"{result.id}: {result.happened.splitlines()[0]}")
+    return found

@@ -1,0 +1,160 @@
+"""Who runs now? So many children at once, each heard, timed and, where it must be, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from graders.batch.attempt import Attempt
+from graders.batch.records import Record
+from graders.errors import NoNursery
+from graders.sandbox.keeper import Exit, Keeper, Running
+from graders.sandbox.protocol import TOKEN
+
+TICK: Final = 0.1
+CHUNK: Final = 1 << 20
+DEATHS: Final = 5  # of the nursery, one right after another, before something must be wrong with the machine
+
+
+@dataclass
+class Work:
+    """A submission under way, and what is told when it is done."""
+
+    name: str
+    attempt: Attempt
+    done: Callable[[Record], None]
+    began: float
+    running: Running | None = None
+    peak_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+
+class Scheduler:
+    """Runs works, `jobs` at a time; `watch` is called with those under way, a few times a second."""
+
+    def __init__(self, keeper: Keeper, jobs: int, watch: Callable[[list[Work]], None] = lambda under_way: None) -> None:
+        self.keeper, self.jobs, self.watch = keeper, jobs, watch
+        self.under_way: dict[int, Work] = {}
+        self._waiting = selectors.DefaultSelector()
+        self._deaths = 0
+
+    def run(self, works: Iterator[Work]) -> None:
+        """Until none is left."""
+        self._waiting.register(self.keeper, selectors.EVENT_READ)
+        more = True
+        last = 0.0
+        try:
+            while more or self.under_way:
+                while more and len(self.under_way) < self.jobs:
+                    work = next(works, None)
+                    if work is None:
+                        more = False
+                    else:
+                        self._start(work)
+                self._step()
+                now = time.monotonic()
+                if now - last >= TICK:
+                    last = now
+                    self.watch(list(self.under_way.values()))
+        finally:
+            for work in self.under_way.values():
+                if work.running is not None:
+                    self.keeper.kill(work.running.number)
+                    work.running.close()
+            self._waiting.close()
+
+    def _start(self, work: Work) -> None:
+        while True:
+            try:
+                running = self.keeper.spawn(work.attempt.job(secrets.token_bytes(TOKEN)))
+                break
+            except OSError:
+                work.attempt.lost()
+                self._renew()
+        work.running = running
+        self.under_way[running.number] = work
+        self._waiting.register(running.evidence, selectors.EVENT_READ, (work, "evidence"))
+        self._waiting.register(running.output, selectors.EVENT_READ, (work, "output"))
+
+    def _step(self) -> None:
+        for key, _ in self._waiting.select(TICK):
+            if key.data is None:
+                exits = self.keeper.heard()
+                if exits is None:
+                    self._renew()
+                    return
+                for exit_ in exits:
+                    self._exited(exit_)
+            else:
+                work, stream = key.data
+                self._read(work, stream, key.fd)
+        now = time.monotonic()
+        for work in self.under_way.values():
+            if work.running is not None and not work.attempt.ended_by_us and work.attempt.overdue(now):
+                work.attempt.ended_by_us = True
+                self.keeper.kill(work.running.number)
+
+    def _read(self, work: Work, stream: str, end: int) -> bool:
+        """Read what is there; False at the end of the stream."""
+        try:
+            data = os.read(end, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._waiting.unregister(end)
+            return False
+        if stream == "output":
+            work.attempt.printed(data)
+        elif not work.attempt.heard(data) and work.running is not None:
+            self.keeper.kill(work.running.number)
+        return True
+
+    def _exited(self, exit_: Exit) -> None:
+        work = self.under_way.pop(exit_.number, None)
+        if work is None:
+            return
+        assert work.running is not None
+        self._deaths = 0
+        for end, stream in ((work.running.evidence, "evidence"), (work.running.output, "output")):
+            with contextlib.suppress(KeyError):
+                self._waiting.get_key(end)
+                while self._read(work, stream, end):
+                    pass
+        self._forget(work)
+        work.peak_bytes = max(work.peak_bytes, exit_.peak_bytes)
+        work.cpu_seconds += exit_.cpu_seconds
+        if work.attempt.exited(exit_.status):
+            self._start(work)
+        else:
+            work.done(work.attempt.done(work.peak_bytes, work.cpu_seconds))
+
+    def _forget(self, work: Work) -> None:
+        assert work.running is not None
+        for end in (work.running.evidence, work.running.output):
+            with contextlib.suppress(KeyError, ValueError):
+                self._waiting.unregister(end)
+        work.running.close()
+        work.running = None
+
+    def _renew(self) -> None:
+        """The nursery is gone, and all its children with it: a new one, and the same works again."""
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            raise NoNursery(f"it died {self._deaths} times in a row")
+        lost = list(self.under_way.values())
+        self.under_way.clear()
+        for work in lost:
+            self._forget(work)
+        with contextlib.suppress(KeyError, ValueError):
+            self._waiting.unregister(self.keeper)
+        self.keeper.restart()
+        self._waiting.register(self.keeper, selectors.EVENT_READ)
+        for work in lost:
+            work.attempt.lost()
+            self._start(work)

@@ -1,0 +1,312 @@
+"""How is a forked child fenced in before it reads a line of student code? Layer by layer, each told if it holds.
+
+`Fences` is made in the nursery, once: what can be prepared is, so that a child only has to step behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import site
+import stat
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import graders
+from graders.sandbox import kernel
+from graders.sandbox.layers import CALLS, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
+
+USERS: Final = 2_000_000_000  # the first of the user numbers children get, far from any that is handed out
+PROCESSES_AT_MOST: Final = 64
+FILES_AT_MOST: Final = 4096
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
+# What lies around Python and is read late: shared libraries, locales, time zones, certificates do not.
+SYSTEM: Final = (
+    *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"),
+    *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
+    *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # gloo looks at what its network interface is made of
+)
+GPU: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/proc", "/sys/devices")
+DENIED: Final = (
+    *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise"),
+    *("mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "move_mount", "open_tree", "mount_setattr"),
+    *("unshare", "setns", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "open_by_handle_at"),
+    *("keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff"),
+    *("init_module", "finit_module", "delete_module", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
+    *("sethostname", "setdomainname", "acct", "quotactl", "syslog", "iopl", "ioperm", "personality", "vhangup"),
+)
+
+
+def readable_paths() -> list[str]:
+    """Python, what is installed, and this package; not the folder this package lies in, which may hold solutions."""
+    names = [
+        *site.getsitepackages(),
+        *sysconfig.get_paths().values(),
+        os.path.dirname(os.path.realpath(sys.executable)),
+    ]
+    names += [os.path.join(sys.prefix, "pyvenv.cfg"), *SYSTEM, *_editable_free(sys.path)]
+    package = str(Path(graders.__file__).resolve().parent)
+    found = {os.path.realpath(name) for name in names if os.path.exists(name)}
+    return [*sorted(path for path in found if not _holds(path, package)), package]
+
+
+def _editable_free(paths: Iterable[str]) -> list[str]:
+    """The folders on the path that hold installed packages; a checkout on it is not one of them."""
+    return [path for path in paths if "site-packages" in path or "dist-packages" in path or path.endswith(".zip")]
+
+
+def _holds(folder: str, package: str) -> bool:
+    """Whether the folder is a checkout around this package rather than where packages are installed."""
+    beside = os.path.join(folder, "reference")
+    return package.startswith(folder + os.sep) and os.path.isdir(beside)
+
+
+class Fences:
+    """What of the isolation can be made ready before there is a child."""
+
+    def __init__(self, scratch: str, gpu: bool = False) -> None:
+        self.scratch = scratch
+        self.gpu = gpu
+        self.layers: Layers = {}
+        self.namespaces = 0
+        self.own_processes: int | None = None
+        self.landlock: Any = None
+        self.readable: list[tuple[int, bool]] = []  # open paths, and whether they may be written to
+        self.filter: Any = None
+        self.root = os.getuid() == 0
+
+    def prepare(self) -> None:
+        """Find out what this machine allows; to be called in the process that will fork children."""
+        self._namespaces()
+        self._landlock()
+        self._seccomp()
+
+    def _namespaces(self) -> None:
+        why = ""
+        try:
+            own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            kernel.unshare(kernel.NEWPID)
+            kernel.enter(own, kernel.NEWPID)
+            self.own_processes = own
+        except OSError as error:
+            why = _reason(error)
+        self.layers[PROCESSES] = why
+        for layer, flags in ((NETWORK, kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS), (SCRATCH, kernel.NEWNS)):
+            why = _tried(flags)
+            self.layers[layer] = why
+            if not why:
+                self.namespaces |= flags
+
+    def _landlock(self) -> None:
+        try:
+            from py_landlock import landlock_sys
+            from py_landlock.abi import MIN_SCOPE_ABI
+            from py_landlock.flags import AccessFs
+
+            abi = landlock_sys.get_abi_version()
+        except ImportError:
+            self.layers[FILES] = self.layers[SIGNALS] = "py-landlock is not installed"
+            return
+        except Exception as error:  # its own tree of errors: not in this kernel, or switched off
+            self.layers[FILES] = self.layers[SIGNALS] = f"this kernel has no Landlock ({error})"
+            return
+        self.landlock = landlock_sys
+        self.layers[FILES] = ""
+        self.layers[SIGNALS] = "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not know signals"
+        self.read = AccessFs.READ_FILE | AccessFs.READ_DIR
+        self.execute = AccessFs.EXECUTE
+        self.abi = abi
+        devices = [*DEVICES, *(self._gpu_devices() if self.gpu else ())]
+        for path, writable in [*((p, False) for p in readable_paths()), *((p, True) for p in devices)]:
+            with contextlib.suppress(OSError):
+                self.readable.append((os.open(path, os.O_PATH | os.O_CLOEXEC), writable))
+
+    @staticmethod
+    def _gpu_devices() -> list[str]:
+        import glob
+
+        return [path for path in (*GPU, *glob.glob("/dev/nvidia[0-9]*")) if os.path.exists(path)]
+
+    def _seccomp(self) -> None:
+        try:
+            import pyseccomp as seccomp  # type: ignore[import-untyped]
+        except ImportError:
+            self.layers[CALLS] = "pyseccomp is not installed"
+            return
+        except (RuntimeError, OSError, AttributeError) as error:
+            self.layers[CALLS] = f"libseccomp is not installed ({error})"
+            return
+        self.filter = seccomp.SyscallFilter(seccomp.ALLOW)
+        for name in DENIED:
+            with contextlib.suppress(OSError):  # not on every processor
+                self.filter.add_rule(seccomp.ERRNO(errno.EPERM), name)
+        for flag in (kernel.NEWUSER, kernel.NEWNS, kernel.NEWNET, kernel.NEWPID):
+            self.filter.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
+        # Its flags lie in memory, where a filter cannot look; libraries then use clone instead.
+        self.filter.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
+        self.layers[CALLS] = ""
+
+    # In the nursery, around fork
+
+    def before_fork(self) -> None:
+        if self.own_processes is not None:
+            kernel.unshare(kernel.NEWPID)
+
+    def after_fork(self) -> None:
+        if self.own_processes is not None:
+            kernel.enter(self.own_processes, kernel.NEWPID)
+
+    # In the child
+
+    def confine(self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes]) -> Layers:
+        """Put up every fence, put the submission's files in its scratch folder, and tell which fences hold."""
+        layers = dict(self.layers)
+        os.setsid()
+        with contextlib.suppress(OSError):
+            kernel.die_with_parent()
+        _first_to_go()
+        if self.namespaces:
+            kernel.unshare(self.namespaces)
+        if not layers[SCRATCH]:
+            kernel.private_mounts()
+            kernel.mount_memory(self.scratch, scratch, FILES_AT_MOST)
+            home = self.scratch
+        else:
+            home = os.path.join(self.scratch, str(number))
+            os.mkdir(home, 0o700)
+        if not layers[NETWORK]:
+            kernel.loopback_up()
+        user = USERS + number % 10_000
+        laid_out(home, files, user if self.root else None)
+        os.chdir(home)
+        os.environ.update(HOME=home, TMPDIR=home)
+        limit(memory, scratch, seconds)
+        layers[LIMITS] = ""
+        rules = self._ruleset(home)
+        layers[USER] = self._drop(user, bool(rules))
+        if rules is not None:
+            self.landlock.restrict_self(rules, None)
+            os.close(rules)
+        if self.filter is not None:
+            self.filter.load()
+        return layers
+
+    def _ruleset(self, home: str) -> int | None:
+        if self.landlock is None:
+            return None
+        from py_landlock.abi import MIN_SCOPE_ABI, get_supported_fs, get_supported_scope
+        from py_landlock.flags import AccessFs
+
+        attributes = self.landlock.RulesetAttr()
+        attributes.handled_access_fs = get_supported_fs(self.abi)
+        if self.abi >= MIN_SCOPE_ABI:
+            attributes.scoped = get_supported_scope(self.abi)
+        rules: int = self.landlock.create_ruleset(attributes)
+        supported = get_supported_fs(self.abi)
+        writing = (self.read | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV) & supported
+        for path, writable in self.readable:
+            directory = stat.S_ISDIR(os.fstat(path).st_mode)
+            access = writing if writable else (self.read | self.execute) & supported
+            self._allow(rules, path, access if directory else access & ~AccessFs.READ_DIR)
+            os.close(path)
+        own = os.open(home, os.O_PATH | os.O_CLOEXEC)
+        self._allow(rules, own, supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE)
+        os.close(own)
+        from py_landlock.prctl import set_no_new_privs
+
+        set_no_new_privs()
+        return rules
+
+    def _allow(self, rules: int, path: int, access: int) -> None:
+        rule = self.landlock.PathBeneathAttr()
+        rule.allowed_access, rule.parent_fd = access, path
+        self.landlock.add_rule(rules, rule)
+
+    def _drop(self, user: int, fenced: bool) -> str:
+        """Give up what a user has; gives the reason if this is still somebody's own account."""
+        if not self.root:
+            kernel.only_capabilities()
+            return "the submission runs as the user who grades"
+        os.setgroups([])
+        # Packages may lie where only root can look. Landlock says what may be read, so that DAC need not.
+        kept = [kernel.DAC_READ_SEARCH] if fenced and kernel.capable(kernel.DAC_READ_SEARCH) else []
+        if kept:
+            kernel.keep_capabilities()
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        kernel.only_capabilities(*kept)
+        return ""
+
+
+def laid_out(home: str, files: dict[str, bytes], owner: int | None) -> None:
+    for name, data in files.items():
+        path = os.path.join(home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    if owner is not None:
+        for folder, _, names in os.walk(home):
+            os.chown(folder, owner, owner)
+            for name in names:
+                os.chown(os.path.join(folder, name), owner, owner)
+
+
+def limit(memory: int, scratch: int, seconds: float) -> None:
+    """What the child may take in all; memory comes on top of what torch holds already."""
+    processor = int(seconds) + 5
+    for kind, most in (
+        (resource.RLIMIT_AS, _address_space() + memory),
+        (resource.RLIMIT_CPU, processor),
+        (resource.RLIMIT_FSIZE, scratch),
+        (resource.RLIMIT_NPROC, PROCESSES_AT_MOST),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(kind)
+        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (bounded, bounded))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long then is an OSError
+
+
+def _address_space() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 8 << 30
+
+
+def _first_to_go() -> None:
+    """When memory runs out on the machine, a submission goes before anything else."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _tried(flags: int) -> str:
+    """Whether a process may make namespaces of these kinds: in a child, which then ends."""
+    pid = os.fork()
+    if pid == 0:
+        code = 0
+        try:
+            kernel.unshare(flags)
+            if flags & kernel.NEWNS:
+                kernel.private_mounts()
+                kernel.mount_memory("/tmp", 1 << 16, 4)
+            if flags & kernel.NEWNET:
+                kernel.loopback_up()
+        except OSError as error:
+            code = error.errno or 1
+        os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return "" if code == 0 else _reason(OSError(code, os.strerror(code)))
+
+
+def _reason(error: OSError) -> str:
+    return f"this machine does not allow such a namespace ({os.strerror(error.errno or 1)})"

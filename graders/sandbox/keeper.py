@@ -1,0 +1,189 @@
+"""How does the grader start and end children without being their parent? Through the nursery, over one socket.
+
+The grader makes the pipes and keeps their reading ends, so that nothing a child says passes through another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import graders
+from graders.errors import NoNursery
+from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, Job, encode_job
+
+STARTING: Final = 120.0  # seconds: importing torch from a slow disk
+# Everything a child sees of the environment; what else the grader's holds is its own.
+PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+@dataclass
+class Running:
+    """A child, seen from the grader: the ends of its pipes."""
+
+    number: int
+    evidence: int
+    output: int
+
+    def close(self) -> None:
+        for end in (self.evidence, self.output):
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a child ended: the exit status as `subprocess` counts it, or None where it could not be forked at all."""
+
+    number: int
+    status: int | None
+    peak_bytes: int
+    cpu_seconds: float
+
+
+class Keeper:
+    """The nursery's handle. `gpu` lets children use the machine's real one."""
+
+    def __init__(self, gpu: bool = False) -> None:
+        self.gpu = gpu
+        self._numbers = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._heard = bytearray()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the nursery lives
+
+    def fileno(self) -> int:
+        assert self._control is not None
+        return self._control.fileno()
+
+    def start(self) -> None:
+        here, there = socket.socketpair()
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "USER": "student"}
+        environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+        environment |= {"KINETO_LOG_LEVEL": "99"}
+        if not self.gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        command = [sys.executable, "-P", "-c", _START, str(Path(graders.__file__).resolve().parents[1])]
+        command += [str(there.fileno()), *(["gpu"] if self.gpu else [])]
+        self._said.seek(0)
+        self._said.truncate()
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd="/",
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=self._said,
+            start_new_session=True,  # a Ctrl-C is the grader's to handle
+        )
+        there.close()
+        self._control = here
+        self._heard.clear()
+
+    def wait_ready(self, seconds: float = STARTING) -> None:
+        assert self._control is not None
+        self._control.settimeout(seconds)
+        try:
+            message = self._control.recv(TOLD.size, socket.MSG_WAITALL)
+        except TimeoutError:
+            raise NoNursery(f"it was not ready after {seconds:g} s", self._last_words()) from None
+        finally:
+            self._control.settimeout(None)
+        if len(message) < TOLD.size or TOLD.unpack(message)[0] != READY:
+            raise NoNursery("it ended while it started", self._last_words())
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        return self._said.read()[-2000:].decode(errors="replace").strip()
+
+    def spawn(self, job: Job) -> Running:
+        """Raises OSError where the nursery is gone."""
+        assert self._control is not None
+        self._numbers += 1
+        with tempfile.TemporaryFile() as file, contextlib.ExitStack() as ends:
+            file.write(encode_job(job))
+            file.flush()
+            evidence, evidence_end = os.pipe()
+            output, output_end = os.pipe()
+            running = Running(self._numbers, evidence, output)
+            ends.callback(os.close, evidence_end)
+            ends.callback(os.close, output_end)
+            try:
+                message = ASKED.pack(SPAWN, self._numbers)
+                socket.send_fds(self._control, [message], [file.fileno(), evidence_end, output_end])
+            except OSError:
+                running.close()
+                raise
+        os.set_blocking(evidence, False)
+        os.set_blocking(output, False)
+        return running
+
+    def kill(self, number: int) -> None:
+        assert self._control is not None
+        with contextlib.suppress(OSError):
+            self._control.sendall(ASKED.pack(KILL, number))
+
+    def heard(self) -> list[Exit] | None:
+        """The children that have ended, to be called when the handle is readable; None when the nursery itself has."""
+        assert self._control is not None
+        try:
+            data = self._control.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        self._heard += data
+        found = []
+        while len(self._heard) >= TOLD.size:
+            event, number, status, largest, used = TOLD.unpack_from(self._heard)
+            del self._heard[: TOLD.size]
+            if event in (EXITED, FAILED):
+                found.append(Exit(number, status if event == EXITED else None, largest << 10, used / 1e6))
+        return found
+
+    def close(self) -> None:
+        """End the nursery and everything it has started."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._process.kill()
+        self.close()
+        began = time.monotonic()
+        self.start()
+        self.wait_ready(STARTING - (time.monotonic() - began))
+
+
+# The nursery finds this package where it is, and nothing else in that folder: a checkout holds solutions and tests.
+_START: Final = """
+import importlib.util, sys
+folder = sys.argv[1]
+spec = importlib.util.spec_from_file_location(
+    "graders", folder + "/graders/__init__.py", submodule_search_locations=[folder + "/graders"]
+)
+module = importlib.util.module_from_spec(spec)
+sys.modules["graders"] = module
+spec.loader.exec_module(module)
+from graders.sandbox.nursery import main
+main(int(sys.argv[2]), "gpu" in sys.argv[3:])
+"""

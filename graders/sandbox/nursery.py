@@ -1,0 +1,180 @@
+"""What forks the children? A process that has torch and the probes ready, runs no student code, and knows no secret.
+
+`python -m graders.sandbox.nursery SOCKET` is started by `keeper.Keeper`. Where the system allows it, the nursery lives
+in process and user namespaces of its own, so that it ends with everything it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+from typing import Final
+
+from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD
+
+LINUX: Final = sys.platform == "linux"
+
+
+def main(number: int, gpu: bool) -> None:
+    control = socket.socket(fileno=number)
+    if LINUX:
+        _own_namespaces()
+    from graders.sandbox import child
+    from graders.sandbox.confinement import Fences
+
+    # One folder for all children, each of which sees its own file system there; empty to everybody else.
+    with tempfile.TemporaryDirectory(prefix="dojo-") as scratch:
+        if os.getuid() == 0:
+            os.chmod(scratch, 0o711)
+        fences = Fences(scratch, gpu)
+        fences.prepare()
+        if LINUX:  # elsewhere a process that has imported torch does not survive being forked
+            child.warm_up()
+        gc.collect()
+        gc.freeze()
+        _serve(control, fences)
+
+
+def _own_namespaces() -> None:
+    """Become the first process of namespaces of our own; the original process only waits for it."""
+    from graders.sandbox import kernel
+
+    uid, gid = os.getuid(), os.getgid()
+    with contextlib.suppress(OSError):
+        kernel.adopt_orphans()
+    try:
+        if uid == 0:
+            kernel.unshare(kernel.NEWPID)
+        else:
+            kernel.unshare(kernel.NEWUSER | kernel.NEWPID)
+            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+                descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+                os.write(descriptor, text.encode())
+                os.close(descriptor)
+    except OSError:
+        return  # the fences find out for themselves what is missing
+    pid = os.fork()
+    if pid:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    kernel.die_with_parent()
+
+
+def _serve(control: socket.socket, fences: object) -> None:
+    from graders.sandbox.confinement import Fences
+
+    assert isinstance(fences, Fences)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides what a Ctrl-C ends
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    children: dict[int, int] = {}  # process → number
+    waiting = selectors.DefaultSelector()
+    waiting.register(control, selectors.EVENT_READ)
+    waiting.register(woken, selectors.EVENT_READ)
+    control.sendall(TOLD.pack(READY, 0, 0, 0, 0))
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj is woken:
+                woken.recv(4096)
+                _bury(control, children)
+                continue
+            message, descriptors, _, _ = socket.recv_fds(control, ASKED.size, 3)
+            if len(message) < ASKED.size:  # the grader is gone
+                for pid in children:
+                    _end(pid)
+                return
+            request, number = ASKED.unpack(message)
+            if request == KILL:
+                for pid in [pid for pid, known in children.items() if known == number]:
+                    _end(pid)
+            elif request == SPAWN:
+                _spawn(control, fences, children, number, descriptors, waiting, woken)
+
+
+def _spawn(
+    control: socket.socket,
+    fences: object,
+    children: dict[int, int],
+    number: int,
+    descriptors: list[int],
+    waiting: selectors.BaseSelector,
+    woken: socket.socket,
+) -> None:
+    from graders.sandbox import child
+    from graders.sandbox.confinement import Fences
+
+    assert isinstance(fences, Fences)
+    try:
+        fences.before_fork()
+        pid = os.fork()
+    except OSError:
+        control.sendall(TOLD.pack(FAILED, number, 0, 0, 0))
+        pid = -1
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        waiting.close()
+        job_end, evidence_end, output_end = descriptors
+        child.run(number, job_end, evidence_end, output_end, fences)
+        os._exit(0)  # what was inherited is the nursery's to clean up
+    with contextlib.suppress(OSError):
+        fences.after_fork()
+    if pid > 0:
+        children[pid] = number
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _bury(control: socket.socket, children: dict[int, int]) -> None:
+    """Tell of every child that has ended."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        number = children.pop(pid, None)
+        if number is None:  # an orphan of a submission's own
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # what is left of it, where there was no namespace to end it
+        _end_orphans(children)
+        largest = usage.ru_maxrss if LINUX else usage.ru_maxrss // 1024
+        used = int((usage.ru_utime + usage.ru_stime) * 1e6)
+        control.sendall(TOLD.pack(EXITED, number, os.waitstatus_to_exitcode(status), largest, used))
+
+
+def _end_orphans(children: dict[int, int]) -> None:
+    """Without a process namespace, what a submission has detached from itself becomes a child of the nursery."""
+    if not LINUX or os.getpid() == 1:
+        return
+    own = os.getpid()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in children:
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
+            if int(file.read().rpartition(")")[2].split()[1]) == own:
+                os.kill(int(name), signal.SIGKILL)
+
+
+def _end(pid: int) -> None:
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), "gpu" in sys.argv[2:])
