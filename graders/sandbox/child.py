@@ -40,11 +40,20 @@ if TYPE_CHECKING:
     from graders.probes.loading import Submission
     from graders.sandbox.confinement import Fences
 
-__all__ = ["run", "warm_up"]
+__all__ = ["prepare", "run"]
 
 LINES = 500
 MESSAGE = 2000
 Send = Callable[[Frame], None]
+
+
+_untouched: integrity.Print = {}
+
+
+def prepare() -> None:
+    """In the nursery: what is slow the first time, and what the grader's code looks like before anybody has run."""
+    warm_up()
+    _untouched.update(integrity.fingerprint())
 
 
 def run(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> None:
@@ -93,7 +102,6 @@ def grade(job: Job, home: Path, send: Send) -> None:
     """Load each file that matters and look at each function in it."""
     exercises = day(job.day)
     loaded: dict[str, Submission] = {}
-    seen_before = integrity.fingerprint()
     for exercise, function, file in chosen(job, exercises, send):
         key = f"{exercise.stem}::{function.name}"
         if key in job.skip:
@@ -110,10 +118,9 @@ def grade(job: Job, home: Path, send: Send) -> None:
             submission = loaded[file] = _load(job, home, file, send)
         send(Began(key))
         send(looked_at(job, exercise, function, submission, home))
-        what = integrity.changed(seen_before)
-        if what is not None:
-            send(Tampered(what))
-            return
+    what = integrity.changed(_untouched)
+    if what is not None:
+        send(Tampered(what))
 
 
 def chosen(job: Job, exercises: tuple[Exercise, ...], send: Send) -> list[tuple[Exercise, Function, str | None]]:

@@ -35,7 +35,7 @@ def main(number: int, gpu: bool) -> None:
         fences = Fences(scratch, gpu)
         fences.prepare()
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
-            child.warm_up()
+            child.prepare()
         gc.collect()
         gc.freeze()
         _serve(control, fences)
