@@ -50,7 +50,7 @@ def placed(name: str, limits: Limits) -> str | None:
         raise Unreadable("has a path with `..`, which leads out of the submission")
     if any(is_junk(part) for part in parts):
         return None
-    if len(parts) > limits.depth:
+    if len(parts) - 1 > limits.depth:
         raise Unreadable(f"lies more than {limits.depth} folders deep")
     path = "/".join(parts)
     if len(path.encode("utf-8", "surrogateescape")) > limits.path_length:

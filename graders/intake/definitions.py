@@ -23,6 +23,7 @@ from graders.probes import loading, notebooks
 PARSED: Final = 400_000
 PARSED_IN_ALL: Final = 4_000_000
 CELLS: Final = 2_000
+_WHOLE: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
 _TESTS: Final = re.compile(r"test_.*|.*_tests?|conftest")
 
 
@@ -185,7 +186,7 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound
                 at = error.evidence.line
                 place = "" if at is None else f" in line {at - first + 1}" + (f" of cell {cell}" if cell else "")
                 reason = reason or f"{error}{place}"
-                for name in names & _looks_bound(source):
+                for name in _looks_bound(source, names):
                     broken[name] = _Bound(None if at is None else at - first + 1, cell, State.BROKEN, False)
                 continue
             imported, unfilled = _lines(tree)
@@ -212,10 +213,11 @@ def _parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
     return [(cell.source, cell.first, cell.number) for cell in notebooks.parse(data).cells]
 
 
-def _looks_bound(source: str) -> set[str]:
-    """What a text that is no Python seems to define."""
-    heads = re.finditer(r"^(?:(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|(\w+)[ \t]*[:=])", source, re.M)
-    return {head[1] or head[2] for head in heads}
+def _looks_bound(source: str, names: set[str]) -> set[str]:
+    """Which of the names a text that is no Python seems to define."""
+    any_of = "|".join(sorted(map(re.escape, names)))
+    heads = rf"^(?:(?:async[ \t]+)?(?:def|class)[ \t]+({any_of})\b|({any_of})[ \t]*[:=])"
+    return {head[1] or head[2] for head in re.finditer(heads, source, re.M)}
 
 
 def _lines(tree: ast.Module) -> tuple[set[int], set[int]]:
@@ -223,7 +225,10 @@ def _lines(tree: ast.Module) -> tuple[set[int], set[int]]:
     imported: set[int] = set()
     unfilled: set[int] = set()
     for statement in tree.body:
-        for node in loading.in_scope(statement):
+        if loading.is_demo(statement):
+            continue
+        # the parts of an assignment are no statements, and the tables of an exercise are long
+        for node in (statement,) if isinstance(statement, _WHOLE) else loading.in_scope(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imported.add(node.lineno)
             elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_unfilled(node.value):

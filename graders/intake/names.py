@@ -30,6 +30,7 @@ _MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z
 _GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
 _DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in DAYS)
 _DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
+_DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
 # What browsers, file managers and platforms put behind a name that is taken: " (1)", "-2", "-Copy1", " - Copy".
 _COPY: Final = re.compile(r"(?:[\s_+]*\(\d{1,3}\)|[-_\s]\d{1,2}|[\s_-]+copy[\s_-]*\d*)$")
 _COPY_OF: Final = re.compile(r"^(?:copy[\s_+]of[\s_+])+")
@@ -92,6 +93,7 @@ def plain(name: str) -> str:
     if (named := of_platform(stem, folder=False)) and named.rest:
         stem = named.rest
     stem = _COPY_OF.sub("", unicodedata.normalize("NFC", stem).casefold().strip())
+    stem = _DAY_SPELT.sub(r"\1\2", stem)  # before its number can be taken for the mark of a copy
     while (shorter := _COPY.sub("", stem)) != stem and shorter:
         stem = shorter
     return re.sub(r"[\s+-]+", "_", stem.strip())

@@ -33,14 +33,14 @@ def unpacked(data: bytes, limits: Limits) -> tuple[bytes, str]:
             try:
                 piece = stream.decompress(data, limits.total_bytes + 1 - size)
             except zlib.error:
-                return b"".join(pieces), "is damaged; what comes before the damage was read"
+                return b"".join(pieces), "is damaged"
             pieces.append(piece)
             size += len(piece)
             if size > limits.total_bytes:
-                return b"".join(pieces), f"unpacks to more than {limits.total_bytes // 10**6} MB; the rest was left out"
+                return b"".join(pieces), f"unpacks to more than {limits.total_bytes / 10**6:g} MB"
             data = stream.unconsumed_tail
             if not piece and not data and not stream.eof:
-                return b"".join(pieces), "is cut off; what comes before the cut was read"
+                return b"".join(pieces), "is cut off"
         data = stream.unused_data.lstrip(b"\0")
     return b"".join(pieces), ""
 
@@ -54,9 +54,9 @@ def listing(data: bytes, limits: Limits) -> Contents:
         if len(data) > limits.ratio_from and len(data) > limits.ratio * packed:
             raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a bomb does")
         if remark:
-            contents.refuse("The archive", remark)
+            contents.refuse("The archive", f"{remark}; what comes before that was read")
         if not is_tar(data):
-            raise Unreadable("is cut off or damaged; pack it again" if remark else "is packed, but is no tar inside")
+            raise Unreadable(f"{remark}, and nothing in it could be read" if remark else "is packed, but not a tar")
     elif not is_tar(data):
         raise Unreadable("is not a tar file")
     latest: dict[str, Found] = {}
@@ -67,7 +67,10 @@ def listing(data: bytes, limits: Limits) -> Contents:
             break
         seen += 1
         size = _number(header[124:136])
-        if not _checksum_fits(header) or size is None or seen > limits.entries:
+        if seen > limits.entries:
+            contents.refuse("The archive", f"holds more than {limits.entries} entries; the rest was left out")
+            break
+        if not _checksum_fits(header) or size is None:
             contents.refuse("The archive", "is damaged in the middle; what comes after that was left out")
             break
         start, kind = at + _BLOCK, header[156:157]

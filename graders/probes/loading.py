@@ -19,6 +19,7 @@ from typing import Any
 
 from graders.evidence import Raised
 from graders.probes import notebooks
+from graders.probes.clock import replaceable
 
 _numbers = itertools.count(1)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -34,6 +35,7 @@ class Submission:
     todo: frozenset[str] = frozenset()
     broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
     lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last
+    cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
 
 
 def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False) -> Submission:
@@ -44,6 +46,8 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     except Unparsable as error:
         found.broken = error.evidence
         return found
+    if path.suffix == notebooks.SUFFIX:
+        found.cells = [first for _, first in parts]
     module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
     module.__file__ = str(path)
     # dataclasses and pickle look a class's module up by its name
@@ -56,7 +60,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     try:
         for source, first in parts:
             try:
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), replaceable():
                     warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
                     tree = parse(source, path, first)
                     for name, line, stub in bindings(tree):
@@ -121,7 +125,9 @@ def decode(data: bytes) -> str:
     encoding = "utf-8"
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some encodings find fault with a text and decode it all the same
+            return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         byte = f"byte {data[error.start]:#04x}"
         raise Unparsable(f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)) from None
@@ -145,7 +151,7 @@ def parse(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module
         raise Unparsable(error.msg, line, type(error).__name__) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise Unparsable(str(error) or "this is nested too deeply", None, type(error).__name__) from None
-    return ast.increment_lineno(tree, first - 1)
+    return ast.increment_lineno(tree, first - 1) if first > 1 else tree
 
 
 def _defines(source: str) -> bool:

@@ -16,8 +16,9 @@ from typing import Any, Final
 SUFFIX: Final = ".ipynb"
 # `%timeit f()`, `!pip install x`, `?f`, `f?`, `files = !ls`: what IPython understands and Python does not.
 MAGIC: Final = re.compile(r"\s*[%!?]|.*\?\s*$|\s*[\w.,\s]+=\s*[%!]")
-# The cell is parsed once for each of them, and the pattern looks at a line from each of its ends.
-MAGICS: Final = 300
+# For each magic the cell is parsed once more, which takes a hundred times its size; the pattern backtracks on long lines.
+MAGICS: Final = 100
+LARGEST: Final = 400_000
 LONGEST: Final = 2000
 _BOUND: Final = re.compile(r"^def (\w+)|^(\w+)\s*=", re.M)
 # Cell magics below which there is Python all the same; the text below any other is not.
@@ -101,7 +102,7 @@ def without_magics(source: str) -> str:
         if lines[head].split()[0] not in PYTHON:
             return "\n" * (len(lines) - 1)
         lines[head] = ""
-    for _ in range(min(len(lines), MAGICS)):
+    for _ in range(min(len(lines), MAGICS) if len(source) <= LARGEST else 0):
         try:
             ast.parse("\n".join(lines))
         except SyntaxError as error:

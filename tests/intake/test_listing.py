@@ -1,0 +1,289 @@
+"""Are the submissions of a folder found, each once and under its student's name, and nothing else?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from graders.intake import Entry, Kind, Naming, entries, survey
+from graders.intake.names import natural, plain
+from tests.intake.making import FILE, SOURCE, notebook, write, zipped
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="names and files that Windows does not have")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere do not store such names")
+
+
+def by_name(found: list[Entry]) -> dict[str, Entry]:
+    listed = {entry.name: entry for entry in found}
+    assert len(listed) == len(found)
+    return listed
+
+
+def test_each_child_of_a_class_is_one_submission(tmp_path: Path) -> None:
+    write(tmp_path / "student-10" / FILE)
+    write(tmp_path / "student-2" / "deep" / "down" / "work.py")
+    write(tmp_path / "student-1.zip", zipped((FILE, SOURCE)))
+    write(tmp_path / "student-3.tar.gz")
+    write(tmp_path / "student-4.TGZ")
+    write(tmp_path / "student-5.tar")
+    write(tmp_path / "student-6.py")
+    write(tmp_path / "student-7.ipynb", notebook("x = 1"))
+    write(tmp_path / "student-8.rar")
+    (tmp_path / "student-9").mkdir()
+    write(tmp_path / "student-11" / ".git" / "HEAD")
+    kinds = {entry.name: entry.kind for entry in entries([tmp_path])}
+    assert kinds == {
+        "student-1": Kind.ZIP,
+        "student-2": Kind.FOLDER,
+        "student-3": Kind.TAR,
+        "student-4": Kind.TAR,
+        "student-5": Kind.TAR,
+        "student-6": Kind.PYTHON,
+        "student-7": Kind.NOTEBOOK,
+        "student-8": Kind.OTHER,
+        "student-9": Kind.FOLDER,
+        "student-10": Kind.FOLDER,
+        "student-11": Kind.CHECKOUT,
+    }
+    assert list(kinds) == sorted(kinds, key=lambda name: int(name.split("-")[1])), "natural order"
+
+
+def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "student-01" / FILE)
+    for (
+        junk
+    ) in ".git-old __pycache__ __MACOSX .ipynb_checkpoints venv .venv node_modules .pytest_cache build .idea".split():
+        write(tmp_path / junk / "x.py")
+    for junk in (".DS_Store", "Thumbs.db", "._student-01.zip"):
+        write(tmp_path / junk)
+    write(tmp_path / "README.txt")
+    write(tmp_path / "roster.csv")
+    found = survey([tmp_path])
+    assert [entry.name for entry in found.entries] == ["student-01"]
+    assert [left.path.name for left in found.left_out] == ["README.txt", "roster.csv"]
+    assert found.left_out[0].reason == "README.txt is neither a Python file, a notebook, an archive nor a folder"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        FILE,
+        "04_modifying_training_loop_gpu (1).py",
+        "Copy of 04_Modifying_Training_Loop_GPU.ipynb",
+        "day8.py",
+        "day8.ipynb",
+        "day8-Copy1.ipynb",
+        f"exercises/day8/{FILE}",
+        "exercises/day8/notes.txt",
+        f"day8/{FILE}",
+        ".git/HEAD",
+    ],
+)
+def test_a_folder_with_work_in_it_is_one_submission(tmp_path: Path, file: str) -> None:
+    folder = tmp_path / "student-01"
+    write(folder / file)
+    write(folder / "other" / "more.py")
+    assert [(entry.name, entry.origin) for entry in entries([folder])] == [("student-01", folder)]
+
+
+def test_a_folder_of_a_day_with_students_in_it_is_a_class(tmp_path: Path) -> None:
+    write(tmp_path / "day8" / "student-01" / FILE)
+    write(tmp_path / "day8" / "student-02" / FILE)
+    assert [entry.name for entry in entries([tmp_path / "day8"])] == ["student-01", "student-02"]
+
+
+def test_paths_that_are_files_missing_or_given_twice(tmp_path: Path) -> None:
+    file = write(tmp_path / "a" / "student-01.py")
+    stray = write(tmp_path / "a" / "photo.png")
+    found = survey([file, file, tmp_path / "a" / ".." / "a" / "student-01.py", stray, tmp_path / "nobody"])
+    assert [entry.origin for entry in found.entries] == [file]
+    reasons = [left.reason for left in found.left_out]
+    assert reasons[:2] == ["it was given twice"] * 2
+    assert "photo.png is neither" in reasons[2]
+    assert reasons[3] == "there is no such file or folder"
+    assert [entry.name for entry in entries([tmp_path / "a", file])] == ["student-01"], "in its class and by itself"
+
+
+def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "student-01" / FILE)
+    monkeypatch.chdir(tmp_path / "student-01")
+    assert [entry.name for entry in entries([Path(".")])] == ["student-01"]
+
+
+def test_equal_names_are_told_apart_by_their_origin(tmp_path: Path) -> None:
+    write(tmp_path / "morning" / "student-01" / FILE)
+    write(tmp_path / "morning" / "student-01.zip")
+    write(tmp_path / "evening" / "student-01" / FILE)
+    write(tmp_path / "evening" / "student-02" / FILE)
+    given = [tmp_path / "morning", tmp_path / "evening"]
+    found = entries(given)
+    assert len({entry.name.casefold() for entry in found}) == 4
+    assert {entry.student for entry in found} == {"student-01", "student-02"}
+    assert found == entries(given[::-1]), "the order of the paths changes no name"
+    folders = [tmp_path / "morning" / "student-01", tmp_path / "evening" / "student-01"]
+    assert [entry.name for entry in entries(folders)] == ["student-01-evening", "student-01-morning"]
+    files = [tmp_path / "morning" / "student-01.zip", tmp_path / "morning" / "student-01"]
+    assert [entry.name for entry in entries(files)] == ["student-01", "student-01.zip"]
+
+
+@LINUX
+def test_names_that_differ_in_case_accents_or_bytes_only(tmp_path: Path) -> None:
+    for name in (b"Student", b"student", b"Ren\xc3\xa9", b"Rene\xcc\x81", b"b\xff", b"b\xfe", b"c\n\x1b[2J"):
+        write(tmp_path / os.fsdecode(name) / FILE)
+    found = entries([tmp_path])
+    assert len({entry.name.casefold() for entry in found}) == 7
+    assert all(entry.name.isprintable() and entry.name.encode() for entry in found)
+    assert {"b%FF", "b%FE", "c__[2J"} < {entry.name for entry in found}
+
+
+def test_canvas_files_of_one_student_are_one_submission(tmp_path: Path) -> None:
+    for name in (
+        f"examplead_LATE_101_9001_{FILE}",
+        "examplead_LATE_101_9002_05_modifying_evaluation_loop_gpu-2.py",
+        "examplead_LATE_101_9003_report.pdf",
+        "samplebo_102_9004_day8-2.ipynb",
+        "samplebo_103_9005_day8.zip",
+        "anon_aB3xY_9006_day8.ipynb",
+    ):
+        write(tmp_path / name)
+    listed = by_name(entries([tmp_path]))
+    assert set(listed) == {"examplead", "samplebo-102", "samplebo-103", "anon_aB3xY"}
+    several = listed["examplead"]
+    assert (several.student, several.identifier, several.late) == ("examplead", "101", True)
+    assert (several.kind, several.naming) == (Kind.FILES, Naming.CANVAS)
+    assert [name for name, _ in several.members] == [
+        FILE,
+        "05_modifying_evaluation_loop_gpu-2.py",
+        "report.pdf",
+    ]
+    assert listed["samplebo-102"].members == (("day8-2.ipynb", tmp_path / "samplebo_102_9004_day8-2.ipynb"),)
+    assert listed["samplebo-103"].kind is Kind.ZIP
+    assert not listed["samplebo-103"].late
+    assert listed["anon_aB3xY"].identifier == "aB3xY"
+
+
+def test_moodle_folders_and_files(tmp_path: Path) -> None:
+    write(tmp_path / "Ada Example_1234567_assignsubmission_file_" / FILE)
+    write(tmp_path / "Ada Example_1234567_assignsubmission_onlinetext_" / "onlinetext.html")
+    write(tmp_path / "Bo Sample_1234568_assignsubmission_file" / FILE)
+    write(tmp_path / f"Bo Sample_1234569_assignsubmission_file_{FILE}")
+    write(tmp_path / "Bo Sample_1234569_assignsubmission_file_helpers.py")
+    listed = by_name(entries([tmp_path]))
+    assert set(listed) == {"Ada Example", "Bo Sample-1234568", "Bo Sample-1234569"}
+    assert {entry.naming for entry in listed.values()} == {Naming.MOODLE}
+    assert listed["Ada Example"].identifier == "1234567"
+    assert len(listed["Ada Example"].members) == 2
+    assert [name for name, _ in listed["Bo Sample-1234569"].members] == [FILE, "helpers.py"]
+    (alone,) = entries([tmp_path / "Bo Sample_1234568_assignsubmission_file"])
+    assert (alone.name, alone.identifier) == ("Bo Sample", "1234568")
+
+
+METADATA = """---
+submission_11111:
+  :submitters:
+  - :name: Ada Example
+    :sid: '17'
+    :email: ada@example.org
+  :created_at: 2026-01-01 10:00:00.000000000 Z
+  :history:
+  - :submitters:
+    - :name: Somebody Else
+  :results:
+    output: |
+      submission_99999:
+        :submitters:
+        - :name: Forged By Output
+submission_22222:
+  :created_at: 2026-01-01 10:00:00.000000000 Z
+  :submitters:
+    - :name: "Bo \\"B\\u00f6\\" Sample"
+    - :name: 'Cy O''Sample'
+submission_33333:
+  :submitters: []
+"""
+
+
+def test_gradescope_names_come_from_its_list(tmp_path: Path) -> None:
+    for number in ("11111", "22222", "33333", "44444"):
+        write(tmp_path / f"submission_{number}" / FILE)
+    write(tmp_path / "submission_metadata.yml", METADATA.encode())
+    found = survey([tmp_path])
+    assert [(entry.name, entry.student, entry.identifier) for entry in found.entries] == [
+        ("submission_11111", "Ada Example", "11111"),
+        ("submission_22222", 'Bo "Bö" Sample & Cy O\'Sample', "22222"),
+        ("submission_33333", "submission_33333", "33333"),
+        ("submission_44444", "submission_44444", "44444"),
+    ]
+    assert {entry.naming for entry in found.entries} == {Naming.GRADESCOPE}
+    assert found.left_out == ()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe\0", b"submission_11111:\n  :submitters:\n  - :name:\n", b"{" * 999])
+def test_a_gradescope_list_that_says_nothing_names_nobody(tmp_path: Path, data: bytes) -> None:
+    write(tmp_path / "submission_11111" / FILE)
+    write(tmp_path / "submission_metadata.yml", data)
+    assert [entry.student for entry in entries([tmp_path])] == ["submission_11111"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "account"),
+    [
+        ("class", "day8-ada-example", "ada-example"),
+        ("class", "Day-8-Ada", "Ada"),
+        ("class", "spring-day8-ada", "ada"),
+        ("gpu-week-submissions", "gpu-week-ada", "ada"),
+    ],
+)
+def test_repositories_of_a_classroom_name_an_account(tmp_path: Path, folder: str, name: str, account: str) -> None:
+    write(tmp_path / folder / name / ".git" / "HEAD")
+    (found,) = entries([tmp_path / folder])
+    assert (found.name, found.student, found.identifier) == (name, account, account)
+    assert (found.naming, found.kind) == (Naming.CLASSROOM, Kind.CHECKOUT)
+
+
+@POSIX
+def test_links_and_pipes_in_a_class_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / FILE)
+    folder = tmp_path / "class"
+    write(folder / "student-01" / FILE)
+    (folder / "student-02").symlink_to(tmp_path / "elsewhere")
+    (folder / "student-03").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "student-04.py")
+    found = survey([folder])
+    assert [entry.name for entry in found.entries] == ["student-01"]
+    assert {left.path.name: left.reason.split(";")[0] for left in found.left_out} == {
+        "student-02": "it is a link",
+        "student-03": "it is a link",
+        "student-04.py": "it is neither a file nor a folder",
+    }
+    assert [entry.name for entry in entries([folder / "student-02"])] == ["student-02"], "a person may name a link"
+
+
+def test_natural_order_is_total_and_plain_names_are_found() -> None:
+    names = ["a10", "a2", "A2", "a", "2", "10", "a2b", "é", "", "²"]
+    for pair in itertools.permutations(names, 2):
+        assert (natural(pair[0]) < natural(pair[1])) != (natural(pair[1]) < natural(pair[0]))
+    stem = FILE.removesuffix(".py")
+    for name in (
+        FILE,
+        f"day8/{FILE}",
+        f"{stem} (1).py",
+        f"{stem}(12).PY",
+        f"{stem}-2.ipynb",
+        f"{stem}-Copy1.ipynb",
+        f"{stem} - Copy (2).py",
+        f"Copy of {FILE}",
+        f"Copy of Copy of {stem}.ipynb",
+        f"examplead_LATE_1_2_{stem}-1.py",
+        f"Ada Example_12_assignsubmission_file_{FILE}",
+        "04-modifying-training-loop-gpu.py",
+        "04 Modifying Training Loop GPU.py",
+    ):
+        assert plain(name) == stem, name
+    assert plain(f"my_{FILE}") != stem
+    assert plain("day8.py") == plain("Day8 (2).ipynb") == plain("Day 8.ipynb") == plain("day-8-2.py") == "day8"
+    assert plain("day88.py") != "day8"
