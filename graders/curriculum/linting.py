@@ -247,10 +247,13 @@ def misconceptions_of(name: str, enemies: list[Enemy] | None) -> Iterator[Findin
 
     package = importlib.import_module(f"graders.{name}")
     for folder in package.__path__:
-        for path in sorted(Path(folder).glob("*.py")):
+        for path in sorted(Path(folder).rglob("*.py")):  # an exercise is a module or a package of several
             for key, line in keys_in(path.read_text(encoding="utf-8")):
                 if key not in MISCONCEPTIONS:
-                    yield Finding(path.name, f"line {line} names a misconception {key!r} that does not exist")
+                    yield Finding(
+                        path.relative_to(folder).as_posix(),
+                        f"line {line} names a misconception {key!r} that does not exist",
+                    )
     if enemies is None:
         return
     for enemy in enemies:

@@ -89,7 +89,7 @@ def test_a_wrong_solution_is_not_believed(repository: Path) -> None:
     assert problems(repository, quick=True) == []
     found = problems(repository, quick=False)
     assert "wrong/right.py passes everything of `select_device`" in found
-    assert "wrong/other.py got: failed runs as -; it says: takes_the_gpu as -" in found
+    assert "wrong/other.py got: failed returns_a_device as -; it says: takes_the_gpu as -" in found
 
 
 def test_what_an_exercise_says_of_itself() -> None:
@@ -116,6 +116,18 @@ def test_misconceptions_are_found_where_checks_name_them() -> None:
         "def other():\n    raise Failed('a', 'b', misconception=x and 'by-name')\n"
     )
     assert sorted(key for key, _ in linting.keys_in(source)) == ["by-name", "by-position", "fourth"]
+
+
+def test_misconceptions_are_searched_in_packages_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "somewhere").mkdir()
+    source = "raise Failed('a', 'b', None, 'no-such-mistake')\n"
+    (tmp_path / "somewhere" / "checks.py").write_text("\n" + source, encoding="utf-8")
+    (tmp_path / "alone.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr("graders.day8.__path__", [str(tmp_path)])
+    assert [(f.exercise, f.text) for f in linting.misconceptions_of("day8", None)] == [
+        ("alone.py", "line 1 names a misconception 'no-such-mistake' that does not exist"),
+        ("somewhere/checks.py", "line 2 names a misconception 'no-such-mistake' that does not exist"),
+    ]
 
 
 def test_the_command_prints_a_table_and_fails_on_problems(repository: Path) -> None:

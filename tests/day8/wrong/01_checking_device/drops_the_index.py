@@ -1,4 +1,4 @@
-# fails: select_device::keeps_what_is_preferred as -
+# fails: select_device::keeps_what_is_preferred as device-index-dropped
 
 import torch
 

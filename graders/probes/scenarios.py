@@ -1,0 +1,17 @@
+"""How are several scenarios looked at under one bench? One after the other; an error in one does not hide the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graders.probes.calling import Call, StudentRaised
+
+
+def tried(look: Callable[..., dict[str, Any]], call: Call, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """What `look` sees, or the error the student's function raised: which check it belongs to, the checks know."""
+    try:
+        return look(call, *args, **kwargs)
+    except StudentRaised as error:
+        evidence = error.evidence
+        return {"raised": {"type": evidence.type, "message": evidence.message[:500], "line": evidence.line}}

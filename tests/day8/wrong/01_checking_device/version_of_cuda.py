@@ -1,0 +1,11 @@
+# fails: select_device::falls_back_to_the_cpu as built-is-not-available
+
+import torch
+def select_device(prefer=None):
+    if torch.version.cuda is not None and prefer is None:
+        return torch.device("cuda")
+    best = torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+    if prefer is None: return best
+    d = torch.device(prefer)
+    ok = d.type == "cpu" or d.type == "mps" and torch.backends.mps.is_available() or d.type == "cuda" and (d.index or 0) < torch.cuda.device_count()
+    return d if ok else best
