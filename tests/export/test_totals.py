@@ -37,6 +37,7 @@ def check_all(results: ClassResults, folder: Path) -> None:
         assert len(set(written)) == len(written)
         assert {path for path in (folder / format_).rglob("*") if path.is_file()} == set(written)
     uneven = any("too fine" in sentence for sentence in said)
+    assert not uneven or _finer_than_hundredths(results)
     for name, row in zip(names(results), results.submissions, strict=True):
         wanted = (row.score, row.max_score)
         whole = readers.json.loads((folder / "github_classroom" / f"{name}.json").read_bytes())
@@ -56,6 +57,11 @@ def check_all(results: ClassResults, folder: Path) -> None:
     every = [(row.score, row.max_score) for row in results.submissions]
     assert readers.canvas(folder / "canvas" / "gradebook.csv") == every
     assert readers.nbgrader(folder / "nbgrader" / "grades.csv") == every
+
+
+def _finer_than_hundredths(results: ClassResults) -> bool:
+    checks = [check for row in results.submissions for exercise in row.exercises for check in exercise.checks]
+    return any(round(check.max_points, 2) != check.max_points for check in checks)
 
 
 def _close(one: readers.Total, other: readers.Total) -> bool:
