@@ -24,6 +24,8 @@ PARSED: Final = 400_000
 PARSED_IN_ALL: Final = 4_000_000
 CELLS: Final = 2_000
 _WHOLE: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
+# To show the line of a syntax error, Python opens the file of that name; a student's could be any.
+_NOWHERE: Final = PurePosixPath("<submission>")
 _TESTS: Final = re.compile(r"test_.*|.*_tests?|conftest")
 
 
@@ -170,7 +172,6 @@ def _order(path: str) -> tuple[int, object]:
 
 def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound], str]:
     """Where a file binds the names last, and what is wrong with it."""
-    where = PurePosixPath(path)
     found: dict[str, _Bound] = {}
     broken: dict[str, _Bound] = {}
     reason = ""
@@ -181,7 +182,7 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound
                     raise loading.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # about the student's escapes and comparisons: not our question
-                    tree = loading.parse(source, where, first)
+                    tree = loading.parse(source, _NOWHERE, first)
             except loading.Unparsable as error:
                 at = error.evidence.line
                 place = "" if at is None else f" in line {at - first + 1}" + (f" of cell {cell}" if cell else "")

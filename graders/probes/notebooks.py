@@ -16,7 +16,7 @@ from typing import Any, Final
 SUFFIX: Final = ".ipynb"
 # `%timeit f()`, `!pip install x`, `?f`, `f?`, `files = !ls`: what IPython understands and Python does not.
 MAGIC: Final = re.compile(r"\s*[%!?]|.*\?\s*$|\s*[\w.,\s]+=\s*[%!]")
-# For each magic the cell is parsed once more, which takes a hundred times its size; the pattern backtracks on long lines.
+# For each magic the cell is parsed once more, at a hundred times its size; and the pattern backtracks on long lines.
 MAGICS: Final = 100
 LARGEST: Final = 400_000
 LONGEST: Final = 2000
