@@ -122,7 +122,7 @@ def _left(name: str, row: SubmissionRow, left: int, exercise: str = "") -> Entry
         return Entry(name, row.status.value, 0, left, exercise, message=reason, text=reason)
     if not left:
         return Entry(name, Outcome.PASSED.value, 0, 0, exercise)
-    reason = "nothing of this was found in the submission."
+    reason = "nothing that earns these points was graded."
     return Entry(name, Outcome.TODO.value, 0, left, exercise, message=reason, text=reason)
 
 

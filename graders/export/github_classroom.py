@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from graders.export import Options
-from graders.export._entries import Entry, of_exercise, of_submission, one_line, points, verdict, whole
+from graders.export._entries import Entry, of_exercise, of_submission, one_line, parts, points, verdict, whole
 from graders.export._files import folder, named, save
 from graders.results import ClassResults, SubmissionRow
 
@@ -45,8 +45,11 @@ def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
             (target / f"{name}.base64").unlink(missing_ok=True)  # an older one would be taken for this one
         own = folder(target, name, options)
         outputs = []
+        recorded = 0.0
         for runner_id, entries in _by_exercise(row, options):
-            text = msgspec.json.encode(_runner(row, entries))
+            runner = _runner(row, entries, recorded)
+            recorded = _sum_in_order(runner["tests"], recorded)
+            text = msgspec.json.encode(runner)
             written.append(save(own / f"{runner_id}.json", text.decode()))
             written.append(save(own / f"{runner_id}.base64", _encoded(text)))
             outputs.append(f"{runner_id}={_encoded(text)}\n")
@@ -80,7 +83,8 @@ def _by_exercise(row: SubmissionRow, options: Options) -> list[tuple[str, list[E
     return list(runners.items())
 
 
-def _runner(row: SubmissionRow, entries: list[Entry]) -> dict[str, Any]:
+def _runner(row: SubmissionRow, entries: list[Entry], recorded: float = 0.0) -> dict[str, Any]:
+    """One runner; `recorded` is what the runners before it have added up to."""
     grain = math.gcd(*(number for entry in entries for number in (entry.parts, entry.max_parts)))
     largest = sum(entry.max_parts for entry in entries)
     tests: list[dict[str, Any]] = []
@@ -89,7 +93,7 @@ def _runner(row: SubmissionRow, entries: list[Entry]) -> dict[str, Any]:
             tests += _repeated(entry, grain)
     else:
         tests = [_test(entry, entry.name, entry.good, points(entry.parts)) for entry in entries]
-    _settle(tests, points(sum(entry.parts for entry in entries)))
+    _settle(tests, points(parts(recorded) + sum(entry.parts for entry in entries)), recorded)
     return {"version": 3, "status": verdict(row, entries), "max_score": points(largest), "tests": tests}
 
 
@@ -119,17 +123,16 @@ def _test(entry: Entry, name: str, good: bool, score: float) -> dict[str, Any]:
     }
 
 
-def _settle(tests: list[dict[str, Any]], total: float) -> None:
+def _settle(tests: list[dict[str, Any]], total: float, recorded: float) -> None:
     """Let the scores, added up in order as the reporter does, be the total and not 0.30000000000000004."""
     last = next((test for test in reversed(tests) if test["score"]), None)
     if last is None:
         return
     last["score"] = 0.0
-    last["score"] = total - _sum_in_order(tests)
+    last["score"] = total - _sum_in_order(tests, recorded)
 
 
-def _sum_in_order(tests: list[dict[str, Any]]) -> float:
-    total = 0.0
+def _sum_in_order(tests: list[dict[str, Any]], total: float = 0.0) -> float:
     for test in tests:
         total += test["score"]
     return total

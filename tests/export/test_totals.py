@@ -43,6 +43,7 @@ def check_all(results: ClassResults, folder: Path) -> None:
         whole = readers.json.loads((folder / "github_classroom" / f"{name}.json").read_bytes())
         assert readers.recorded([whole]) == wanted
         parts = readers.runners(folder / "github_classroom", name)
+        assert readers.recorded(parts)[0] == row.score
         assert _close(readers.recorded(parts), wanted)
         if not uneven:
             assert _close(readers.shown([whole]), wanted)
