@@ -1,4 +1,4 @@
-# fails: parameter_devices::tells_the_device as -
+# fails: parameter_devices::tells_the_device as first-tensor-only
 
 
 def parameter_devices(model):

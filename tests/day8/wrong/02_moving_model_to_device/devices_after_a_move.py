@@ -1,0 +1,5 @@
+# fails: parameter_devices::tells_the_device as -
+
+def parameter_devices(model):
+    model.cpu()
+    return {n: p.device for n, p in [*model.named_parameters(), *model.named_buffers()]}
