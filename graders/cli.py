@@ -15,6 +15,7 @@ import click
 from graders import __version__
 from graders.commands.export import export
 from graders.commands.grade import grade
+from graders.commands.sample import sample
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -255,3 +256,4 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
 
 main.add_command(export)
 main.add_command(grade)
+main.add_command(sample)

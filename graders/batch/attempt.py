@@ -25,6 +25,7 @@ from graders.sandbox.protocol import (
     Job,
     Loaded,
     Saw,
+    Stumbled,
     Tampered,
 )
 
@@ -35,6 +36,7 @@ AGAIN: Final = 3  # how often a child that someone else killed is tried again
 CHILDREN: Final = 24
 OUTPUT: Final = 64 << 10
 EVIDENCE: Final = 64 << 20
+STUMBLED: Final = "the grader itself could not go on, which may be its own fault"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Attempt:
         self.deadline = 0.0
         self.ended_by_us = False
         self.finished = False
+        self.stumbled = ""
         self.believed = True
         self._killed: Counter[str] = Counter()
         self._children = 0
@@ -79,7 +82,7 @@ class Attempt:
         """What the next child is to do."""
         self._children += 1
         self._frames = Frames(token, EVIDENCE)
-        self.step, self.ended_by_us, self.finished = None, False, False
+        self.step, self.ended_by_us, self.finished, self.stumbled = None, False, False, ""
         self.deadline = self.clock() + STARTING
         terms = self.terms
         skip = frozenset(self.skip | set(self.record.seen))
@@ -117,6 +120,8 @@ class Attempt:
             return self._saw(frame)
         elif isinstance(frame, Tampered):
             self._disbelieve(f"it changed {frame.what} of the grader while it was graded")
+        elif isinstance(frame, Stumbled):
+            self.stumbled = frame.why
         elif isinstance(frame, Finished):
             self.finished = True
         return self.believed
@@ -175,7 +180,7 @@ class Attempt:
         elif status == -signal.SIGXCPU:
             self._ended(step, What.TIMED_OUT, "it used up its processor time")
         else:
-            self._ended(step, What.CRASHED, _told(status))
+            self._ended(step, What.CRASHED, f"{STUMBLED}: {self.stumbled}" if self.stumbled else _told(status))
         used_up = self.clock() - self.began > WHOLE * self.terms.seconds
         if self.step is None or self._children >= CHILDREN or used_up:
             left = sorted(self.terms.known - set(self.record.seen) - self.skip)

@@ -79,8 +79,8 @@ class Scheduler:
                 self._renew()
         work.running = running
         self.under_way[running.number] = work
-        self._waiting.register(running.evidence, selectors.EVENT_READ, (work, "evidence"))
-        self._waiting.register(running.output, selectors.EVENT_READ, (work, "output"))
+        self._waiting.register(running.evidence, selectors.EVENT_READ, (work, running, "evidence"))
+        self._waiting.register(running.output, selectors.EVENT_READ, (work, running, "output"))
 
     def _step(self) -> None:
         for key, _ in self._waiting.select(TICK):
@@ -92,8 +92,9 @@ class Scheduler:
                 for exit_ in exits:
                     self._exited(exit_)
             else:
-                work, stream = key.data
-                self._read(work, stream, key.fd)
+                work, running, stream = key.data
+                if work.running is running:  # it may have ended since this was found to be readable
+                    self._read(work, stream, key.fd)
         now = time.monotonic()
         for work in self.under_way.values():
             if work.running is not None and not work.attempt.ended_by_us and work.attempt.overdue(now):

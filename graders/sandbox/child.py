@@ -10,6 +10,7 @@ import os
 import random
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from graders.sandbox.protocol import (
     Job,
     Loaded,
     Saw,
+    Stumbled,
     Tampered,
     decode_job,
     encode_frame,
@@ -72,7 +74,12 @@ def run(number: int, job_end: int, evidence_end: int, output_end: int, fences: F
             data = data[os.write(evidence_end, data) :]
 
     send(Fenced(layers))
-    grade(job, Path(os.getcwd()), send)
+    try:
+        grade(job, Path(os.getcwd()), send)
+    except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked
+        send(Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE]))
+        traceback.print_exc()
+        return
     send(Finished())
 
 

@@ -85,11 +85,17 @@ class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
     what: str
 
 
+class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
+    """The grader's own code in the child could not go on."""
+
+    why: str
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     pass
 
 
-Frame = Fenced | Chosen | Began | Loaded | Saw | Tampered | Finished
+Frame = Fenced | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import os
+import pkgutil
 import warnings
 from typing import Final
 
@@ -36,7 +37,18 @@ def warm_up() -> None:
         for name in LATE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        for package in ("graders.bench", "graders.probes", "graders.checks", "graders.intake"):
+            _whole(package)
         _train()
+
+
+def _whole(name: str) -> None:
+    """A package with every module in it."""
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
 
 def _train() -> None:
