@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from graders import __version__
+from graders.commands.doctor import doctor
 from graders.commands.export import export
 from graders.commands.grade import grade
 from graders.commands.sample import sample
@@ -255,5 +256,6 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
 
 
 main.add_command(export)
+main.add_command(doctor)
 main.add_command(grade)
 main.add_command(sample)
