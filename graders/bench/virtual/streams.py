@@ -14,11 +14,11 @@ from graders.bench.virtual.device_api import index_of
 from graders.bench.virtual.places import CUDA, VirtualGpu, now
 
 
-class Event:
-    """`torch.cuda.Event`: remembers when it was recorded."""
+class AnyEvent:
+    """`torch.Event`: remembers when it was recorded."""
 
     def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        self, device: Any = None, *, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> None:
         self.enable_timing = enable_timing
         self.blocking = blocking
@@ -56,6 +56,15 @@ class Event:
         return (
             f"<torch.cuda.Event {hex(self.cuda_event)}>" if self._at is not None else "<torch.cuda.Event uninitialized>"
         )
+
+
+class Event(AnyEvent):
+    """`torch.cuda.Event`, which needs no device to be named."""
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
+        super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
 class Stream:
@@ -161,7 +170,7 @@ class Streams:
         made += [
             (torch.cuda.streams, "Event", Event),
             (torch.cuda.streams, "Stream", Stream),
-            (torch, "Event", Event),
+            (torch, "Event", AnyEvent),
             (torch, "Stream", Stream),
             (torch.nn.parallel._functions, "_streams", None),
             (torch.accelerator, "current_stream", self.current),

@@ -1,0 +1,24 @@
+import time, torch
+from collections import OrderedDict
+
+
+def time_on_device(fn, device, repeats=5, warmup=1):
+    def sync():
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
+        elif torch.device(device).type == "mps":
+            torch.mps.synchronize()
+
+    for _ in range(warmup):
+        fn()
+    sync()
+    t = time.perf_counter()
+    for _ in range(repeats):
+        fn()
+    sync()
+    return (time.perf_counter() - t) / repeats
+
+
+def compare_devices(make_work, devices, repeats=3):
+    works = OrderedDict((str(d), (make_work(d), d)) for d in devices)
+    return OrderedDict((name, time_on_device(w, d, repeats)) for name, (w, d) in works.items())
