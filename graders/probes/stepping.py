@@ -10,8 +10,8 @@ from typing import Any
 from graders.probes.calling import Call
 
 
-def stepped(call: Call, *args: Any) -> Counter[int]:
-    """Call the student's function and count each line of its file; of nothing while a debugger is watching."""
+def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
+    """Call the student's function and count each line of its file; none of them while a debugger is watching."""
     lines: Counter[int] = Counter()
     file = str(call.path)
 
@@ -27,12 +27,10 @@ def stepped(call: Call, *args: Any) -> Counter[int]:
         return step
 
     if sys.gettrace() is not None:  # a debugger's or coverage's: theirs to keep
-        call(*args)
-        return lines
+        return call(*args), lines
     sys.settrace(enter)
     try:
-        call(*args)
+        return call(*args), lines
     finally:
         if sys.gettrace() is enter:  # a `breakpoint()` in the student's code has put its own there
             sys.settrace(None)
-    return lines

@@ -109,7 +109,7 @@ def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> No
         return (torch.full((2,), float(number)),)
 
     def slow(tensor: Any) -> Any:
-        time.sleep(0.004)
+        sum(range(200_000))
         return tensor + 1
 
     with bench.open("cpu") as opened:
@@ -119,6 +119,17 @@ def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> No
     assert late["rounds"] >= 2 * speed.ROUNDS
     assert fast["outputs"] == fast["loop_outputs"]
     assert len({output.data for output in late["outputs"]}) == late["rounds"], "every round has inputs of its own"
+
+
+def test_the_loop_gains_nothing_by_waiting_and_the_student_loses() -> None:
+    def waiting(tensor: Any) -> Any:
+        time.sleep(0.02)
+        return tensor + 1
+
+    with bench.open("cpu") as opened:
+        found = speed.race(Call(waiting, REFERENCE, opened, 8), waiting, None, lambda number: (torch.ones(2),))
+    assert found["student"] >= 0.02
+    assert found["loop"] < 0.02 or not speed.FINE
 
 
 def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
