@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from graders.intake.contents import Contents, Found, placed
+from graders.intake.contents import Contents, Found
 from graders.intake.names import is_junk, natural
 from graders.intake.records import Limits, Unreadable
 
@@ -54,9 +54,7 @@ def listing(root: Path, limits: Limits) -> Contents:
                     else:
                         waiting.append((folder / child.name, name, depth + 1))
                 elif child.is_file(follow_symlinks=False):
-                    if "\\" in child.name:
-                        contents.refuse(name, "has a name that not every system can store")
-                    elif path := placed(name, limits):
+                    if path := contents.place(name, limits, on_disk=True):
                         size = child.stat(follow_symlinks=False).st_size
                         contents.files.append(Found(path, size, partial(fetch, folder / child.name)))
                 else:

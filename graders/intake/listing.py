@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from graders.curriculum import day
 from graders.curriculum.catalogue import DAYS
@@ -24,10 +25,11 @@ from graders.intake.names import (
     of_platform,
     of_repository,
     plain,
-    shown,
     suffix,
 )
 from graders.intake.records import Entry, Kind, LeftOut, Naming, Survey
+
+_STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
 
 
 def entries(paths: Sequence[Path]) -> list[Entry]:
@@ -58,7 +60,7 @@ def survey(paths: Sequence[Path]) -> Survey:
         elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
             entry = _single(origin, stat.S_ISDIR(mode), of_platform(origin.name, stat.S_ISDIR(mode)))
             if entry is None:
-                left_out.append(LeftOut(path, _stray(path.name)))
+                left_out.append(LeftOut(path, _STRAY))
             else:
                 found.append(entry)
         else:
@@ -120,7 +122,7 @@ def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> 
             continue
         entry = _single(path, is_folder, named)
         if entry is None:
-            left_out.append(LeftOut(path, _stray(child.name)))
+            left_out.append(LeftOut(path, _STRAY))
         elif named is not None and child.name in submitters:
             found.append(replace(entry, student=submitters[child.name]))
         else:
@@ -212,10 +214,6 @@ def _legible(name: str) -> str:
     """A file's name as text: the bytes that are no UTF-8 written out, and no control characters."""
     text = "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in name)
     return "".join(c if c.isprintable() else "_" for c in text).strip() or "_"
-
-
-def _stray(name: str) -> str:
-    return f"{shown(name)} is neither a Python file, a notebook, an archive nor a folder"
 
 
 def _why(error: Exception) -> str:

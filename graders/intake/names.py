@@ -24,8 +24,9 @@ JUNK: Final = frozenset(
 # Folders whose definitions are somebody else's, or are there to be tried rather than handed in.
 ASIDE: Final = frozenset("reference references test tests testing grader graders conformance".split())
 
-_CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d+)_(?P<file>\d+)_(?P<rest>.+)", re.S)
-_CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d+)_(?P<rest>.+)", re.S)
+# Its numbers are long; `lab_8_2_name.py` is a teacher's own way to name files, and none of one student's.
+_CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,})_(?P<file>\d{3,})_(?P<rest>.+)", re.S)
+_CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S)
 _MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S)
 _GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
 _DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in DAYS)

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from graders.intake import folders, tars, zips
-from graders.intake.contents import Contents, Found, placed
-from graders.intake.names import ARCHIVES, SOURCES, STRANGE_ARCHIVES, natural, shown, suffix
-from graders.intake.records import Entry, Limits, SourceFile, Submission, Unreadable, digest
+from graders.intake.contents import Contents, Found
+from graders.intake.names import ARCHIVES, SOURCES, STRANGE_ARCHIVES, natural, of_platform, shown, suffix
+from graders.intake.records import Entry, Kind, Limits, SourceFile, Submission, Unreadable, digest
 from graders.intake.soundness import fault
 
 
@@ -40,7 +40,7 @@ class _Reader:
         self.notes: list[str] = []
         self.spent = 0  # bytes unpacked so far
         self.others = 0
-        self.empty = 0
+        self.too_many = 0
         self.waiting: list[Found] = []  # archives in what was handed in
         self._folders: set[str] = set()
         self._folded: set[str] = set()
@@ -65,9 +65,11 @@ class _Reader:
             elif ending := suffix(path.name, STRANGE_ARCHIVES):
                 raise Unreadable(f"is an archive of a kind that is not read here ({ending}); hand in a .zip")
             else:
-                inside = placed(name or path.name, self.limits) or path.name
-                found = Found(inside, os.stat(path).st_size, partial(folders.fetch, path))
-                self.take_all(Contents([found]), "", nested=False)
+                alone = Contents()
+                inside = alone.place(name or path.name, self.limits, on_disk=True)
+                if inside is not None:
+                    alone.files.append(Found(inside, os.stat(path).st_size, partial(folders.fetch, path)))
+                self.take_all(alone, "", nested=False)
         except Unreadable as error:
             self.notes.append(f"{shown(path.name)} {error}.")
         except (OSError, ValueError) as error:
@@ -111,16 +113,16 @@ class _Reader:
                 self.take_all(contents, found.path, nested=False)
 
     def take_source(self, found: Found) -> None:
+        if len(self.files) >= self.limits.files:
+            self.too_many += 1
+            return
         try:
-            if len(self.files) >= self.limits.files:
-                raise Unreadable(f"is one more than the {self.limits.files} files that are read")
             self.place(found.path)
             data = self.fetch(found, self.limits.file_bytes)
         except Unreadable as error:
             self.notes.append(f"{shown(found.path)} {error}.")
             return
         if not data.strip():
-            self.empty += 1
             self.notes.append(f"{shown(found.path)} is empty.")
             return
         self.files[found.path] = SourceFile(found.path, data)
@@ -133,11 +135,11 @@ class _Reader:
         if len(path.encode()) > self.limits.path_length:
             raise Unreadable(f"has a path of more than {self.limits.path_length} bytes")
         if path in self.files:
-            raise Unreadable("is there more than once; only the first was read")
+            raise Unreadable("was left out: another file has its name")
         if folded in self._folded:
-            raise Unreadable("has a name that differs from another file's only in upper and lower case")
+            raise Unreadable("was left out: its name differs from another file's only in upper and lower case")
         if folded in self._folders or _parents(folded) & self._folded:
-            raise Unreadable("is a file and a folder at once")
+            raise Unreadable("was left out: it is a file and a folder at once")
 
     def fetch(self, found: Found, most: int) -> bytes:
         left = self.limits.total_bytes - self.spent
@@ -159,7 +161,12 @@ class _Reader:
             problem = self.notes[0] if self.notes else self._nothing()
         elif len(faults) == len(files):
             problem = faults[0]
+        if not problem and len(students := _students(files)) > 1 and entry.kind in (Kind.ZIP, Kind.TAR):
+            problem = f"It holds the work of {len(students)} students; unpack it and give the folder instead."
         notes = [*faults, *dict.fromkeys(self.notes)]
+        if self.too_many:
+            taken = f"only the first {len(files)} were read" if len(files) > 1 else "only the first was read"
+            notes.insert(0, f"There are {len(files) + self.too_many} Python files and notebooks; {taken}.")
         if self.others and files:
             notes.append(f"{self.others} other file{'s were' if self.others > 1 else ' was'} left out.")
         if len(notes) > self.limits.notes:
@@ -175,6 +182,16 @@ class _Reader:
                 else ("The only file is neither a Python file nor a notebook.")
             )
         return "There is nothing in it."
+
+
+def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str]]:
+    """Whose work it is, by the names a platform gives: what it packs for a whole class is nobody's submission."""
+    found = set()
+    for file in files:
+        parts = file.path.split("/")
+        names = [of_platform(part, folder=not suffix(part, (*SOURCES, *ARCHIVES))) for part in parts]
+        found |= {(one.student, one.identifier) for one in names if one is not None}
+    return found
 
 
 def _folded(path: str) -> str:

@@ -10,7 +10,7 @@ import zlib
 from functools import partial
 from typing import Final
 
-from graders.intake.contents import Contents, Found, placed
+from graders.intake.contents import Contents, Found
 from graders.intake.records import Limits, Unreadable
 
 _BLOCK: Final = 512
@@ -89,7 +89,7 @@ def listing(data: bytes, limits: Limits) -> Contents:
         if kind == b"5" or (kind in _REGULAR and name.endswith("/")):
             continue
         try:
-            path = placed(name, limits)
+            path = contents.place(name, limits)
             if path is None:
                 continue
             _check(kind, len(body) == size)

@@ -7,7 +7,7 @@ import stat
 import zipfile
 from functools import partial
 
-from graders.intake.contents import Contents, Found, placed
+from graders.intake.contents import Contents, Found
 from graders.intake.records import Limits, Unreadable
 
 _ENCRYPTED = 0x1
@@ -36,7 +36,7 @@ def listing(data: bytes, limits: Limits) -> Contents:
         name = info.orig_filename
         mode = stat.S_IFMT(info.external_attr >> 16)
         try:
-            path = placed(name, limits)
+            path = contents.place(name, limits)
             if path is None:
                 continue
             if mode == stat.S_IFLNK:

@@ -25,7 +25,6 @@ CLIMBING = {
     "\\\\host\\evil.py": "\\\\host\\evil.py has an absolute path, which leads out of the submission.",
     "C:\\evil.py": "C:\\evil.py has an absolute path, which leads out of the submission.",
     "c:evil.py": "c:evil.py has an absolute path, which leads out of the submission.",
-    "a/nul.py": "a/nul.py has a name that not every system can store.",
     "d/" * 17 + "x.py": "d/" * 17 + "x.py lies more than 16 folders deep.",
     "e" * 300 + ".py": "e" * 38 + "…" + "e" * 35 + ".py has a path of more than 240 bytes.",
 }
@@ -97,8 +96,8 @@ def test_names_that_come_twice_or_collide(tmp_path: Path) -> None:
         assert {file.path: file.data for file in found.files} == {"A.py": b"other", "b.py": b"1"}
         assert found.notes == (
             "a.py is in the archive more than once; the last one counts, as when it is unpacked.",
-            "a.py has a name that differs from another file's only in upper and lower case.",
-            "b.py/c.py is a file and a folder at once.",
+            "a.py was left out: its name differs from another file's only in upper and lower case.",
+            "b.py/c.py was left out: it is a file and a folder at once.",
         )
 
 
@@ -236,4 +235,15 @@ def test_a_zip_name_that_is_not_utf8_or_holds_a_null(tmp_path: Path) -> None:
     assert submitted(write(tmp_path / "b.zip", null)).problem == "a\\x00b.py has a null byte in its name."
     bare = tarred((tarfile.TarInfo("\udcff.py"), SOURCE), mode="w", form=tarfile.GNU_FORMAT)
     found = submitted(write(tmp_path / "c.tar", bare))
-    assert found.problem == "\\xdcff.py has a name with control characters or bytes that are not UTF-8."
+    assert paths(found) == ["_.py"]
+    assert found.notes == ("\\xdcff.py is read as _.py, because not every system can store its name.",)
+
+
+def test_a_whole_class_in_one_archive_is_nobodys_submission(tmp_path: Path) -> None:
+    said = "It holds the work of 2 students; unpack it and give the folder instead."
+    canvas = [(f"examplead_101_9001_{FILE}", SOURCE), ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE)))]
+    moodle = [(f"{name}_assignsubmission_file_/{FILE}", SOURCE) for name in ("Ada Example_12", "Bo Sample_13")]
+    gradescope = [(f"export/submission_{number}/{FILE}", SOURCE) for number in (1, 2)]
+    for number, files in enumerate((canvas, moodle, gradescope)):
+        assert submitted(write(tmp_path / f"{number}.zip", zipped(*files))).problem == said
+        assert submitted(write(tmp_path / f"{number}.tgz", tarred(*files[:1]))).problem is None

@@ -33,7 +33,7 @@ def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> Definition
         ({f"{STEM}.ipynb": BOOK, f"z/{FILE}": SOURCE}, f"z/{FILE}"),
         ({f"{STEM} (1).py": SOURCE, "a.py": SOURCE}, f"{STEM} (1).py"),
         ({f"Copy of {STEM}.py": SOURCE, "a.py": SOURCE}, f"Copy of {STEM}.py"),
-        ({f"examplead_1_2_{STEM}-2.py": SOURCE, "a.py": SOURCE}, f"examplead_1_2_{STEM}-2.py"),
+        ({f"examplead_101_9002_{STEM}-2.py": SOURCE, "a.py": SOURCE}, f"examplead_101_9002_{STEM}-2.py"),
         ({FILE.upper(): SOURCE, "a.py": SOURCE}, FILE.upper()),
         ({FILE: STUB, "a.py": SOURCE}, "a.py"),
         ({FILE: STUB, "day8.ipynb": BOOK}, "day8.ipynb"),

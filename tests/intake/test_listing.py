@@ -65,7 +65,7 @@ def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
     found = survey([tmp_path])
     assert [entry.name for entry in found.entries] == ["student-01"]
     assert [left.path.name for left in found.left_out] == ["README.txt", "roster.csv"]
-    assert found.left_out[0].reason == "README.txt is neither a Python file, a notebook, an archive nor a folder"
+    assert found.left_out[0].reason == "it is neither a Python file, a notebook, an archive nor a folder"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_paths_that_are_files_missing_or_given_twice(tmp_path: Path) -> None:
     assert [entry.origin for entry in found.entries] == [file]
     reasons = [left.reason for left in found.left_out]
     assert reasons[:2] == ["it was given twice"] * 2
-    assert "photo.png is neither" in reasons[2]
+    assert "neither a Python file" in reasons[2]
     assert reasons[3] == "there is no such file or folder"
     assert [entry.name for entry in entries([tmp_path / "a", file])] == ["student-01"], "in its class and by itself"
 
@@ -164,6 +164,12 @@ def test_canvas_files_of_one_student_are_one_submission(tmp_path: Path) -> None:
     assert listed["samplebo-103"].kind is Kind.ZIP
     assert not listed["samplebo-103"].late
     assert listed["anon_aB3xY"].identifier == "aB3xY"
+
+
+def test_a_teachers_own_numbers_are_not_canvas(tmp_path: Path) -> None:
+    for name in ("lab_8_1_one.py", "lab_8_2_two.py"):
+        write(tmp_path / name)
+    assert [entry.name for entry in entries([tmp_path])] == ["lab_8_1_one", "lab_8_2_two"]
 
 
 def test_moodle_folders_and_files(tmp_path: Path) -> None:
@@ -278,7 +284,7 @@ def test_natural_order_is_total_and_plain_names_are_found() -> None:
         f"{stem} - Copy (2).py",
         f"Copy of {FILE}",
         f"Copy of Copy of {stem}.ipynb",
-        f"examplead_LATE_1_2_{stem}-1.py",
+        f"examplead_LATE_101_9002_{stem}-1.py",
         f"Ada Example_12_assignsubmission_file_{FILE}",
         "04-modifying-training-loop-gpu.py",
         "04 Modifying Training Loop GPU.py",
