@@ -1,0 +1,11 @@
+# fails: move_batch::passes_non_blocking_on as non-blocking-dropped
+
+import torch
+def move_batch(batch, device, non_blocking=False):
+    if torch.is_tensor(batch):
+        if torch.device(device).type == "cuda": return batch.cuda(device)
+        return batch.to(device, non_blocking=non_blocking)
+    if isinstance(batch, dict): return {k: move_batch(v, device, non_blocking) for k, v in batch.items()}
+    if hasattr(batch, "_fields"): return type(batch)(*(move_batch(v, device, non_blocking) for v in batch))
+    if isinstance(batch, (list, tuple)): return type(batch)(move_batch(v, device, non_blocking) for v in batch)
+    return batch
