@@ -144,7 +144,7 @@ def test_where_nothing_defines_it_the_file_that_should_have_is_named() -> None:
         assert (found.file, found.state, found.line) == (file, State.MISSING, None)
 
 
-DEPTH = 100_000
+DEPTH = 40_000
 HOSTILE = {
     "parentheses": b"train_epoch = " + b"(" * DEPTH,
     "minus": b"train_epoch = " + b"-" * DEPTH + b"1",

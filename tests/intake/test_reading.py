@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from graders.intake import Limits, SourceFile, entries, folders, read
-from graders.intake.records import digest
+from graders.intake.records import Unreadable, digest
 from tests.intake.making import FILE, SOURCE, entry, notebook, paths, submitted, tarred, write, zipped
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="files that Windows does not have")
@@ -128,6 +128,16 @@ def test_links_pipes_and_devices_in_a_folder_are_never_opened(tmp_path: Path) ->
         "gone.py is a link that leads out of the submission.",
         "pipe.py is neither a file nor a folder but a pipe, socket or device.",
     }
+
+
+@POSIX
+def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link.py").symlink_to(write(tmp_path / "secret.py"))
+    os.mkfifo(tmp_path / "pipe.py")
+    for name in ("link.py", "pipe.py", "nobody.py"):
+        with pytest.raises(Unreadable):
+            folders.fetch(tmp_path / name, 10)
+    assert folders.fetch(tmp_path / "secret.py", 10) == SOURCE[:11], "one more, which shows that there is more"
 
 
 @pytest.mark.parametrize(
