@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import graders
 from graders.errors import NoNursery
@@ -58,7 +58,7 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._heard = bytearray()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the nursery lives
+        self._said: IO[bytes] | None = None
 
     def fileno(self) -> int:
         assert self._control is not None
@@ -74,8 +74,7 @@ class Keeper:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         command = [sys.executable, "-P", "-c", _START, str(Path(graders.__file__).resolve().parents[1])]
         command += [str(there.fileno()), *(["gpu"] if self.gpu else [])]
-        self._said.seek(0)
-        self._said.truncate()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the nursery lives
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -103,6 +102,8 @@ class Keeper:
             raise NoNursery("it ended while it started", self._last_words())
 
     def _last_words(self) -> str:
+        if self._said is None:
+            return ""
         self._said.seek(0)
         return self._said.read()[-2000:].decode(errors="replace").strip()
 
@@ -163,6 +164,9 @@ class Keeper:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+        if self._said is not None:
+            self._said.close()
+            self._said = None
 
     def restart(self) -> None:
         if self._process is not None:

@@ -1,0 +1,5 @@
+"""`python -m graders` is `dojo`."""
+
+from graders.cli import main
+
+main()
