@@ -48,7 +48,7 @@ def moved(call: Call) -> dict[str, Any]:
     """From the CPU to the device: the device as an object, but once as a string."""
     seed, device = call.seed, call.device
     sprites, classes = pair(seed)
-    empty = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
+    empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
     inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
     named = {"images": sprites, "title": "mushroom", "count": 2, "score": 0.5, "mask": None, "new": True}
     listed = [classes, "mushroom", 7, None, b"png", Author(), ("", "m", -1.5, 1j)]
