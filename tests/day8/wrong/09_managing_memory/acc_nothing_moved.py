@@ -1,0 +1,13 @@
+# fails: accumulate_gradients::runs as model-not-moved
+
+
+def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
+    optimizer.zero_grad()
+    taken = 0
+    for number, (inputs, targets) in enumerate(loader, 1):
+        (loss_fn(model(inputs), targets) / steps).backward()
+        if number % steps == 0 or number == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+            taken += 1
+    return taken
