@@ -1,0 +1,183 @@
+"""What does grading a class cost? `python benchmarks/bench_class.py` prints one table of ratios from one run.
+
+A class of made-up students (`dojo sample`) is graded by `dojo grade` with one job for each core, and some of its
+submissions by a fresh `pytest` each, one after another, as an instructor without gpudojo's grader would. Submissions
+for both are interleaved in time. The bare calls are the students' own functions, called in every scenario in one warm
+process, with nobody looking: no fences, no evidence, no verdict; what is timed is the time inside the functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from graders.batch import sampling
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED = "benchmark"
+
+
+def dojo(*words: str) -> float:
+    """Seconds a `dojo` command takes, its own start included."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "graders", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def grade(folder: Path, out: Path, jobs: int, *more: str) -> float:
+    return dojo("grade", str(folder), "--out", str(out), "--seed", SEED, "--jobs", str(jobs), *more)
+
+
+def fresh_pytest(submission: Path) -> float:
+    """Seconds one submission takes as a student would run it."""
+    began = time.perf_counter()
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "graders.plugin", "-p", "no:cacheprovider", str(submission)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if " passed" not in run.stdout and " failed" not in run.stdout:
+        raise SystemExit(f"pytest did not run:\n{run.stdout[-2000:]}")
+    return time.perf_counter() - began
+
+
+def bare(folders: list[Path]) -> float:
+    """Seconds inside the students' functions, per submission, in one warm process that this one starts."""
+    code = f"""
+import sys, time, json, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {str(ROOT)!r})
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from graders.curriculum import day
+from graders.probes import calling
+from graders.probes.loading import load
+from graders.probes.observing import observe
+from graders.sandbox.warming import warm_up
+warm_up()
+spent = 0.0
+original = calling.Call.__call__
+def timed(self, *args, **kwargs):
+    global spent
+    began = time.perf_counter()
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        spent += time.perf_counter() - began
+calling.Call.__call__ = timed
+found = []
+for folder in {[str(f) for f in folders]!r}:
+    for turn in range(2):
+        spent = 0.0
+        for exercise in day("day8"):
+            submission = load(Path(folder) / f"{{exercise.stem}}.py")
+            for function in exercise.functions:
+                observe(exercise, function, submission, "virtual", 8)
+    found.append(spent)
+print(json.dumps(found))
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    times = json.loads(run.stdout.splitlines()[-1])
+    return float(sum(times) / len(times))
+
+
+def children_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--students", type=int, default=100)
+    parser.add_argument("--fresh", type=int, default=8, help="how many are also run by a fresh pytest")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--grow", type=int, default=0, help="also grade so many, to see whether cost and memory grow")
+    asked = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory() as place:
+        base = Path(place)
+        known = sampling.corpus(ROOT, "day8")
+        folder = base / "class"
+        folder.mkdir()
+        plain = []
+        for made in sampling.sample(known, asked.students, 8, hostile=0.0):
+            target = sampling.hand_in(made, folder)
+            if target.is_dir():
+                plain.append(target)
+        out = base / "out"
+        # The start of the grader and the reference's own run, which a class pays once, are in its time.
+        class_seconds, pytests = 0.0, []
+        half = asked.fresh // 2
+        for submission in plain[:half]:
+            pytests.append(fresh_pytest(submission))
+        class_seconds = grade(folder, out, asked.jobs)
+        for submission in plain[half : asked.fresh]:
+            pytests.append(fresh_pytest(submission))
+        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        statuses = [row["status"] for row in results["submissions"]]
+        rejudge = grade(folder, out, asked.jobs, "--rejudge")
+        bare_seconds = bare(plain[: asked.fresh])
+        table = Table(title=f"A class of {asked.students}, {asked.jobs} jobs", title_justify="left")
+        table.add_column("")
+        table.add_column("seconds a submission", justify="right")
+        table.add_column("ratio", justify="right")
+        table.add_column("wanted", justify="right")
+        each, one = class_seconds / asked.students, sum(pytests) / len(pytests)
+        busy = each * asked.jobs
+        again = rejudge / asked.students
+        table.add_row(f"a fresh pytest each ({len(pytests)} of them)", f"{one:.3f}", "1 ×", "")
+        table.add_row("dojo grade, all of it", f"{each:.3f}", f"{one / each:.1f} × the throughput", "40 ×")
+        table.add_row("bare calls in a warm process", f"{bare_seconds:.3f}", "1 ×", "")
+        table.add_row(
+            "dojo grade, time of one core", f"{busy:.3f}", f"{busy / bare_seconds:.1f} × the bare calls", "3 ×"
+        )
+        table.add_row("dojo grade --rejudge", f"{again:.4f}", f"{each / again:.0f} × faster than grading", "50 ×")
+        console.print(table)
+        console.print(f"statuses: { ({s: statuses.count(s) for s in sorted(set(statuses))}) }")
+        if asked.grow:
+            grown(base, known, asked.jobs, asked.students, each, asked.grow, console)
+
+
+def grown(
+    base: Path, known: sampling.Corpus, jobs: int, students: int, each: float, more: int, console: Console
+) -> None:
+    """The same with many more: cost of each, and the largest the grader has been."""
+    folder = base / "larger"
+    folder.mkdir()
+    for made in sampling.sample(known, more, 9, hostile=0.0):
+        sampling.hand_in(made, folder)
+    for count, where in ((students, base / "class"), (more, folder)):
+        out = base / f"out-{count}"
+        command = [sys.executable, "-m", "graders", "grade", str(where), "--out", str(out), "--seed", SEED]
+        process = subprocess.Popen([*command, "--jobs", str(jobs), "-q"], cwd=ROOT)
+        largest, began = 0, time.perf_counter()
+        while process.poll() is None:
+            try:
+                status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+                largest = max(largest, int(status.partition("VmRSS:")[2].split()[0]))
+            except (OSError, IndexError, ValueError):
+                pass
+            time.sleep(0.2)
+        took = (time.perf_counter() - began) / count
+        console.print(f"{count} submissions: {took:.3f} s each, grader at most {largest / 1024:.0f} MiB")
+        shutil.rmtree(out, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Is anything lost when processes die? `python benchmarks/kill_loop.py` kills them at random and compares results.
+
+A class is graded once in peace. Then again, while `kill -9` hits, at random moments, the grader, the nursery that
+forks, its launcher, or a submission's own process; when the grader dies the same command is typed again. In the end
+both results must be the same, but for times and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from graders.batch import sampling
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED = ("seconds", "peak_bytes", "output")
+
+
+def command(folder: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "graders", "grade", str(folder), "--out", str(out), "--seed", "loop", "-q"]
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    rows = json.loads((out / "results.json").read_text(encoding="utf-8"))["submissions"]
+    for row in rows:
+        for name in MEASURED:
+            row.pop(name)
+    return list(rows)
+
+
+def below(pid: int) -> dict[int, int]:
+    """Every descendant of a process, with its depth."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                text = Path(f"/proc/{name}/stat").read_text(encoding="ascii", errors="replace")
+                parents[int(name)] = int(text.rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    found: dict[int, int] = {}
+    level, layer = 1, [p for p, parent in parents.items() if parent == pid]
+    while layer:
+        found.update(dict.fromkeys(layer, level))
+        layer = [p for p, parent in parents.items() if parent in layer]
+        level += 1
+    return found
+
+
+NAMES = {0: "the grader", 1: "the launcher", 2: "the nursery", 3: "a submission"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--students", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=8)
+    asked = parser.parse_args()
+    dice = random.Random(asked.seed)
+    with tempfile.TemporaryDirectory() as place:
+        base = Path(place)
+        folder = base / "class"
+        folder.mkdir()
+        known = sampling.corpus(ROOT, "day8")
+        for made in sampling.sample(known, asked.students, asked.seed, hostile=0.0):
+            sampling.hand_in(made, folder)
+        began = time.monotonic()
+        subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
+        peace = time.monotonic() - began
+        kills: Counter[str] = Counter()
+        starts = 0
+        process: subprocess.Popen[bytes] | None = None
+        out = base / "war"
+        while True:
+            if process is None:
+                process = subprocess.Popen(command(folder, out), cwd=ROOT)
+                starts += 1
+                # Early, late, and everything between: also while torch is being imported.
+                pause = dice.uniform(0.2, 8.0)
+            if kills.total() >= asked.kills:
+                code = process.wait()
+                if code == 0:
+                    break
+                process = None
+                continue
+            try:
+                code = process.wait(pause)
+            except subprocess.TimeoutExpired:
+                pass
+            else:
+                process = None
+                if code == 0:  # done before enough were killed: everything from the start, with what is known kept
+                    subprocess.run(["rm", "-rf", str(out / ".dojo" / "records")], check=True)
+                continue
+            processes = {process.pid: 0, **below(process.pid)}
+            depth = dice.choice(sorted({min(level, 3) for level in processes.values()}))
+            victim = dice.choice([pid for pid, level in processes.items() if min(level, 3) == depth])
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            kills[NAMES[depth]] += 1
+            pause = dice.uniform(0.1, 3.0)
+            if depth == 0:
+                process.wait()
+                process = None
+        first, second = results(base / "peace"), results(out)
+        print(
+            f"{kills.total()} kills ({dict(kills)}), the command typed {starts} times; in peace it took {peace:.0f} s"
+        )
+        differing = [a["submission"] for a, b in zip(first, second, strict=True) if a != b]
+        if differing:
+            for a, b in zip(first, second, strict=True):
+                for key in a:
+                    if a[key] != b[key]:
+                        print(f"{a['submission']}: {key}: {str(a[key])[:300]} | {str(b[key])[:300]}")
+            raise SystemExit(f"{len(differing)} of {len(first)} results differ: {', '.join(differing[:10])}")
+        print(f"all {len(first)} results are the same")
+
+
+if __name__ == "__main__":
+    main()
