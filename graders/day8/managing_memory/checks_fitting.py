@@ -8,16 +8,21 @@ from typing import Any
 from graders.checks.common import runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
-from graders.day8.managing_memory.functions import BEFORE, HIGHEST, KIB, LEFT, largest_batch, peak_memory
-from graders.day8.managing_memory.functions import EARLIER as HIGHEST_EARLIER
+from graders.day8.managing_memory.functions import largest_batch, peak_memory
 
+KIB = 1024
 runs(peak_memory)
-EARLIER = HIGHEST_EARLIER + BEFORE
-MISTAKEN = {
-    LEFT + BEFORE: "what is left after `fn`",
-    HIGHEST: "what `fn` added",
-    LEFT: "what `fn` left behind",
-}
+
+
+def _earlier(right: dict[str, Any]) -> int:
+    """The peak that was over before `fn` was called."""
+    return int(right["blocks"]["earlier"] + right["blocks"]["before"])
+
+
+def _mistaken(right: dict[str, Any]) -> dict[int, str]:
+    """What else can be read off the allocator, and what it is."""
+    before, highest, left = (right["blocks"][name] for name in ("before", "highest", "left"))
+    return {left + before: "what is left after `fn`", highest: "what `fn` added", left: "what `fn` left behind"}
 
 
 def _measured(seen: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -37,7 +42,7 @@ def _here(seen: Seen, wanted: Seen) -> Iterator[tuple[str, dict[str, Any], dict[
 def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
     """A peak from before the call does not count."""
     for name, facts, right in _here(seen, wanted):
-        if facts["value"] == EARLIER != right["value"]:
+        if facts["value"] == _earlier(right) != right["value"]:
             raise Failed(
                 f"device={name} gave {_kib(facts)}, a peak that was over before `fn` was called",
                 f"{_kib(right)}, the highest while `fn` ran",
@@ -51,9 +56,9 @@ def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
         if facts["calls"] != 1:
             raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once")
         value = facts["value"]
-        if value in (right["value"], EARLIER):  # the second is another check's business
+        if value in (right["value"], _earlier(right)):  # the second is another check's business
             continue
-        told = MISTAKEN.get(value)
+        told = _mistaken(right).get(value)
         raise Failed(f"device={name} gave {_kib(facts)}" + (f": {told}" if told else ""), f"{_kib(right)}, the peak")
 
 
@@ -61,7 +66,7 @@ def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
 def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
     """It is the memory of the device passed in, also where another one is current."""
     for name, facts, right in _measured(seen["on_the_second_gpu"].facts, wanted["on_the_second_gpu"].facts):
-        if facts["value"] not in (right["value"], EARLIER, *MISTAKEN):
+        if facts["value"] not in (right["value"], _earlier(right), *_mistaken(right)):
             raise Failed(f"with two GPUs, device={name} gave {_kib(facts)}", f"{_kib(right)}: the memory of that one")
 
 
@@ -133,7 +138,10 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
 def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Any other error comes out at once, as it was raised."""
     for _, facts, right in _searches(seen, wanted, "another_error"):
-        if "raised" not in facts or facts["sizes"] != right["sizes"]:
+        if not facts["met"]:
+            happened = f"a batch of {right['sizes'][-1]}, where a {right['raised']} waits, was never tried"
+            raise Failed(f"{happened}; tried: {_listed(facts['sizes'])}", _listed(right["sizes"]), facts.get("line"))
+        if "raised" not in facts or len(facts["sizes"]) > facts["met"]:
             raise Failed(
                 f"{right['raised']} ({right['message']}) was taken for out of memory; tried: {_listed(facts['sizes'])}",
                 f"the {right['raised']} itself, after {_listed(right['sizes'])}",

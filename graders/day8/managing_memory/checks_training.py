@@ -8,9 +8,10 @@ from typing import Any
 from graders.checks.common import diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
-from graders.day8.managing_memory.functions import KIB, accumulate, checkpointed
+from graders.day8.managing_memory.functions import accumulate, checkpointed
 from graders.evidence import Array
 
+KIB = 1024
 WHOLE = ("2 batches by 2", "4 batches by 2", "2 batches by 1")
 REMAINDERS = ("3 batches by 2", "5 batches by 3", "2 batches by 4")
 DIRTY = ("1 batch by 1",)
@@ -58,12 +59,14 @@ def _unlike(name: str, facts: dict[str, Any], right: dict[str, Any]) -> Failed:
     steps, step_line, backward_line = right["steps"], facts["step_line"], facts["backward_line"]
     if facts["taken"] != right["taken"]:
         key = "missing-step" if facts["taken"] == 0 else None
-        return Failed(f"({name}) the optimizer stepped {facts['taken']} times", str(right["taken"]), step_line, key)
+        return Failed(
+            f"({name}) the optimizer stepped {_times(facts['taken'])}", _times(right["taken"]), step_line, key
+        )
     if facts["per_step"] != right["per_step"]:
         early = facts["unused"] and facts["batches"] == right["batches"]
         return Failed(
             f"({name}) the steps followed {facts['per_step']} backward passes",
-            f"{right['per_step']}: {steps} for each, and the rest of {right['batches']}",
+            f"{right['per_step']}: as many as there are batches for each step",
             step_line,
             "step-before-backward" if early else None,
         )
@@ -140,6 +143,10 @@ def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
             raise Failed(f"({name}) it returned {facts['value']}", f"{facts['taken']}, the steps it took")
 
 
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
 def _close(found: list[Array], right: list[Array]) -> bool:
     import numpy as np
 
@@ -182,8 +189,8 @@ def _same_gradients(where: str, facts: dict[str, Any], right: dict[str, Any], mi
     if facts["error"]:
         raise Failed(f"{where}backward() raised {facts['error']}", "gradients", misconception=misconception)
     if facts["missing"] > right["missing"] or facts["gradients"] is None:
-        happened = f"{where}{facts['missing']} tensors got no gradient"
-        raise Failed(happened, "a gradient for each", misconception=misconception)
+        count = "1 tensor" if facts["missing"] == 1 else f"{facts['missing']} tensors"
+        raise Failed(f"{where}{count} got no gradient", "a gradient for each", misconception=misconception)
     if not _close([facts["gradients"]], [right["gradients"]]):
         raise Failed(f"{where}the gradients differ from the plain loop's", "the same values")
 

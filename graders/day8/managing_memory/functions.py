@@ -38,7 +38,3 @@ checkpointed = exercise.function(
     "One checkpoint for each block: one around all of them recomputes everything at once and saves nothing.",
     "With `use_reentrant=True`, a block whose input requires no gradient gets no gradients either.",
 )
-
-# What `fn` takes while `peak_memory` measures it, for its probes and its checks.
-KIB = 1024
-BEFORE, HIGHEST, LEFT, EARLIER = 64 * KIB, 768 * KIB, 128 * KIB, 4096 * KIB

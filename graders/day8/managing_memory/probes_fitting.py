@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from graders.day8.managing_memory.functions import BEFORE, EARLIER, HIGHEST, KIB, LEFT, largest_batch, peak_memory
+from graders.day8.managing_memory.functions import largest_batch, peak_memory
 from graders.probes.calling import Call, StudentRaised, several
 from graders.probes.late import torch
+
+KIB = 1024
+# What is allocated before `fn`, at most and at last inside it, and long before.
+BLOCKS = {"before": 64 * KIB, "highest": 768 * KIB, "left": 128 * KIB, "earlier": 4096 * KIB}
 
 
 def _measured(call: Call, device: Any, told: Any) -> dict[str, Any]:
@@ -27,14 +31,14 @@ def _measured(call: Call, device: Any, told: Any) -> dict[str, Any]:
 
     def fn() -> str:
         calls.append(1)
-        first, second = block(HIGHEST // 3), block(HIGHEST // 3 * 2)
+        first, second = block(BLOCKS["highest"] // 3), block(BLOCKS["highest"] // 3 * 2)
         del first, second
-        kept.append(block(LEFT))
+        kept.append(block(BLOCKS["left"]))
         return "what fn returns is nobody's business"
 
     base = torch.cuda.memory_allocated(device) if on_gpu else 0
-    before = block(BEFORE)
-    earlier = [block(EARLIER // 4) for _ in range(4)]
+    before = block(BLOCKS["before"])
+    earlier = [block(BLOCKS["earlier"] // 4) for _ in range(4)]
     earlier.clear()
     value = call(fn, told)
     del before
@@ -44,6 +48,7 @@ def _measured(call: Call, device: Any, told: Any) -> dict[str, Any]:
         "value": value - base if whole and on_gpu else value if whole else None,
         "shown": repr(value)[:60],
         "calls": len(calls),
+        "blocks": BLOCKS,
     }
 
 
@@ -92,6 +97,7 @@ class _Trial:
         self.call, self.fits, self.instead, self.at = call, fits, instead, at
         self.sizes: list[float] = []
         self.cached: list[int] = []
+        self.met = 0  # how many tries there were when the other error came up
         self.last = ""
 
     def __call__(self, size: Any) -> None:
@@ -110,6 +116,7 @@ class _Trial:
         if len(self.sizes) > ENOUGH or 1 <= size <= self.fits:
             return
         if self.instead is not None and size == self.at:
+            self.met = len(self.sizes)
             raise self.instead
         try:
             if gpu:
@@ -148,7 +155,8 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
         found["message"] = error.evidence.message
         found["line"] = error.evidence.line
     kept = [later - trial.cached[0] for later in trial.cached[1:]]
-    return {**found, "sizes": trial.sizes[: ENOUGH + 1], "kept": max(kept, default=0), "last": trial.last}
+    sizes = trial.sizes[: ENOUGH + 1]
+    return {**found, "sizes": sizes, "kept": max(kept, default=0), "last": trial.last, "met": trial.met}
 
 
 def _halving(call: Call) -> dict[str, Any]:

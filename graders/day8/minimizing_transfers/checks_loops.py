@@ -77,7 +77,7 @@ def builds_no_graph(seen: Seen, wanted: Seen) -> None:
             raise Failed("gradients were still switched off for everyone afterwards", "gradients off in the loop only")
 
 
-@predict.check(points=0.5)
+@predict.check(points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
 def returns_every_output(seen: Seen, wanted: Seen) -> None:
     """It returns the outputs of all batches in one tensor, in order, on the CPU."""
     for facts, right in _loops(seen, wanted):
@@ -92,7 +92,7 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
             raise Failed("the values differ from the model's outputs, or their order does", "the outputs in order")
 
 
-@predict.check(points=0.5)
+@predict.check(points=0.5, needs=("runs", "works_on_the_device"))
 def copies_back_once(seen: Seen, wanted: Seen) -> None:
     """There is one copy back to the host in all, however many batches there are."""
     for facts, right in _loops(seen, wanted):

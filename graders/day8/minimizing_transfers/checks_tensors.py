@@ -135,9 +135,13 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
     for _, facts, _ in _places(seen, wanted):
         for prefix, what in (("", "torch's own random state"), ("generator ", "a generator")):
             draws = {draw: facts.get(prefix + draw) for draw in ("first", "next", "again", "other")}
-            value = {draw: found["value"].data if found and found["value"] else None for draw, found in draws.items()}
-            if None in value.values():
-                raise Failed(f"{what} was refused", "sprites drawn from it")
+            value = {}
+            for draw, found in draws.items():
+                if found is None:
+                    raise Failed(f"{what} was refused", "sprites drawn from it")
+                if found["value"] is None:
+                    raise Failed(f"it returned a {found['class']}", "a tensor")
+                value[draw] = found["value"].data
             if value["first"] == value["next"]:
                 raise Failed(f"with {what}, two draws in a row were the same", "new sprites: nothing is seeded inside")
             if value["first"] != value["again"]:
