@@ -63,11 +63,12 @@ def moved(call: Call) -> dict[str, Any]:
         | _group("other_things", call, device, {"a dict with other things": named, "a list with other things": listed})
         | _group("other_things", call, device, {"a string": "mushroom", "a number": 3, "None": None})
         | _group("a_sprite_with_title", call, device, {"a named tuple with a string": Sprite(*pair(seed), "mushroom")})
+        | _elsewhere(call)
+        | _without_waiting(call)
     )
 
 
-@move.probe
-def moved_elsewhere(call: Call) -> dict[str, Any]:
+def _elsewhere(call: Call) -> dict[str, Any]:
     """Where the tensors are already, by either name of the device (`cuda` and `cuda:0`), and back to the CPU."""
     seed, device = call.seed, call.device
     there, classes = images(seed).to(device), labels(seed).to(device)
@@ -77,7 +78,6 @@ def moved_elsewhere(call: Call) -> dict[str, Any]:
         | _group("already_there", call, str(device), {"half of the pair": [there, labels(seed)]})
         | _group("already_there", call, "cpu", {"on the CPU": list(pair(seed))})
         | _group("back_to_the_cpu", call, torch.device("cpu"), {"from the device": [there, classes]})
-        | _without_waiting(call)
     )
 
 

@@ -1,4 +1,4 @@
-# fails: train_epoch::runs as inputs-on-cpu
+# fails: train_epoch::runs as result-thrown-away
 
 
 def train_epoch(model, loader, loss_fn, optimizer, device):

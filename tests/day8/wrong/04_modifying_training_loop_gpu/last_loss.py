@@ -1,0 +1,11 @@
+# fails: train_epoch::returns_the_mean_loss_per_sample as -
+
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.to(device); model.train(); v = 0.0
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward(); optimizer.step()
+        v = loss.item()
+    return v

@@ -1,0 +1,13 @@
+# fails: train_epoch::moves_the_model_once as model-moved-in-loop
+
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.train(); t = n = 0
+    for x, y in loader:
+        model = model.to(device)
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward(); optimizer.step()
+        t += loss.item() * len(y); n += len(y)
+        model.cpu()
+    return t / n if n else 0.0
