@@ -1,0 +1,22 @@
+import torch
+from torch import nn
+
+
+def mixed_precision_step(model, batch, loss_fn, optimizer, scaler, device, max_norm=None):
+    x, y = [t.to(device) for t in batch]
+    optimizer.zero_grad()
+    with torch.autocast(torch.device(device).type):
+        loss = loss_fn(model(x), y)
+    if scaler.is_enabled():
+        scaler.scale(loss).backward()
+        if max_norm is not None:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        loss.backward()
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+    return loss.item()
