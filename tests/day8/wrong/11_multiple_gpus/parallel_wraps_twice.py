@@ -1,0 +1,9 @@
+# fails: parallelize::wraps_for_several_gpus as -
+import torch
+
+
+def parallelize(model, device):
+    model = model.to(device)
+    if torch.device(device).type == "cuda" and torch.cuda.device_count() > 1:
+        return torch.nn.DataParallel(torch.nn.DataParallel(model))
+    return model
