@@ -11,11 +11,14 @@ from graders.probes.late import torch
 def settled(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
     """What the student's function returned, and the names of the settings that are no longer what they were."""
     before = _now()
+    after = before
     try:
         value = call(*args, **kwargs)
-        return value, [name for name, setting in _now().items() if setting != before[name]]
     finally:
-        _restore(before)
+        after = _now()
+        if after != before:
+            _restore(before)
+    return value, [name for name, setting in after.items() if setting != before[name]]
 
 
 def _now() -> dict[str, Any]:
@@ -30,10 +33,6 @@ def _now() -> dict[str, Any]:
 
 
 def _restore(before: dict[str, Any]) -> None:
-    now = _now()
-    if now["the default device"] != before["the default device"]:
-        torch.set_default_device(before["the default device"])
-    if now["the default dtype"] != before["the default dtype"]:
-        torch.set_default_dtype(before["the default dtype"])
-    if now["the gradient mode"] != before["the gradient mode"]:
-        torch.set_grad_enabled(before["the gradient mode"])
+    torch.set_default_device(before["the default device"])
+    torch.set_default_dtype(before["the default dtype"])
+    torch.set_grad_enabled(before["the gradient mode"])

@@ -20,7 +20,6 @@ def _moved(call: Call, batch: Any, device: Any, **options: Any) -> dict[str, Any
     copies = call.ledger.transfers()
     return {
         "places": places(batch, value),
-        "device": str(torch.empty(0, device=device).device),
         "changed": kept.changed(),
         "copies": len(copies),
         "waits": [not copy.non_blocking for copy in copies],
@@ -31,7 +30,8 @@ def _moved(call: Call, batch: Any, device: Any, **options: Any) -> dict[str, Any
 
 def _group(name: str, call: Call, device: Any, batches: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """Each batch of a group; which group an error is in decides which check it belongs to."""
-    return {title: {"group": name} | tried(_moved, call, b, device, **options) for title, b in batches.items()}
+    about = {"group": name, "device": str(torch.empty(0, device=device).device)}
+    return {title: about | tried(_moved, call, batch, device, **options) for title, batch in batches.items()}
 
 
 def _nested(seed: int) -> Any:

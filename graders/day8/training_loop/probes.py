@@ -98,7 +98,7 @@ def epochs(call: Call) -> dict[str, Any]:
 
 def an_epoch_on_the_second_gpu(call: Call) -> dict[str, Any]:
     """The model is there already, and the device is written as a string."""
-    return {"already_there": _epoch(call, "cuda:1", moved=True)}
+    return {"already_there": _epoch(call, "cuda:1", samples=2, moved=True)}
 
 
 train.probe(an_epoch_on_the_second_gpu, machine="two gpus")
