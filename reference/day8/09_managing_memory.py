@@ -97,38 +97,60 @@ def checkpointed(blocks, x):
     # END SOLUTION
 
 
-def training_step(device, rows, through):
-    """A forward and a backward pass of `rows` rows through eight blocks, as a function to measure."""
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)) for _ in range(8))
-    blocks.to(device)
-    return lambda: through(blocks, torch.rand(rows, 256, device=device)).sum().backward()
-
-
 def plainly(blocks, x):
     for block in blocks:
         x = block(x)
     return x
 
 
-if __name__ == "__main__":
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def kept_for_backward(through, blocks, x):
+    """The bytes that autograd keeps between forward and backward."""
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+        out = through(blocks, x)
+    return sum(tensor.nbytes for tensor in kept.values()) if out.requires_grad else 0
+
+
+def attempt(function, *arguments):
+    """What the function gives, or None while one that it needs is still to do."""
     try:
-        peak = peak_memory(training_step(device, 4096, plainly), device)
-        print(f"peak on {device}: {peak / 2**20:.1f} MiB (0 on a CPU)")
-        less = peak_memory(training_step(device, 4096, checkpointed), device)
-        print(f"      checkpointed: {less / 2**20:.1f} MiB")
-
-        def try_batch(count):
-            if count > 300:
-                raise torch.OutOfMemoryError(f"{count} sprites do not fit")
-
-        print("largest batch that fits, of 1000 and its halves:", largest_batch(try_batch, 1000))
-        data = TensorDataset(torch.rand(40, 3, 8, 8), torch.randint(0, 3, (40,)))
-        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = DataLoader(data, batch_size=8)
-        taken = accumulate_gradients(model, loader, nn.CrossEntropyLoss(), optimizer, device, 2)
-        print(f"5 batches, accumulated by twos: {taken} optimizer steps")
+        return function(*arguments)
     except NotImplementedError as error:
-        unwritten = traceback.extract_tb(error.__traceback__)[-1].name
-        print(f"{unwritten} is still to do: open this file and fill it in.")
+        print(f"{traceback.extract_tb(error.__traceback__)[-1].name} is still to do: open this file and fill it in.")
+
+
+if __name__ == "__main__":
+    from graders.sprites_on_screen import show
+
+    torch.manual_seed(8)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)) for _ in range(8)).to(device)
+    x = torch.rand(4096, 32, device=device)
+    for through in (plainly, checkpointed):
+        kept = attempt(kept_for_backward, through, blocks, x)
+        if kept is not None:
+            print(f"{through.__name__:>12} keeps {kept / 2**20:4.1f} MiB for backward {'#' * (kept >> 19)}")
+    peak = attempt(peak_memory, lambda: plainly(blocks, x).sum().backward(), device)
+    if peak is not None:
+        print(f"peak_memory on {device}: {peak / 2**20:.1f} MiB (a CPU has no such figure)")
+
+    def try_batch(count):
+        print(f"largest_batch: {count} sprites {'do not fit' if count > 300 else 'fit'}")
+        if count > 300:
+            raise torch.OutOfMemoryError(f"{count} sprites do not fit")
+
+    attempt(largest_batch, try_batch, 1000)
+    colours = {" ": (0.1, 0.1, 0.2), "#": (0.9, 0.1, 0.2), "o": (1.0, 1.0, 1.0), "=": (0.9, 0.8, 0.6)}
+    drawn = ["  ####  ", " #oo### ", "##oo##o#", "######oo", "#oo#####", " #====# ", "  =  =  ", "  ====  "]
+    mushroom = torch.tensor([[colours[pixel] for pixel in row] for row in drawn]).permute(2, 0, 1)
+    loader = DataLoader(TensorDataset(torch.rand(40, 192), mushroom.flatten().repeat(40, 1)), batch_size=8)
+    model = nn.Linear(192, 192).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    pictures, taken = {"to be learnt": mushroom}, 0
+    while taken is not None and len(pictures) < 4:
+        pictures[f"{taken} steps"] = model(loader.dataset[0][0].to(device)).detach().cpu().view(3, 8, 8)
+        more = attempt(accumulate_gradients, model, loader, nn.MSELoss(), optimizer, device, 2)
+        taken = None if more is None else taken + more
+    if taken:
+        print(f"accumulate_gradients: {len(loader)} batches by twos in each epoch, {taken} steps in 3")
+    show(torch.stack(list(pictures.values())), list(pictures))
