@@ -11,9 +11,8 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import socket
 import sys
-import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -63,38 +62,24 @@ def two_ranks(student: Callable[..., Any], path: Path, function: str) -> list[di
 def _started(student: Callable[..., Any], path: Path, function: str) -> Iterator[list[Rank]]:
     context: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
     ranks: list[Rank] = []
-    with contextlib.ExitStack() as stack:
-        meeting = stack.enter_context(_meeting())
-        stack.enter_context(warnings.catch_warnings())
+    letters = context.Pipe()
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: the children keep to one
         try:
             for number in range(RANKS):
                 here, there = context.Pipe()
-                given = (there, number, student if FORKS else None, str(path), function, meeting)
+                given = (there, number, student if FORKS else None, str(path), function, letters)
                 process = context.Process(target=_rank, args=given, daemon=True)
                 process.start()
                 there.close()
                 ranks.append(Rank(process, here))
+            for end in letters:
+                end.close()
             yield ranks
         finally:
             for rank in ranks:
                 rank.process.kill()  # not joined: taking a process down takes the system 10 ms that nobody needs
                 rank.end.close()
-
-
-@contextlib.contextmanager
-def _meeting() -> Iterator[tuple[int, int] | str]:
-    """Where the ranks find each other: a listening socket, or where there is none a file, which takes 30 ms more."""
-    listening = None
-    if FORKS:
-        with contextlib.suppress(OSError):
-            listening = socket.create_server(("127.0.0.1", 0))
-    if listening is not None:
-        with listening:
-            yield listening.fileno(), listening.getsockname()[1]
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield os.path.join(folder, "meeting")
 
 
 def _answers(ranks: list[Rank]) -> list[dict[str, Any]]:
@@ -124,7 +109,7 @@ def _answers(ranks: list[Rank]) -> list[dict[str, Any]]:
     return [rank.answer or {} for rank in ranks]
 
 
-def _rank(end: Any, rank: int, student: Any, path: str, function: str, meeting: tuple[int, int] | str) -> None:
+def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any]) -> None:
     """One of the processes."""
     torch.set_num_threads(1)  # threads do not survive a fork, and waiting for them takes for ever
     if sys.platform == "linux":
@@ -132,7 +117,9 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, meeting: 
     student = load(Path(path)).names[function] if student is None else student
     distributed: Any = torch.distributed
     try:
-        _join(rank, meeting)
+        letters[1 - rank].close()  # so that one notices when the other is gone
+        store = _letters(letters[rank])
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=PATIENCE)
         _send(end, {"some": _averaged(student, _model(rank), path)})
         end.recv_bytes()
         try:
@@ -149,15 +136,36 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, meeting: 
     os._exit(0)  # no cleaning up: what was inherited from the parent is the parent's
 
 
-def _join(rank: int, meeting: tuple[int, int] | str) -> None:
+def _letters(other: Any) -> Any:
+    """The store in which two ranks tell each other where they listen: what one writes down is sent to the other.
+
+    torch's own stores wait for a file to change, or ask for the names of their sockets, which may take seconds.
+    """
+
     distributed: Any = torch.distributed
-    if isinstance(meeting, str):
-        store = distributed.FileStore(meeting, RANKS)
-    else:
-        descriptor, port = meeting
-        own = {"master_listen_fd": descriptor} if rank == 0 else {}
-        store = distributed.TCPStore("127.0.0.1", port, RANKS, rank == 0, PATIENCE, wait_for_workers=False, **own)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=PATIENCE)
+
+    class Letters(distributed.Store):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.known: dict[str, bytes] = {}
+            self.reading = threading.RLock()
+
+        def set(self, key: str, value: Any) -> None:
+            self.known[key] = value if isinstance(value, bytes) else str(value).encode()
+            other.send_bytes(b"\0".join((key.encode(), self.known[key])))
+
+        def get(self, key: str) -> bytes:
+            with self.reading:
+                while key not in self.known:
+                    name, _, value = other.recv_bytes().partition(b"\0")
+                    self.known[name.decode()] = value
+            return self.known[key]
+
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            for key in keys:
+                self.get(key)
+
+    return Letters()
 
 
 def _send(end: Any, facts: dict[str, Any]) -> None:

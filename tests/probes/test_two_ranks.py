@@ -42,14 +42,6 @@ def test_together_and_alone(tmp_path: Path) -> None:
     assert second["alone"]["gradients"][0][:3] == [2.0, 7.0, 12.0]
 
 
-def test_without_a_socket_a_file_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: Any) -> None:
-        raise PermissionError("no sockets here")
-
-    monkeypatch.setattr(two_ranks.socket, "create_server", refused)
-    assert ranks(tmp_path, "pass")[0]["some"]["weights_kept"]
-
-
 @linux
 def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) -> None:
     began = time.monotonic()
