@@ -46,12 +46,12 @@ def _classes() -> tuple[Any, Any]:
         def __init__(self, log: Log, overflow: bool, weights: list[Any]) -> None:
             super().__init__()
             self.log, self.overflow = log, overflow
-            self.first, self.shift, self.last, self.bias = weights
+            self.first, self.shift, self.last = weights
 
         def forward(self, pictures: Any) -> Any:
             self.log.forward.append(self.log.mode())
             hidden = nn.functional.linear(pictures.flatten(1), self.first, self.shift).relu()
-            outputs = nn.functional.linear(hidden, self.last, self.bias)
+            outputs = nn.functional.linear(hidden, self.last)
             if self.overflow and outputs.requires_grad:
                 outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
             return outputs
@@ -78,16 +78,18 @@ def _classes() -> tuple[Any, Any]:
 
 @lru_cache(maxsize=2)
 def weights(seed: int) -> tuple[Any, ...]:
-    """The parameters before the step, made by hand: torch's own way would need the program's random numbers, and more time."""
+    """The parameters before the step, made by hand: torch's own way would need the program's random numbers."""
     dice = torch.Generator().manual_seed(seed)
-    inputs = 3 * SIZE * SIZE
-    shapes = ((HIDDEN, inputs), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,))
-    return tuple((torch.rand(shape, generator=dice) - 0.5) * (4 / shape[-1] ** 0.5) for shape in shapes)
+    sizes = (((HIDDEN, 3 * SIZE * SIZE), 0.3), ((HIDDEN,), 0.5), ((CLASSES, HIDDEN), 2.0))
+    return tuple((torch.rand(shape, generator=dice) * 2 - 1) * size for shape, size in sizes)
 
 
 @lru_cache(maxsize=2)
 def _sprites(seed: int) -> tuple[Any, Any]:
-    return sprites(SPRITES, seed + 1)
+    """Sprites and the classes the model finds least likely, so that there is always much to learn."""
+    pictures, _ = sprites(SPRITES, seed + 1)
+    with torch.no_grad():
+        return pictures, watched(seed, "cpu", Log("cpu"), overflow=False)(pictures).argmin(dim=1)
 
 
 def batch(seed: int) -> tuple[Any, Any]:
