@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from graders.bench.ledger import Ledger, Record
+    from graders.bench.ledger import Ledger
 
 # A text and not a function of this module: the ledger leaves out gpudojo's own frames, and so would see none of it.
 TRAINING_LOOP: Final = """\
@@ -140,35 +139,20 @@ def by_line(ledger: Ledger) -> Table:
     from rich.syntax import Syntax
     from rich.table import Table
 
-    from graders.bench.ledger import questions
-    from graders.bench.sizes import format_size
+    from graders.bench.ledger.by_line import COLUMNS, in_all, line_rows
 
-    def size(bytes_: int) -> str:
-        return format_size(bytes_) if bytes_ else ""
-
-    def number(count: int) -> str:
-        return str(count) if count else ""
-
-    columns: dict[str, Callable[[tuple[Record, ...]], str]] = {
-        "to device": lambda records: size(questions.bytes_to_device(records)),
-        "to host": lambda records: size(questions.bytes_to_host(records)),
-        "syncs": lambda records: number(len(questions.syncs(records))),
-        "ops": lambda records: number(len(questions.operations(records))),
-        "peak": lambda records: size(questions.peak_bytes(records)),
-    }
     colours = Syntax("", "python", background_color="default")
     table = Table(title="What moved where, by source line", title_justify="left", show_footer=True)
     table.add_column("", justify="right", style="dim", no_wrap=True)
     table.add_column(FILE, footer="in all")
-    for heading, answer in columns.items():
-        table.add_column(heading, justify="right", no_wrap=True, footer=answer(ledger.records))
-    for line, code in enumerate(TRAINING_LOOP.splitlines(), start=1):
-        caused = questions.on_line(ledger, FILE, line)
-        shown = colours.highlight(code)
+    for heading, sum_ in zip(COLUMNS, in_all(ledger.records), strict=True):
+        table.add_column(heading, justify="right", no_wrap=True, footer=sum_)
+    for row in line_rows(ledger.records, FILE, TRAINING_LOOP.splitlines()):
+        shown = colours.highlight(row.code)
         shown.rstrip()
         # On a narrow terminal the code is cut off, so that a line of it stays a line of the table.
         shown.no_wrap, shown.overflow = True, "ellipsis"
-        table.add_row(str(line), shown, *(answer(caused) for answer in columns.values()))
+        table.add_row(str(row.number), shown, *row.cells)
     return table
 
 
