@@ -37,8 +37,8 @@ def _judge_one(
         check.judge(seen, wanted)
     except Failed as error:
         return _result(exercise, function, check, Outcome.FAILED, error)
-    except Todo:
-        return _result(exercise, function, check, Outcome.TODO)
+    except Todo as error:
+        return _result(exercise, function, check, Outcome.TODO, Failed(str(error), ""))
     except Exception as error:
         return _stumbled(exercise, function, check, wanted, error)
     return _result(exercise, function, check, Outcome.PASSED)

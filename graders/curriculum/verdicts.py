@@ -15,4 +15,4 @@ class Failed(Exception):
 
 
 class Todo(Exception):
-    """Raised by a check whose part of the work has not been begun."""
+    """Raised by a check whose part of the work has not been begun; it may say which part that is."""

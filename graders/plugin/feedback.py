@@ -60,7 +60,7 @@ def feedback(result: CheckResult, exercise: Exercise, path: Path, hints: int) ->
 def compose(result: CheckResult, exercise: Exercise, path: Path, hints: int) -> tuple[str, list[Part]]:
     """A headline, and what is said below it."""
     if result.outcome is Outcome.TODO:
-        return f"to do: `{result.function}` is still a stub in {path.name}.", []
+        return f"to do: {result.happened or f'`{result.function}` is still a stub in {path.name}'}.", []
     if result.outcome is Outcome.BLOCKED:
         return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
     if result.outcome is Outcome.ERROR:

@@ -21,6 +21,7 @@ from graders.evidence import Raised
 from graders.probes import notebooks
 from graders.probes.clock import replaceable
 
+SOLUTION = "# BEGIN SOLUTION"  # what stubs are made without
 _numbers = itertools.count(1)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)
@@ -35,6 +36,7 @@ class Submission:
     todo: frozenset[str] = frozenset()
     broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
     lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last
+    reference: bool = False  # whether it is a reference solution, by its marks
     cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
 
 
@@ -53,6 +55,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     # dataclasses and pickle look a class's module up by its name
     sys.modules[module.__name__] = module
     found.names = module.__dict__
+    found.reference = any(SOLUTION in source for source, _ in parts)
     known = set(sys.modules)
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: list[tuple[bool, Raised]] = []

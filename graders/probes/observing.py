@@ -38,9 +38,12 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
     student = submission.names.get(function.name)
     if student is None and submission.broken is not None:
         return Observation(Status.BROKEN, raised=submission.broken)
-    if probe.machine == "value" and student is not None:  # no function to call: the probe looks at the value itself
-        todo = isinstance(student, dict) and all(value is None for value in student.values())
-        return Observation(Status.TODO) if todo else Observation(Status.RETURNED, probe.look(student))
+    if probe.machine in ("value", "reference") and student is not None:
+        # No function to call: the probe looks at the value itself, or at what has nothing to do with the student.
+        if isinstance(student, dict) and all(value is None for value in dict.values(student)):
+            return Observation(Status.TODO)
+        looks = probe.machine == "value" or submission.reference
+        return Observation(Status.RETURNED, probe.look(student) if looks else {})
     if not callable(student):
         return Observation(Status.MISSING)
     seen = _look(function.name, student, probe, submission, kind, seed)

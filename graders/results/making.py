@@ -124,7 +124,7 @@ def _message(result: CheckResult) -> str:
         case Outcome.PASSED:
             return ""
         case Outcome.TODO:
-            return f"to do: `{result.function}` is still a stub."
+            return f"to do: {result.happened or f'`{result.function}` is still a stub'}."
         case Outcome.BLOCKED:
             return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first."
         case Outcome.ERROR:

@@ -1,0 +1,39 @@
+"""Questions that are still open are to do, one by one, and the student reads which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graders.checks import judge
+from graders.curriculum import day
+from graders.plugin.feedback import feedback
+from graders.probes.loading import load
+from graders.probes.observing import observe
+from graders.results import Outcome
+
+EXERCISE = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
+
+
+def test_an_open_question_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "12_self_assessment.py"
+    answers = {
+        "portable": "b",
+        "different_devices": None,
+        "no_grad": "d",
+        "out_of_memory": None,
+        "another_process": "c",
+    }
+    path.write_text(f"ANSWERS = {answers}\n", encoding="utf-8")
+    function = EXERCISE.functions[0]
+    wanted = observe(EXERCISE, function, load(Path("reference/day8/12_self_assessment.py")), "virtual", 8)
+    results = judge(EXERCISE, function, observe(EXERCISE, function, load(path), "virtual", 8), wanted)
+    assert [result.outcome for result in results] == [
+        Outcome.PASSED,
+        Outcome.PASSED,
+        Outcome.TODO,
+        Outcome.PASSED,
+        Outcome.TODO,
+        Outcome.PASSED,
+    ]
+    said = feedback(results[2], EXERCISE, path, hints=1)
+    assert said == 'to do: ANSWERS["different_devices"] is still open; open as well: out_of_memory.'
