@@ -85,13 +85,12 @@ def accumulations(call: Call) -> dict[str, Any]:
     return several(
         {
             "model_on_the_cpu": lambda: {"2 batches by 2": _accumulated(call, device, first(4), 2)},
-            "model_already_there": lambda: {"3 batches by 2": _accumulated(call, str(device), first(5), 2, moved=True)},
+            "model_already_there": lambda: {"1 batch by 2": _accumulated(call, str(device), first(1), 2, moved=True)},
             "dirty_gradients": lambda: {"1 batch by 1": _accumulated(call, device, first(2), 1, dirty=True)},
             "told_to_use_the_cpu": lambda: {
                 "4 batches by 2": _accumulated(call, "cpu", first(8), 2),
                 "2 batches by 1": _accumulated(call, "cpu", first(4), 1, mode=False),
                 "5 batches by 3": _accumulated(call, "cpu", first(9), 3),
-                "2 batches by 4": _accumulated(call, "cpu", first(3), 4, mode=False),
             },
         }
     )
@@ -101,7 +100,7 @@ COUNT, ROWS, WIDTH = 4, 256, 8
 
 
 def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
-    """Blocks that count their runs, and need ten times as much memory inside as between them."""
+    """Blocks that count their runs, and need several times as much memory inside as between them."""
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -111,7 +110,7 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
 
         def forward(self, x: Any) -> Any:
             self.runs += 1
-            return nn.functional.dropout((x * self.scale).tanh().tanh(), 0.3, self.training).mean(0)
+            return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -150,12 +149,13 @@ def _through(call: Call, blocks: Any, x: Any, gradient: bool, backward: bool = T
     return found
 
 
-def _stored(blocks: list[Any], x: Any) -> int | None:
+def _stored(call: Call, blocks: list[Any], x: Any) -> int | None:
     """The memory that the plain loop takes up to its last block, when every activation is there."""
     if x.device.type != "cuda":
         return None
     with torch.random.fork_rng(devices=[x.device.index or 0]):
-        blocks[0](x).sum().backward()  # a GPU's libraries take memory of their own at the first call
+        if call.bench.kind == "cuda":  # whose libraries take memory of their own at the first call
+            blocks[0](x).sum().backward()
         torch.cuda.reset_peak_memory_stats(x.device)
         base = torch.cuda.memory_allocated(x.device)
         for block in blocks:
@@ -175,7 +175,7 @@ def _without_blocks(call: Call, x: Any) -> dict[str, Any]:
 def passes(call: Call) -> dict[str, Any]:
     """A list of blocks, a ModuleList of two with data that requires no gradient, one block, and none."""
     blocks, x = _blocks(call.seed, call.device)
-    stored = _stored(blocks, x)
+    stored = _stored(call, blocks, x)
     found = several(
         {
             "a list": lambda: _through(call, blocks, x, gradient=True),
