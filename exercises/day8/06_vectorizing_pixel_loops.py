@@ -7,10 +7,6 @@ Check me: pytest exercises/day8/06_vectorizing_pixel_loops.py
 import time
 
 import torch
-from rich.color import Color
-from rich.console import Console
-from rich.style import Style
-from rich.text import Text
 
 
 def grayscale_loop(sprites):
@@ -86,17 +82,6 @@ def nearest_color(sprites, palette):
     raise NotImplementedError
 
 
-def draw(sprite):
-    """Show a (3, H, W) sprite in the terminal, two rows of pixels in one row of text."""
-    rows = (sprite.clamp(0, 1) * 255).int().permute(1, 2, 0).tolist()
-    picture = Text()
-    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
-        for up, low in zip(upper, lower, strict=True):
-            picture.append("▀", Style(color=Color.from_rgb(*up), bgcolor=Color.from_rgb(*low)))
-        picture.append("\n")
-    Console().print(picture, end="")
-
-
 def seconds(function, *inputs):
     """How long one call takes, until its result has arrived on the CPU."""
     start = time.perf_counter()
@@ -105,21 +90,27 @@ def seconds(function, *inputs):
 
 
 if __name__ == "__main__":
+    from graders.sprites_on_screen import show
+
+    torch.manual_seed(8)
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    heart = [" ## ## ", "#+###o#", "#######", " ##### ", "  ###  ", "   #   "]
+    heart = ["        ", " ## ##  ", "#+###o# ", "####### ", " #####  ", "  ###   ", "   #    ", "        "]
     numbers = torch.tensor([[[" #+o".index(pixel) for pixel in row] for row in heart]] * 8).to(device)
     palette = torch.tensor([[0.1, 0.1, 0.2], [0.9, 0.1, 0.2], [1.0, 0.8, 0.8], [0.5, 0.0, 0.2]]).to(device)
-    sprites = recolor_loop(numbers, palette)
-    draw(sprites[0])
-    pairs = (
-        (grayscale_loop, grayscale, (sprites,)),
+    noisy = (recolor_loop(numbers, palette) + 0.15 * torch.randn(8, 3, 8, 8).to(device)).clamp(0, 1)
+    print("Paint by numbers, grey, noise, and the nearest colours of the palette:")
+    drawn, titles = {}, ("recolor", "grayscale", "noisy", "nearest_color")
+    for slow, fast, inputs in (
         (recolor_loop, recolor, (numbers, palette)),
-        (nearest_color_loop, nearest_color, (sprites, palette)),
-    )
-    for slow, fast, inputs in pairs:
+        (grayscale_loop, grayscale, (noisy,)),
+        (nearest_color_loop, nearest_color, (noisy, palette)),
+    ):
+        drawn[fast.__name__] = slow(*inputs)
         try:
-            fast(*inputs)
+            drawn[fast.__name__] = fast(*inputs)
             ratio = seconds(slow, *inputs) / seconds(fast, *inputs)
             print(f"{fast.__name__} on {device}: {ratio:.0f} times as fast as the loop")
         except NotImplementedError:
-            print(f"{fast.__name__} is still to do: open this file and fill it in.")
+            print(f"{fast.__name__} is still to do, and drawn by the loop: open this file and fill it in.")
+    gray, nearest = drawn["grayscale"][0].expand(3, 8, 8), palette[drawn["nearest_color"].long()[0]].permute(2, 0, 1)
+    show(torch.stack([drawn["recolor"][0], gray, noisy[0], nearest]), titles)
