@@ -33,16 +33,25 @@ def parameter_devices(model):
 
 
 if __name__ == "__main__":
+    from graders.sprites_on_screen import show
+
+    torch.manual_seed(8)
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 3))
-    for title, move in (("as it was made", False), (f"after the move to {device!r}", True)):
+    model = nn.Sequential(nn.Conv2d(3, 5, 4), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(125, 3))
+
+    def look(title):
+        filters = model[0].weight.detach().cpu() * 3 + 0.5  # what the first layer looks for, as colours
+        print(f"The sprite classifier {title}, and its filters:")
+        show(filters)
         try:
-            if move:
-                model = move_model(model, device)
-            print(f"The sprite classifier {title}:")
             for name, where in parameter_devices(model).items():
-                print(f"  {name:24} {where}")
+                print(f"  {name:22} {where}")
         except NotImplementedError:
-            print(
-                f"  {'move_model or ' if move else ''}parameter_devices is still to do: open this file and fill it in."
-            )
+            print("  parameter_devices is still to do: open this file and fill it in.")
+
+    look("as it was made")
+    try:
+        model = move_model(model, device)
+        look(f"after the move to {device!r}")
+    except NotImplementedError:
+        print("move_model is still to do: open this file and fill it in.")

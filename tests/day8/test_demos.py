@@ -1,0 +1,107 @@
+"""Does every file of the day run as a script, to do and solved, and show something?
+
+A file to do says which functions are, and solved it says so no more. Nothing is written beside it, and the terminal may
+be one that knows no colours and nothing but ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from graders.curriculum import day
+from graders.release.stubs import stub_of
+
+ROOT = Path(__file__).parents[2]
+EXERCISES = day("day8")
+TODO = "still to do"
+# All in one process, because torch takes longer to import than any of them to run.
+ONE_BY_ONE = """
+import contextlib, io, json, runpy, sys, time, traceback
+import torch
+shown = []
+for script in sys.argv[1:]:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    failed, began = None, time.process_time()
+    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except BaseException:
+            failed = traceback.format_exc()
+    screen.flush()
+    shown.append([failed, screen.buffer.getvalue().decode("ascii"), time.process_time() - began])
+print(json.dumps(shown))
+"""
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as a student would, from the repository's folder, in no terminal; a warning is an error."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLORTERM")}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    here = plain | {"PYTHONPATH": path, "COLUMNS": "100", "OMP_NUM_THREADS": "1"} | environment
+    command = [sys.executable, "-W", "error", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, timeout=100, check=False)
+
+
+@cache
+def demos(solved: bool) -> dict[str, tuple[str | None, str, float]]:
+    """What each file showed, why it failed if it did, and how long it took."""
+    with TemporaryDirectory() as folder:
+        scripts = [script_of(exercise.stem, solved, Path(folder)) for exercise in EXERCISES]
+        ran = python("-c", ONE_BY_ONE, *map(str, scripts))
+        assert ran.returncode == 0, ran.stderr
+        assert solved or sorted(os.listdir(folder)) == sorted(script.name for script in scripts), "it left a file"
+    return dict(zip((exercise.stem for exercise in EXERCISES), json.loads(ran.stdout), strict=True))
+
+
+def script_of(stem: str, solved: bool, folder: Path) -> Path:
+    """The solution, or a stub made from it, so that a stale one is told of where stubs are tested."""
+    reference = ROOT / "reference" / "day8" / f"{stem}.py"
+    if solved:
+        return reference
+    stub = folder / reference.name
+    stub.write_text(stub_of(reference.read_text(encoding="utf-8")), encoding="utf-8")
+    return stub
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.stem)
+def test_to_do_it_says_what_is(exercise: Any) -> None:
+    failed, shown, _ = demos(solved=False)[exercise.stem]
+    assert failed is None, failed
+    said = [line for line in shown.splitlines() if TODO in line]
+    assert said, shown
+    assert any(function.name in line for function in exercise.functions for line in said), said
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.stem)
+def test_solved_it_shows_its_idea_in_two_seconds(exercise: Any) -> None:
+    failed, shown, seconds = demos(solved=True)[exercise.stem]
+    assert failed is None, failed
+    assert TODO not in shown
+    assert len(shown.splitlines()) >= 3, shown
+    assert seconds < 2
+
+
+def test_a_file_by_itself_draws_in_colour_where_there_is_colour() -> None:
+    script = str(ROOT / "reference" / "day8" / "04_modifying_training_loop_gpu.py")
+    ran = python(script, FORCE_COLOR="1", TERM="xterm", PYTHONIOENCODING="utf-8")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "▀" in ran.stdout
+    assert "\x1b[" in ran.stdout
+
+
+def test_a_demo_that_fails_or_warns_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import warnings\nwarnings.warn('old')\n", encoding="utf-8")
+    (tmp_path / "odd.py").write_text("print('\\u2580')\n", encoding="utf-8")
+    ran = python("-c", ONE_BY_ONE, str(tmp_path / "fails.py"), str(tmp_path / "odd.py"))
+    warned, unwritable = json.loads(ran.stdout)
+    assert "UserWarning: old" in warned[0]
+    assert "UnicodeEncodeError" in unwritable[0]
