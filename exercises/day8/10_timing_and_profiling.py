@@ -74,7 +74,7 @@ if __name__ == "__main__":
     def show_times():
         began = time.perf_counter()
         for device, seconds in compare_devices(make_work, devices).items():
-            print(f"{device:5} {seconds * 1e3:8.3f} ms  {'█' * max(1, min(60, round(seconds * 1e4)))}")
+            print(f"{device:5} {seconds * 1e3:8.3f} ms  {'#' * max(1, min(60, round(seconds * 1e4)))}")
         print(f"(measuring took {time.perf_counter() - began:.2f} s in all)")
 
     def show_operations():
