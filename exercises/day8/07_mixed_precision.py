@@ -33,7 +33,7 @@ if __name__ == "__main__":
     heart, ring = (0, 102, 255, 255, 126, 60, 24, 0), (60, 126, 231, 195, 195, 231, 126, 60)
     shapes = torch.tensor([[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring)])
     colours = torch.tensor([[0.9, 0.2, 0.4], [0.2, 0.7, 0.9]])
-    batch = torch.eye(2), (colours[:, :, None, None] * shapes[:, None]).flatten(1)  # two numbers to paint two sprites by
+    batch = torch.eye(2), (colours[:, :, None, None] * shapes[:, None]).flatten(1)  # from two numbers, two sprites
     model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 192)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=4.0)
     scaler = torch.amp.GradScaler(device, init_scale=2.0**32)  # far too large for float16: watch the scaler find out
