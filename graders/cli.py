@@ -15,6 +15,7 @@ from graders import __version__
 from graders.commands.doctor import doctor
 from graders.commands.export import export
 from graders.commands.grade import grade
+from graders.commands.notebooks import notebooks
 from graders.commands.sample import sample
 
 if TYPE_CHECKING:
@@ -243,3 +244,4 @@ main.add_command(export)
 main.add_command(doctor)
 main.add_command(grade)
 main.add_command(sample)
+release.add_command(notebooks)

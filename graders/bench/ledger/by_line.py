@@ -1,4 +1,4 @@
-"""What did each line of some code cause? A row per line: what it moved where, how often the host waited, what it took."""
+"""What did each line of some code cause? A row per line: what it moved where, how often the host waited, its peak."""
 
 from __future__ import annotations
 
