@@ -16,13 +16,16 @@ __all__ = [
     "BadSize",
     "BenchError",
     "CannotExport",
+    "CannotRelease",
     "DeviceClosed",
     "DojoError",
     "NoNursery",
     "NoReference",
     "NoSuchDevice",
+    "NoSuchSeed",
     "NotSprites",
     "RealDeviceInUse",
+    "ReferenceFails",
     "SelectionOnly",
     "TorchUnsupported",
 ]
@@ -204,6 +207,32 @@ class NoReference(DojoError, FileNotFoundError):
         return f"no reference solution for {self.name} was found in a `reference` folder above it"
 
 
+class NoSuchSeed(DojoError, ValueError):
+    """A release has the reference's evidence for some seeds, and another one is asked for."""
+
+    def __init__(self, seed: int, seeds: tuple[int, ...]) -> None:
+        super().__init__(seed, seeds)
+        self.seed = seed
+        self.seeds = seeds
+
+    def __str__(self) -> str:
+        *most, last = map(str, self.seeds)
+        there = f"{', '.join(most)} and {last}" if most else last
+        return f"what the reference does is recorded here for the seeds {there}, not for {self.seed}"
+
+
+class ReferenceFails(DojoError):
+    """The reference solution itself does not run where a student's is to be compared with it."""
+
+    def __init__(self, scenario: str, raised: str) -> None:
+        super().__init__(scenario, raised)
+        self.scenario = scenario
+        self.raised = raised
+
+    def __str__(self) -> str:
+        return f"the reference solution does not run in `{self.scenario}`: {self.raised}"
+
+
 class NotSprites(DojoError, ValueError):
     """Something is to be drawn that has not the shape of sprites."""
 
@@ -230,6 +259,17 @@ class NoNursery(DojoError):
 
 class BadClass(DojoError):
     """A class cannot be graded as it was asked for."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class CannotRelease(DojoError):
+    """What students are to get cannot be made, or must not be."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)

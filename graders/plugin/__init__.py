@@ -53,6 +53,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
     if config.getoption("collectonly") or not any(isinstance(item, collection.CheckItem) for item in items):
         return []
     kind, why = chosen_bench(str(config.getoption("bench")))
+    refuse_unknown_seed(int(config.getoption("seed")), items)
     return [f"bench: {kind} ({why}), seed {config.getoption('seed')}"]
 
 
@@ -66,6 +67,21 @@ def chosen_bench(asked: str) -> tuple[str, str]:
     if kind in ("cuda", "mps") and not available(kind):
         raise pytest.UsageError(f"--bench {asked}: {NoSuchDevice(kind)}")
     return kind, why
+
+
+def refuse_unknown_seed(seed: int, items: Sequence[pytest.Item]) -> None:
+    """In a released repository the reference is known for some seeds only: one sentence, not one for each check."""
+    from graders.errors import NoSuchSeed
+    from graders.plugin.references import known_seeds
+
+    seen: set[Path] = set()
+    for item in items:
+        if not isinstance(item, collection.CheckItem) or item.path in seen:
+            continue
+        seen.add(item.path)
+        seeds = known_seeds(item.path, item.checks.exercise)
+        if seeds is not None and seed not in seeds:
+            raise pytest.UsageError(f"--seed {seed}: {NoSuchSeed(seed, seeds)}")
 
 
 @pytest.hookimpl(optionalhook=True)

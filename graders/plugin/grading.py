@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +12,10 @@ import pytest
 
 from graders.checks.explaining import explained, timed_out
 from graders.curriculum.exercise import Check, Exercise, Function, Probe
-from graders.errors import DojoError, NoReference
+from graders.errors import DojoError
 from graders.evidence import Evidence, Observation, Status
 from graders.plugin.limits import QUITTING, Interrupts, bounded_output, interrupts, time_limit
+from graders.plugin.references import Reference, reference_for
 from graders.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Grader:
         self.seed = seed
         self.student: Submission | None = None
         self._results: dict[str, dict[str, CheckResult]] = {}
-        self._references: dict[str, Submission] = {}
+        self._references: dict[str, Reference] = {}
 
     def result(self, exercise: Exercise, function: Function, check: Check, limits: Limits) -> CheckResult:
         if function.name not in self._results:
@@ -54,12 +54,11 @@ class Grader:
     def _grade(self, exercise: Exercise, function: Function, limits: Limits) -> list[CheckResult]:
         from graders.checks import judge
         from graders.probes.loading import load
-        from graders.probes.observing import observe
 
+        # Before the student's file: that may spoil the process it is loaded into.
         reference = self._references.get(exercise.stem)
         if reference is None:
-            reference = load(reference_of(self.path.with_name(f"{exercise.stem}.py")))
-            self._references[exercise.stem] = reference
+            reference = self._references[exercise.stem] = reference_for(self.path, exercise)
         if self.student is None:
             with self._guarded(limits) as stop:
                 self.student = load(self.path, stop.ours)
@@ -70,13 +69,9 @@ class Grader:
         seen = Evidence(exercise.stem, function.name, self.kind, self.seed, found)
         wanted = seen
         if all(each.status in (Status.RETURNED, Status.RAISED) for each in found.values()):
-            wanted = observe(exercise, function, reference, self.kind, self.seed)
-            for scenario, each in wanted.observations.items():
-                if each.status is not Status.RETURNED:
-                    why = f"the reference solution does not run in `{scenario}`: {each.raised}"
-                    return [_ours(exercise, function, check, why) for check in function.checks]
+            wanted = reference.evidence(exercise, function, self.kind, self.seed)
         results = judge(exercise, function, seen, wanted)
-        lines, signature = self.student.lines, _signature(function.name, reference)
+        lines, signature = self.student.lines, reference.signature(exercise, function)
         return [explained(result, function, found, lines, signature) for result in results]
 
     def _observe(self, exercise: Exercise, function: Function, probe: Probe, limits: Limits) -> Observation:
@@ -109,24 +104,7 @@ class Grader:
             yield stop
 
 
-def _signature(name: str, reference: Submission) -> str:
-    try:
-        return str(inspect.signature(reference.names[name]))
-    except (KeyError, TypeError, ValueError):
-        return "(…)"
-
-
 def _ours(exercise: Exercise, function: Function, check: Check, why: str) -> CheckResult:
     return CheckResult(
         exercise.stem, function.name, check.name, check.claim, Outcome.ERROR, check.points, why, "a verdict"
     )
-
-
-def reference_of(path: Path) -> Path:
-    """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
-    day = path.parent.name if path.parent.name.startswith("day") else "day8"
-    for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
-        candidate = folder / "reference" / day / path.name
-        if candidate.is_file():
-            return candidate
-    raise NoReference(path.name)

@@ -17,7 +17,7 @@ import pytest
 from graders.checks import judge
 from graders.curriculum import MISCONCEPTIONS, day
 from graders.evidence import Evidence, decode, encode
-from graders.plugin.grading import reference_of
+from graders.plugin.references import reference_of
 from graders.probes.loading import load
 from graders.probes.observing import observe
 from graders.results import CheckResult, Outcome

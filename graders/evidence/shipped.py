@@ -1,0 +1,87 @@
+"""What did the reference do, where there is no reference? A release ships its evidence, for some seeds.
+
+A file for each day, inside the package: MessagePack, in which every function's evidence is compressed by itself, so
+that a run reads only what it judges. It holds what came of the reference, not a line of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from graders.errors import BadEvidence, NoSuchSeed
+from graders.evidence.coding import LARGEST, decode, encode
+from graders.evidence.structs import Evidence
+
+FOLDER: Final = Path(__file__).parent / "of_reference"
+SUFFIX: Final = ".mp"
+VERSION: Final = 1
+
+
+class Shipped(msgspec.Struct, frozen=True):
+    """A day's evidence."""
+
+    day: str
+    seeds: tuple[int, ...]
+    signatures: dict[str, str]  # "04_…::train_epoch": "(model, loader, …)"
+    evidence: dict[str, bytes]  # "8/virtual/04_…::train_epoch": compressed
+    version: int = VERSION
+
+    def has(self, exercise: str, function: str) -> bool:
+        return f"{exercise}::{function}" in self.signatures
+
+    def signature(self, exercise: str, function: str) -> str:
+        return self.signatures.get(f"{exercise}::{function}", "(…)")
+
+    def evidence_of(self, exercise: str, function: str, bench: str, seed: int) -> Evidence:
+        """What the reference did on a bench; on one that nothing was recorded on, as on the virtual device.
+
+        A real GPU does what the virtual one does, within the tolerance of the checks. On the plain CPU only the probes
+        that run on the chosen bench see something else.
+        """
+        if seed not in self.seeds:
+            raise NoSuchSeed(seed, self.seeds)
+        name = f"{exercise}::{function}"
+        found = self._decoded(f"{seed}/virtual/{name}")
+        other = f"{seed}/{bench}/{name}"
+        if bench == "virtual" or other not in self.evidence:
+            return found
+        return msgspec.structs.replace(
+            found, bench=bench, observations=found.observations | self._decoded(other).observations
+        )
+
+    def _decoded(self, key: str) -> Evidence:
+        try:
+            data = zlib.decompressobj().decompress(self.evidence[key], LARGEST)
+        except (KeyError, zlib.error):
+            raise BadEvidence(f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}") from None
+        return decode(data)
+
+
+def pack(shipped: Shipped) -> bytes:
+    return msgspec.msgpack.encode(shipped, order="sorted")
+
+
+def compressed(evidence: Evidence) -> bytes:
+    return zlib.compress(encode(evidence), 9)
+
+
+@functools.cache
+def shipped(day: str, folder: Path = FOLDER) -> Shipped | None:
+    """What a release has of a day; None where this is no release."""
+    path = folder / f"{day}{SUFFIX}"
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        found = msgspec.msgpack.decode(data, type=Shipped)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadEvidence(f"{path.name} of this release cannot be read: {error}") from None
+    if found.version != VERSION:
+        raise BadEvidence(f"{path.name} of this release has version {found.version}, not {VERSION}")
+    return found
