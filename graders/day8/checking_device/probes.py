@@ -37,18 +37,31 @@ def _answers(call: Call) -> dict[str, Any]:
 
 def _begin_anew(call: Call) -> None:
     """A file that asked once, when it was run, asked on another machine: run it again on this one."""
-    names = getattr(call.function, "__globals__", None)
-    defaults = getattr(call.function, "__defaults__", None) or ()
-    plain = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    if (
-        names is not None
-        and all(default is None for default in defaults)
-        and all(isinstance(value, plain) for name, value in names.items() if not name.startswith("__"))
-    ):
-        return  # it remembers nothing
-    again = load(call.path).names.get(select.name)
-    if callable(again):
-        call.function = again
+    if _remembers(call.function):
+        again = load(call.path).names.get(select.name)
+        if callable(again):
+            call.function = again
+
+
+def _remembers(function: Any) -> bool:
+    """Whether a function, or one it calls, may use an answer from earlier: a constant, a default, a cache."""
+    waiting, seen = [function], set()
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, (types.ModuleType, types.BuiltinFunctionType, type)) or id(found) in seen:
+            continue
+        if not isinstance(found, types.FunctionType) or any(value is not None for value in found.__defaults__ or ()):
+            return True
+        seen.add(id(found))
+        if found.__module__ == function.__module__:  # what others' functions remember is theirs
+            waiting += [cell.cell_contents for cell in found.__closure__ or ()]
+            waiting += [found.__globals__[name] for name in _names_in(found.__code__) if name in found.__globals__]
+    return False
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 @select.probe(machine="one gpu")

@@ -36,7 +36,7 @@ def _why(scenario: str, found: dict[str, Case]) -> tuple[str | None, int | None]
 runs_in_all(train, points=1, scenarios=(*EPOCHS, "nothing_to_train_on"), diagnose=_why)
 
 
-@train.check(points=2)
+@train.check(points=1.5)
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     """The model is moved to the device once, before the loop."""
     found = cases(seen)
@@ -109,7 +109,7 @@ def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
         )
 
 
-@train.check(points=4)
+@train.check(points=3.5)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
     """After the epoch the weights are those of plain SGD: zeroed, backward, stepped for every batch."""
     found, right = cases(seen), cases(wanted)
@@ -155,7 +155,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-@train.check(points=3)
+@train.check(points=4)
 def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     """It returns the mean loss per sample, as a Python float."""
     for name in EPOCHS:
