@@ -57,6 +57,8 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Evaluation happens on the device passed in, whatever this machine has."""
     facts = _facts(seen, "on_the_cpu")
     elsewhere = sorted({device for p in facts["passes"] for device in p["devices"]} - {"cpu"})
+    if not facts["passes"]:
+        raise Failed("the model was never called", "a forward pass per batch on the CPU")
     if elsewhere:
         raise Failed(
             f'with device="cpu" the forward passes ran on {", ".join(elsewhere)}',
@@ -131,8 +133,8 @@ def _unchanged(seen: Seen, kind: str, misconception: str | None) -> None:
 @evaluate.check(points=1)
 def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can go on: requires_grad of every parameter, and grad mode, are as they were."""
-    for _, facts in _each(seen, *FULL, "nothing_to_evaluate"):
-        before, after = facts["flags_before"], facts["flags_after"]
+    for name, facts in _each(seen, *FULL, "nothing_to_evaluate"):
+        before, after = _facts(wanted, name)["flags_before"], facts["flags_after"]
         off = [parameter for parameter, flag in before.items() if flag and not after.get(parameter)]
         on = [parameter for parameter, flag in before.items() if not flag and after.get(parameter)]
         if off:

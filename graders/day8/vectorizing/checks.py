@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final
@@ -124,6 +125,9 @@ def _judge_trips(facts: dict[str, Any]) -> None:
 
 def _with_an_honest_loop(facts: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
     """The loop ran beside student code, which may slow it down; beside the reference nobody did."""
+    for name in ("student", "loop"):
+        if not math.isfinite(facts[name]):
+            raise Failed(f"the time of the {name} is {facts[name]}", "a number of seconds")
     return facts | {"loop": min(facts["loop"], SLOWED * right["loop"])}
 
 
@@ -188,6 +192,8 @@ def _claim(function: Function, values: float, diagnose: Diagnose) -> None:
         facts = seen["timed"].facts
         if "raised" in facts:
             raise Failed(f"a timed call raised {facts['raised']}", "no error", facts["line"])
+        if not facts["outputs"] or len(facts["outputs"]) != len(facts["loop_outputs"]):
+            raise Failed(f"{len(facts['outputs'])} timed calls gave a result", "one of each timed call")
         judge_speed(_with_an_honest_loop(facts, wanted["timed"].facts), wanted["timed"].facts, same)
 
 
