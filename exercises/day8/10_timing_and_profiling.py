@@ -61,35 +61,42 @@ def read_nvidia_smi(text):
 
 
 if __name__ == "__main__":
-    devices = ["cpu"]
-    if torch.cuda.is_available():
-        devices.insert(0, "cuda")
-    elif torch.backends.mps.is_available():
-        devices.insert(0, "mps")
+    from graders.sprites_on_screen import show
 
-    def make_work(device):
-        sprites = torch.rand(256, 3 * 16 * 16, device=device)
+    others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    devices = [name for name, there in others.items() if there] + ["cpu"]
+    noise = torch.rand(256, 3, 8, 8, generator=torch.Generator().manual_seed(8))
+    print("How long does it take to compare such sprites, each with each?")
+    show(noise[:3])
+
+    def make_work(device, count=256):
+        sprites = noise[:count].flatten(1).to(device)
         return lambda: (sprites @ sprites.T).softmax(1)
 
     def show_times():
-        began = time.perf_counter()
-        for device, seconds in compare_devices(make_work, devices).items():
-            print(f"{device:5} {seconds * 1e3:8.3f} ms  {'#' * max(1, min(60, round(seconds * 1e4)))}")
-        print(f"(measuring took {time.perf_counter() - began:.2f} s in all)")
+        rows = []
+        for count in (64, 128, 256):
+            times = compare_devices(lambda device, count=count: make_work(device, count), devices)
+            rows += [(count, device, seconds) for device, seconds in times.items()]
+        longest = max(seconds for _, _, seconds in rows)
+        for count, device, seconds in rows:
+            print(f"{count:4} on {device:5} {seconds * 1e3:8.3f} ms  {'#' * max(1, round(50 * seconds / longest))}")
 
     def show_operations():
         print("most time went to", ", ".join(top_operations(make_work(devices[0]), 3)))
 
     def show_memory():
-        for gpu in read_nvidia_smi("0, NVIDIA H200, 1024, 143771\n1, NVIDIA H200, [N/A], [N/A]\n"):
-            print(f"GPU {gpu['index']}, {gpu['name']}: {gpu['used_mib']} of {gpu['total_mib']} MiB")
+        for gpu in read_nvidia_smi("0, NVIDIA H200, 51200, 143771\n1, NVIDIA GB10, [N/A], [N/A]\n"):
+            known = gpu["total_mib"] is not None
+            print(f"GPU {gpu['index']}, {gpu['name']}: {gpu['used_mib']} of {gpu['total_mib']} MiB", end="  ")
+            print("#" * round(30 * gpu["used_mib"] / gpu["total_mib"]) if known else "(it shares the host's memory)")
 
-    for show, names in (
+    for shown, names in (
         (show_times, "time_on_device and compare_devices are"),
         (show_operations, "top_operations is"),
         (show_memory, "read_nvidia_smi is"),
     ):
         try:
-            show()
+            shown()
         except NotImplementedError:
             print(f"{names} still to do: open this file and fill it in.")
