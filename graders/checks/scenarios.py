@@ -37,8 +37,11 @@ def runs_in_all(
 
     def judge(seen: Seen, wanted: Seen) -> None:
         plain.checks[0].judge(seen, wanted)
-        found = cases(seen)
-        for name in found if chosen is None else chosen:
+        found, all_of_them = cases(seen), cases(wanted)
+        for name in all_of_them:
+            if name not in found:  # evidence comes from where student code ran: what is not there was not passed
+                raise Failed(f"nothing was seen of scenario `{name}`", "what the function did there")
+        for name in all_of_them if chosen is None else chosen:
             raised = found[name].get("raised")
             if raised is None:
                 continue

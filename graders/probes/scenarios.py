@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from graders.errors import DeviceClosed
 from graders.probes.calling import Call, StudentRaised
 
 
@@ -13,5 +14,12 @@ def tried(look: Callable[..., dict[str, Any]], call: Call, *args: Any, **kwargs:
     try:
         return look(call, *args, **kwargs)
     except StudentRaised as error:
-        evidence = error.evidence
-        return {"raised": {"type": evidence.type, "message": evidence.message[:500], "line": evidence.line}}
+        return {"raised": described(error)}
+
+
+def described(error: StudentRaised) -> dict[str, Any]:
+    """An error of the student's; one about a device that is closed goes on, because a fresh start may mend it."""
+    evidence = error.evidence
+    if evidence.type == DeviceClosed.__name__:
+        raise error
+    return {"type": evidence.type, "message": evidence.message[:500], "line": evidence.line}

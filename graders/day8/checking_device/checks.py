@@ -24,7 +24,8 @@ def _same(answer: str, wanted: str) -> bool:
 def returns_a_device(seen: Seen, wanted: Seen) -> None:
     """It returns a `torch.device`, not a string, and changes no setting of torch."""
     for machine in IN_WORDS:
-        for key, answer in seen[machine].facts.items():
+        for key in wanted[machine].facts:
+            answer = seen[machine].facts[key]
             if "raised" in answer or key in ("nonsense", "best unbuilt"):
                 continue
             asked = f" for {key.replace('prefer ', 'prefer=')}" if key.startswith("prefer ") else ""

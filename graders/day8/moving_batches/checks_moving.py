@@ -55,6 +55,7 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
         if raised is not None and raised["type"] == "TypeError" and "positional argument" in raised["message"]:
             expected = "the same named tuple, built from its fields"
             raise Failed(f"{name} raised {said(raised)}", expected, raised["line"], "named-tuple-constructor")
+    right = cases(wanted)
     for name, case in _returned(seen).items():
         for place in case["places"]:
             if place["role"] == "other" or (place["fits"] and place.get("alike", True)):
@@ -63,6 +64,8 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
             if place["was"] == place["found"]:
                 happened = f"{name}: the keys or the number of items of `{place['path']}` changed"
             raise Failed(happened, "the same structure", None, "structure-changed")
+        if [place["path"] for place in case["places"]] != [place["path"] for place in right[name].get("places", [])]:
+            raise Failed(f"{name}: not all of the batch came back", "the same structure", None, "structure-changed")
     if not _any_raised(seen, "nested"):  # that error comes with the next check
         _refuse_errors(seen, "named_tuples", "the same named tuple")
 

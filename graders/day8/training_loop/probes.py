@@ -10,6 +10,7 @@ from graders.day8.training_loop.functions import train
 from graders.day8.training_loop.probes_watch import Watch
 from graders.probes.calling import Call, StudentRaised, array
 from graders.probes.late import torch
+from graders.probes.scenarios import described
 from graders.probes.settings import settled
 from graders.probes.sprites import CLASSES, SIZE, sprites
 
@@ -39,8 +40,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False)
     try:
         value, settings = settled(call, model, batches, probes_watch.loss(watch), optimizer, device)
     except StudentRaised as error:
-        raised = {"type": error.evidence.type, "message": error.evidence.message[:500], "line": error.evidence.line}
-        return {"raised": raised, "copied": _copied(call, watch)}
+        return {"raised": described(error), "copied": _copied(call, watch)}
     return {
         "class": type(value).__name__,
         "is_float": isinstance(value, float),

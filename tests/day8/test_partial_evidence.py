@@ -1,0 +1,42 @@
+"""Does evidence with something missing ever pass? It comes from where student code ran, and may be thinned out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from graders.checks import judge
+from graders.evidence import Evidence, Observation, Status
+from graders.results import Outcome
+from tests.day8.test_solutions import EXERCISES, wanted
+
+STEMS = [stem for stem in EXERCISES if stem[:2] in ("01", "02", "03", "04")]
+FUNCTIONS = [(EXERCISES[stem], function) for stem in STEMS for function in EXERCISES[stem].functions]
+
+
+def passes(exercise: Any, function: Any, evidence: Evidence) -> bool:
+    results = judge(exercise, function, evidence, wanted(exercise.stem, function.name))
+    return all(result.outcome is Outcome.PASSED for result in results)
+
+
+def with_facts(evidence: Evidence, probe: str, facts: dict[str, Any]) -> Evidence:
+    changed = evidence.observations | {probe: Observation(Status.RETURNED, facts)}
+    return msgspec.structs.replace(evidence, observations=changed)
+
+
+@pytest.mark.parametrize(("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", ""))
+def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
+    right = wanted(exercise.stem, function.name)
+    assert passes(exercise, function, right)
+    for probe, observation in right.observations.items():
+        assert not passes(exercise, function, with_facts(right, probe, {}))
+        for scenario, case in observation.facts.items():
+            rest = {name: facts for name, facts in observation.facts.items() if name != scenario}
+            if (probe, scenario) != ("laptop", "best unbuilt"):  # which only tells mistakes apart
+                assert not passes(exercise, function, with_facts(right, probe, rest)), f"without {scenario}"
+            emptied = {scenario: {key: [] for key in case}}
+            assert not passes(exercise, function, with_facts(right, probe, observation.facts | emptied)) or (
+                scenario == "best unbuilt"
+            ), f"with nothing in {scenario}"
