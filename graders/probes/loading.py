@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from graders.evidence import Raised
-from graders.probes import notebooks
+from graders.probes import cells, notebooks
 from graders.probes.clock import replaceable
 
 SOLUTION = "# BEGIN SOLUTION"  # what stubs are made without
@@ -95,6 +95,8 @@ class Unparsable(Exception):
 
 def _parts(path: Path) -> list[tuple[str, int]]:
     """The file's text, or each of a notebook's cells, with the line at which it begins."""
+    if (texts := cells.left(path)) is not None:
+        return [(text, 1) for text in texts]
     if path.suffix == notebooks.SUFFIX:
         try:
             notebook = notebooks.read(path)
