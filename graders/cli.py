@@ -16,6 +16,7 @@ from graders.commands.doctor import doctor
 from graders.commands.export import export
 from graders.commands.grade import grade
 from graders.commands.notebooks import notebooks
+from graders.commands.release import release, which_day, which_root
 from graders.commands.sample import sample
 
 if TYPE_CHECKING:
@@ -166,50 +167,10 @@ def repository() -> Path:
     raise click.ClickException(f"no folder `reference` in {here} or above it; use --root")
 
 
-_root = click.option(
-    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The repository (default: found)."
-)
-_day = click.option("--day", default="day8", show_default=True, type=click.Choice(["day8"]), help="Which day.")
-
-
-@main.group()
-def release() -> None:
-    """Make what students get."""
-
-
-@release.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a stub is stale.")
-@_day
-@_root
-def stubs(check: bool, day: str, root: Path | None) -> None:
-    """Make exercises/ from reference/: the same files without their solutions."""
-    from graders.errors import BadMarkers
-    from graders.release import stubs as making
-
-    root = root or repository()
-    reference, exercises = root / "reference" / day, root / "exercises" / day
-    if not reference.is_dir():
-        raise click.ClickException(f"there is no folder {reference}")
-    try:
-        changed = making.stale(reference, exercises) if check else making.write(reference, exercises)
-    except BadMarkers as error:
-        raise click.ClickException(str(error)) from error
-    left_over = [name for name in changed if not (reference / name).is_file()]
-    for name in changed:
-        state = "left over, without a reference" if name in left_over else "stale" if check else "written"
-        click.echo(f"{state}: {exercises / name}")
-    if not changed:
-        click.echo(f"All stubs of {day} are up to date.")
-    elif check:
-        click.echo("run: dojo release stubs", err=True)
-    if (check and changed) or left_over:
-        raise SystemExit(1)
-
-
 @main.command()
 @click.option("--quick", is_flag=True, help="Believe the first lines of wrong solutions instead of grading them.")
-@_day
-@_root
+@which_day
+@which_root
 def lint(quick: bool, day: str, root: Path | None) -> None:
     """Prove that a day is fit for students."""
     from rich.console import Console
@@ -245,3 +206,4 @@ main.add_command(doctor)
 main.add_command(grade)
 main.add_command(sample)
 release.add_command(notebooks)
+main.add_command(release)
