@@ -114,6 +114,7 @@ def _trips(call: Call) -> dict[str, Any]:
     first = next(iter(transfers), None) or next(iter(reads), None)
     return {
         "transfers": len(transfers),
+        "trip_bytes": sum(transfer.bytes for transfer in transfers),
         "reads": len(reads),
         "lists": sum(read.what == "tolist" for read in reads),
         "trip_line": None if first is None else call.line_of(first),
