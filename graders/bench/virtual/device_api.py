@@ -60,6 +60,18 @@ def _properties(gpu: VirtualGpu) -> Any:
     )
 
 
+def nested(statistics: dict[str, Any]) -> dict[str, Any]:
+    """The statistics as the allocator itself hands them out: `a.b.c` is `["a"]["b"]["c"]`."""
+    found: dict[str, Any] = {}
+    for path, value in statistics.items():
+        *above, name = path.split(".")
+        place = found
+        for key in above:
+            place = place.setdefault(key, {})
+        place[name] = value
+    return found
+
+
 class Devices:
     """The functions of `torch.cuda` and `torch.accelerator` that ask about or choose a device."""
 
@@ -154,6 +166,7 @@ class Devices:
             "_lazy_init": self.lazy_init,
             "init": self.lazy_init,
             "is_initialized": lambda: True,
+            "_initialized": True,  # checkpointing asks here whether there are dice of the device to put back
             "_is_in_bad_fork": self.in_child,
             "get_device_name": self.name,
             "get_device_properties": self.properties,
@@ -172,6 +185,7 @@ class Devices:
             "get_per_process_memory_fraction": lambda device=None: (
                 memory_of(gpu, device).allowed / memory_of(gpu, device).total
             ),
+            "memory_stats_as_nested_dict": lambda device=None: nested(memory_of(gpu, device).statistics()),
             "ipc_collect": lambda: None,
             "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
             "is_current_stream_capturing": lambda: False,

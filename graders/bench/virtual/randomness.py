@@ -112,8 +112,11 @@ class Dice:
         return manual_seed
 
     def set_state(self, state: Any, device: Any = "cuda") -> None:
+        generator = self._at(None if device == "cuda" else device)
+        if self.following_host and torch.equal(state, generator.get_state()):
+            return  # put back as it is: whoever does so puts the host's back too, which dropout follows
         self.following_host = False
-        self._at(None if device == "cuda" else device).set_state(state)
+        generator.set_state(state)
 
     def set_states(self, states: Any) -> None:
         for index, state in enumerate(states):
