@@ -175,6 +175,8 @@ def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
     for name, facts, right in _passes(seen, wanted, "a list", "two blocks", "one block"):
         if facts["out"] is None:
             raise Failed(f"({name}) it returned a {facts['class']}", "a tensor")
+        if facts["device"] != right["device"]:
+            raise Failed(f"({name}) the output is on {facts['device']}", right["device"])
         if not _close([facts["out"]], [right["out"]]):
             raise Failed(f"({name}) the output differs from the plain loop's", "the same values")
 

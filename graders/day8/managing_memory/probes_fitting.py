@@ -161,12 +161,12 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
 
 def _halving(call: Call) -> dict[str, Any]:
     """(start, what fits): several halvings, odd numbers on the way, the first fits, only 1 fits, 1 is asked for."""
-    cases = ((100, 13), (64, 64), (7, 1), (96, 24), (1, 1))
+    cases = ((100, 13), (64, 64), (5, 1), (96, 24), (1, 1))
     return {f"start {start}, {fits} fits": _search(call, start, fits) for start, fits in cases}
 
 
 def _nothing_fits(call: Call) -> dict[str, Any]:
-    return {f"start {start}": _search(call, start, 0) for start in (7, 1)}
+    return {f"start {start}": _search(call, start, 0) for start in (5, 1)}
 
 
 def _another_error(call: Call) -> dict[str, Any]:

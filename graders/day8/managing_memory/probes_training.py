@@ -130,12 +130,13 @@ def _through(call: Call, blocks: Any, x: Any, gradient: bool, backward: bool = T
         torch.manual_seed(call.seed)
         base = 0
         if gpu:
+            torch.cuda.manual_seed(call.seed)  # its own dice, which a student may want to put back for the second run
             torch.cuda.reset_peak_memory_stats(device)
             base = torch.cuda.memory_allocated(device)
         out = call(blocks, x)
-        found: dict[str, Any] = {"class": type(out).__name__, "out": None, "gradients": None, "error": ""}
+        found: dict[str, Any] = {"class": type(out).__name__, "out": None, "device": "", "error": ""}
         if isinstance(out, torch.Tensor):
-            found["out"] = array(out)
+            found["out"], found["device"] = array(out), str(out.device)
             try:
                 if backward:
                     out.sum().backward()

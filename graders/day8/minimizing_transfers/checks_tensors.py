@@ -101,6 +101,9 @@ def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
             if draw["device"] != place:
                 key = "hard-coded-cuda" if place == "cpu" else None
                 raise Failed(f"told to use {place}, it made them on {draw['device']}", place, misconception=key)
+            if draw["default_device"] != right["default_device"]:
+                happened = f"{draw['default_device']} was left behind as the default device of the whole program"
+                raise Failed(happened, "`device=` for these sprites alone")
             if draw["dtype"] != "float32" or draw["value"].dtype != "float32":
                 raise Failed(f"their dtype is {draw['dtype']}", "float32")
             if draw["value"].shape != right["value"].shape:

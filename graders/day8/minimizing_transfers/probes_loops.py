@@ -11,18 +11,17 @@ from graders.probes.sprites import sprites
 from graders.probes.watched_batches import WatchedBatches
 
 
-def _watched_model(seed: int) -> Any:
-    """A model whose outputs are pictures. Its forward notices `model.forward(...)` as well as `model(...)`."""
+def _watched_model(seed: int, log: list[dict[str, Any]]) -> Any:
+    """A model whose outputs are pictures; `model.forward(...)` and copies of the model write into its log as well."""
 
     class Watched(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
-            self.seen: list[dict[str, Any]] = []
 
         def forward(self, x: Any) -> Any:
             out = self.body(x)
-            self.seen.append({"training": self.training, "graph": out.requires_grad, "device": out.device.type})
+            log.append({"training": self.training, "graph": out.requires_grad, "device": out.device.type})
             return out
 
     with torch.random.fork_rng(devices=[]):
@@ -38,7 +37,8 @@ def _batches(call: Call, count: int) -> WatchedBatches:
 
 
 def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> dict[str, Any]:
-    model = _watched_model(call.seed)
+    log: list[dict[str, Any]] = []
+    model = _watched_model(call.seed, log)
     if moved:
         model.to(device)
     batches = _batches(call, count)
@@ -56,7 +56,7 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> di
         "device": value.device.type if is_tensor else None,
         "requires_grad": value.requires_grad if is_tensor else None,
         "value": array(value) if is_tensor else None,
-        "forwards": model.seen,
+        "forwards": log,
         "forward_line": next((call.line_of(f) for f in ledger.forwards()), None),
         "graph_line": call.line_of(building[0]) if building else None,
         "trainable": all(p.requires_grad for p in model.parameters()),

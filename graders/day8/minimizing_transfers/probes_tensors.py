@@ -86,6 +86,8 @@ COUNT, EDGE = 40, 5  # 3000 values
 def _made(call: Call, device: Any, **options: Any) -> Any:
     """What one call gave, described."""
     value = call(COUNT, EDGE, device, **options)
+    if (default := torch.get_default_device().type) != "cpu":
+        torch.set_default_device(None)
     moved = call.ledger.transfers()
     is_tensor = isinstance(value, torch.Tensor)
     return {
@@ -95,6 +97,7 @@ def _made(call: Call, device: Any, **options: Any) -> Any:
         "value": array(value) if is_tensor else None,
         "moved": sum(t.bytes for t in moved),
         "line": call.line_of(moved[0]) if moved else None,
+        "default_device": default,
     }
 
 
