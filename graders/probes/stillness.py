@@ -1,69 +1,54 @@
-"""Do some processes wait for something that will never come? On a busy machine a slow one looks the same to a clock.
+"""Does a process wait for something that will never come? On a busy machine a slow one looks the same to a clock.
 
-So we look at what they do: a thread that waits for the processor is ready to run, one that waits for another process
-sleeps. Only where the system does not tell, the clock has to do.
+So the process looks at itself: a thread of its own wakes up every few milliseconds and looks where the main thread is.
+On a busy machine that thread is held up as much as all others, so what counts is how often it has looked, and not
+how much time has passed. It needs nothing of the system, which may tell a fenced process little.
 """
 
 from __future__ import annotations
 
-import os
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final
 
-STILL: Final = 1.0  # seconds in which no process went on
-UNTOLD: Final = 20.0  # the same, where only the clock can tell
+PAUSE: Final = 0.01
+LOOKS: Final = 50  # so many times at the same place, and no work done there
 ENDLESS: Final = 30.0  # seconds of processor time, which is none that a busy machine adds
-_TICKS: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+_sleep, _processor_time = time.sleep, time.process_time  # a student's file may have others
 
 
-class Thread(NamedTuple):
-    process: int
-    number: int  # the main thread has its process's
-    asleep: bool
-    used: float  # seconds of processor time
+def _own_time(thread: int) -> tuple[Callable[[], float], float]:
+    """The processor time of one thread, or else of all, and how much of it is more than waiting takes."""
+    if hasattr(time, "pthread_getcpuclockid"):
+        clock, read = time.pthread_getcpuclockid(thread), time.clock_gettime
+        return lambda: read(clock), 0.001
+    return _processor_time, 0.2  # others look around now and then: gloo's threads, and ours
 
 
-class Stillness:
-    """Whether all of these processes have stood still since `begin`."""
+def watched(tell: Callable[[dict[str, Any]], None]) -> None:
+    """From now on `tell` is given {"still": True} whenever this thread has stood still for a while, again and again.
 
-    def __init__(self, processes: Sequence[int], folder: Path = Path("/proc")) -> None:
-        self.processes, self.folder = processes, folder
-        self.used = 0.0
-        self.begin()
+    After too much work in all it is given {"endless": True}, once.
+    """
+    me, began = threading.get_ident(), _processor_time()
+    worked, much = _own_time(me)
 
-    def begin(self) -> None:
-        self.since = time.monotonic()
-        self.main: list[Thread] = []
-        self.slept: set[tuple[int, int]] = set()
+    def look() -> None:
+        place, looks, used = None, 0, 0.0
+        while True:
+            _sleep(PAUSE)
+            frame = sys._current_frames().get(me)
+            here = (id(frame), frame.f_lasti if frame else 0)
+            if here != place or worked() - used > much:
+                place, looks, used = here, 0, worked()
+            looks += 1
+            if looks % LOOKS == 0:
+                tell({"still": True})
+            if _processor_time() - began > ENDLESS:
+                tell({"endless": True})
+                return
 
-    def is_reached(self) -> bool:
-        """To be asked again and again; any step seen begins it anew.
-
-        The main threads must sleep all the time. The others, such as gloo's, wake up now and then to look around; but
-        one that has something to deliver and waits for the processor to do so is not seen asleep before it has.
-        """
-        try:
-            threads = [thread for process in self.processes for thread in _threads(self.folder, process)]
-        except (OSError, ValueError, IndexError):
-            return time.monotonic() - self.since > UNTOLD
-        self.used = sum(thread.used for thread in threads)
-        main = [thread for thread in threads if thread.number == thread.process]
-        if main != self.main or not all(thread.asleep for thread in main):
-            self.begin()
-            self.main = main
-        self.slept |= {(thread.process, thread.number) for thread in threads if thread.asleep}
-        awake = {(thread.process, thread.number) for thread in threads} - self.slept
-        return not awake and time.monotonic() - self.since > STILL
-
-    def is_endless(self) -> bool:
-        """Whether they have worked for so long that they will not come to an end."""
-        return self.used > ENDLESS
-
-
-def _threads(folder: Path, process: int) -> Iterator[Thread]:
-    for path in (folder / str(process) / "task").iterdir():
-        # The name in brackets may hold spaces and brackets of its own; the state is the first field after it.
-        state, *fields = (path / "stat").read_text().rpartition(")")[2].split()
-        yield Thread(process, int(path.name), state not in "RD", (int(fields[10]) + int(fields[11])) / _TICKS)
+    threading.Thread(target=look, daemon=True).start()

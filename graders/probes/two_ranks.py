@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from graders.evidence import Raised
+from graders.probes import stillness
 from graders.probes.calling import StudentRaised
 from graders.probes.late import nn, torch
 from graders.probes.loading import load, raised
-from graders.probes.stillness import Stillness
 
 RANKS: Final = 2
 FORKS: Final = sys.platform == "linux"  # a Mac can fork too, but its system libraries do not survive it
-# No verdict hangs on this: whoever waits in vain is found by looking at what the processes do.
+# No verdict hangs on this: whoever waits in vain is found by what the processes tell of themselves.
 PATIENCE: Final = timedelta(minutes=10)
 ALONE: Final = "one process waited here for the other, which never came: both have to make the same calls"
 GONE: Final = "a process ended in the middle of it"
@@ -40,11 +40,18 @@ class Rank:
     def __init__(self, process: Any, end: Any) -> None:
         self.process, self.end = process, end
         self.answer: dict[str, Any] | None = None
+        self.still = 0  # how often it has told since something last happened that it stands still
 
     def listen(self) -> None:
-        self.answer = {"raised": "SystemExit", "text": GONE, "line": None}
+        said: dict[str, Any] = {"raised": "SystemExit", "text": GONE, "line": None}
         with contextlib.suppress(EOFError, OSError, ValueError):
-            self.answer = json.loads(self.end.recv_bytes(1 << 20))
+            said = json.loads(self.end.recv_bytes(1 << 20))
+        if "still" in said:
+            self.still += 1
+        elif "endless" in said:
+            raise StudentRaised(Raised("TimeoutError", STUCK, None))
+        else:
+            self.answer = said
 
 
 def two_ranks(student: Callable[..., Any], path: Path, function: str) -> list[dict[str, Any]]:
@@ -84,29 +91,34 @@ def _started(student: Callable[..., Any], path: Path, function: str) -> Iterator
 
 def _answers(ranks: list[Rank]) -> list[dict[str, Any]]:
     """One answer from each; a rank that waits for one that will never come is told so, by ending the other."""
-    stillness = Stillness([rank.process.pid for rank in ranks])
+    told: list[dict[str, Any]] = []
+    _begin(ranks)
     while waiting := [rank for rank in ranks if rank.answer is None]:
-        ready = multiprocessing.connection.wait([rank.end for rank in waiting], timeout=0.02)
+        ready = multiprocessing.connection.wait([rank.end for rank in waiting])
         for rank in waiting:
             if rank.end in ready:
                 rank.listen()
-        if ready:
-            stillness.begin()
-        elif stillness.is_reached() or stillness.is_endless():
-            done = [rank for rank in ranks if rank.answer is not None and rank.process.is_alive()]
-            alive = [rank for rank in ranks if rank.process.is_alive()]
-            if len(alive) < RANKS or stillness.is_endless():
-                raise StudentRaised(Raised("TimeoutError", STUCK, None))
-            # Its connections break, and the one that waits for it raises where it stands.
-            (done or alive)[-1].process.kill()
-            stillness.begin()
         told = [rank.answer for rank in ranks if rank.answer and "raised" in rank.answer]
         if any(answer["text"] not in (ALONE, GONE) for answer in told):
             break  # the other one only waits for this one
+        if any(rank.answer is not None for rank in waiting):
+            _begin(ranks)
+        elif all(rank.still > 1 for rank in waiting):  # once may have been before the other one's answer
+            alive = [rank for rank in ranks if rank.process.is_alive()]
+            if len(alive) < RANKS:
+                raise StudentRaised(Raised("TimeoutError", STUCK, None))
+            # Its connections break, and the one that waits for it raises where it stands.
+            next((rank for rank in alive if rank.answer is not None), alive[-1]).process.kill()
+            _begin(ranks)
     # What a rank says of itself says more than that the other one is gone.
     for answer in sorted(told, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)):
         raise StudentRaised(Raised(answer["raised"], answer["text"], answer["line"]))
     return [rank.answer or {} for rank in ranks]
+
+
+def _begin(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.still = 0
 
 
 def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any]) -> None:
@@ -116,11 +128,18 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     student = load(Path(path)).names[function] if student is None else student
     distributed: Any = torch.distributed
+    lock = threading.Lock()
+
+    def tell(facts: dict[str, Any]) -> None:
+        with lock:
+            end.send_bytes(json.dumps(facts).encode())
+
     try:
+        stillness.watched(tell)
         letters[1 - rank].close()  # so that one notices when the other is gone
         store = _letters(letters[rank])
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=PATIENCE)
-        _send(end, {"some": _averaged(student, _model(rank), path)})
+        tell({"some": _averaged(student, _model(rank), path)})
         end.recv_bytes()
         try:
             distributed.GroupMember.WORLD = None  # `destroy_process_group` takes 20 ms to end its threads
@@ -128,11 +147,11 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         except (AttributeError, ValueError):
             distributed.destroy_process_group()
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-        _send(end, {"alone": _averaged(student, _model(rank), path)})
+        tell({"alone": _averaged(student, _model(rank), path)})
     except StudentRaised as error:
         told = error.evidence
         said = ALONE if "Timed out" in told.message or "closed by peer" in told.message else told.message
-        _send(end, {"raised": told.type, "text": said, "line": told.line})
+        tell({"raised": told.type, "text": said, "line": told.line})
     os._exit(0)  # no cleaning up: what was inherited from the parent is the parent's
 
 
@@ -166,10 +185,6 @@ def _letters(other: Any) -> Any:
                 self.get(key)
 
     return Letters()
-
-
-def _send(end: Any, facts: dict[str, Any]) -> None:
-    end.send_bytes(json.dumps(facts).encode())
 
 
 def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:

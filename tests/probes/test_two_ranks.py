@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 from graders.probes import stillness, two_ranks
 from graders.probes.calling import StudentRaised
 from graders.probes.loading import load
-from graders.probes.stillness import Stillness
 
 MEAN = """
 import torch.distributed as dist
@@ -24,7 +21,6 @@ def average_gradients(model):
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()
 """
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only there a process tells what it waits for")
 
 
 def ranks(folder: Path, before: str) -> list[dict[str, Any]]:
@@ -42,7 +38,6 @@ def test_together_and_alone(tmp_path: Path) -> None:
     assert second["alone"]["gradients"][0][:3] == [2.0, 7.0, 12.0]
 
 
-@linux
 def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(StudentRaised) as caught:
@@ -51,21 +46,18 @@ def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) ->
     assert time.monotonic() - began < 30
 
 
-@linux
 def test_two_that_wait_for_each_other(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "dist.recv(next(model.parameters()).grad, 1 - dist.get_rank())")
     assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 4)
 
 
-@linux
 def test_a_slow_rank_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stillness, "STILL", 0.2)
+    monkeypatch.setattr(stillness, "LOOKS", 5)
     busy = "import time; until = time.process_time() + dist.get_rank()\n    while time.process_time() < until: pass"
     assert ranks(tmp_path, busy)[0]["some"]["weights_kept"]
 
 
-@linux
 def test_an_endless_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stillness, "ENDLESS", 1.0)
     with pytest.raises(StudentRaised) as caught:
@@ -83,10 +75,3 @@ def test_a_process_that_leaves(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "import os; os._exit(0)")
     assert caught.value.evidence.message == two_ranks.GONE
-
-
-def test_where_the_system_does_not_tell_the_clock_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Stillness([os.getpid()], tmp_path)
-    assert not watched.is_reached()
-    monkeypatch.setattr(stillness, "UNTOLD", -1.0)
-    assert watched.is_reached()
