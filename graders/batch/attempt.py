@@ -24,6 +24,7 @@ from graders.sandbox.protocol import (
     Frames,
     Job,
     Loaded,
+    Paused,
     Saw,
     Stumbled,
     Tampered,
@@ -35,6 +36,7 @@ WHOLE: Final = 6  # times the limit of a function: what a submission may take in
 AGAIN: Final = 3  # how often a child that someone else killed is tried again
 CHILDREN: Final = 24
 OUTPUT: Final = 64 << 10
+NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")  # what torch says in a RuntimeError
 EVIDENCE: Final = 64 << 20
 STUMBLED: Final = "the grader itself could not go on, which may be its own fault"
 
@@ -68,6 +70,7 @@ class Attempt:
         self.deadline = 0.0
         self.ended_by_us = False
         self.finished = False
+        self.paused = False
         self.stumbled = ""
         self.believed = True
         self._killed: Counter[str] = Counter()
@@ -82,7 +85,7 @@ class Attempt:
         """What the next child is to do."""
         self._children += 1
         self._frames = Frames(token, EVIDENCE)
-        self.step, self.ended_by_us, self.finished, self.stumbled = None, False, False, ""
+        self.step, self.ended_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
         self.deadline = self.clock() + STARTING
         terms = self.terms
         skip = frozenset(self.skip | set(self.record.seen))
@@ -122,6 +125,8 @@ class Attempt:
             self._disbelieve(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, Stumbled):
             self.stumbled = frame.why
+        elif isinstance(frame, Paused):
+            self.paused = True
         elif isinstance(frame, Finished):
             self.finished = True
         return self.believed
@@ -130,11 +135,13 @@ class Attempt:
         evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
         missing = all(seen.status is Status.MISSING for seen in evidence.observations.values())
-        if key not in self.terms.known or key in self.record.seen or (self.step != key and not missing):
+        raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
+        # A child does not look whether its code is still the grader's where it was interrupted, which earns nothing.
+        unlooked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
+        if key not in self.terms.known or key in self.record.seen or (self.step != key and not missing) or unlooked:
             self._disbelieve("it sent evidence of its own making")
             return False
         self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature)
-        raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
         self._note(key, raised)
         return True
 
@@ -145,7 +152,7 @@ class Attempt:
             if kind == "TimedOut":
                 self.record.incidents.append(Incident(What.TIMED_OUT, step, message))
                 return
-            if kind == "MemoryError" or "can't allocate memory" in message:
+            if kind.endswith("MemoryError") or any(said in message for said in NO_MEMORY):
                 self.record.incidents.append(
                     Incident(What.OUT_OF_MEMORY, step, "it asked for more memory than it may have")
                 )
@@ -164,13 +171,17 @@ class Attempt:
 
     # between children
 
-    def exited(self, status: int | None) -> bool:
+    def exited(self, status: int | None, too_heavy: bool = False) -> bool:
         """A child has ended; True if another one is to go on."""
         if self.finished or not self.believed:
             return False
         step = self.step or "before anything"
-        if self.ended_by_us:
+        if self.paused:
+            pass  # as it said it would
+        elif self.ended_by_us:
             self._ended(step, What.TIMED_OUT, f"still running after {self.terms.seconds:g} seconds")
+        elif too_heavy:
+            self._ended(step, What.OUT_OF_MEMORY, "its processes together took more memory than they may have")
         elif status in (None, -signal.SIGKILL):
             # Whoever kills, kills anything; memory that does not suffice does not suffice again.
             self._killed[step] += 1
@@ -213,6 +224,11 @@ def _told(status: int) -> str:
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
-        said = {"SIGSEGV": "a segmentation fault", "SIGABRT": "it aborted", "SIGBUS": "a bus error"}.get(name, name)
+        said = {
+            "SIGSEGV": "a segmentation fault",
+            "SIGABRT": "it aborted",
+            "SIGTRAP": "it aborted",  # the first process of a namespace cannot be ended by the usual signal
+            "SIGBUS": "a bus error",
+        }.get(name, name)
         return f"its process was ended by {said}" if said == name else f"its process ended: {said}"
     return f"it ended its own process (exit code {status})"

@@ -130,7 +130,7 @@ class Scheduler:
         self._forget(work)
         work.peak_bytes = max(work.peak_bytes, exit_.peak_bytes)
         work.cpu_seconds += exit_.cpu_seconds
-        if work.attempt.exited(exit_.status):
+        if work.attempt.exited(exit_.status, exit_.too_heavy):
             self._start(work)
         else:
             work.done(work.attempt.done(work.peak_bytes, work.cpu_seconds))

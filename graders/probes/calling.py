@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from graders.evidence import Array, Raised
 from graders.probes.late import torch
@@ -14,6 +15,12 @@ from graders.probes.loading import raised
 if TYPE_CHECKING:
     from graders.bench import Bench
     from graders.bench.ledger import Ledger
+
+DEEPEST: Final = 8  # of a structure that is looked through
+
+
+def after_call() -> None:
+    """A sandbox puts something in its place that looks, after every call, at what the student's function has left."""
 
 
 class StudentRaised(Exception):
@@ -38,13 +45,19 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mark = self.bench.ledger.mark()
+        modes = torch._C._len_torch_dispatch_stack()
+        afterwards = after_call  # what it is now: it could be something else afterwards
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, whatever the test run says
-                return self.function(*args, **kwargs)
+                result = self.function(*args, **kwargs)
+                if torch._C._len_torch_dispatch_stack() != modes:
+                    raise RuntimeError("it left a TorchDispatchMode open, which changes what torch does for others")
+                return of_known_classes(result)
         except (Exception, SystemExit) as error:
             raise StudentRaised(raised(error, self.path)) from None
         finally:
+            afterwards()
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # not what the probe does next
 
     def line_of(self, record: Any) -> int | None:
@@ -68,9 +81,31 @@ def several(scenarios: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     return found
 
 
+def of_known_classes(result: Any, depth: int = 0) -> Any:
+    """The result, unless there is a tensor in it whose class may say or do what it likes when it is looked at."""
+    if isinstance(result, torch.Tensor):
+        if type(result) not in _known_classes():
+            raise TypeError(
+                f"it returned a {type(result).__name__}, a tensor of a class of its own, instead of a plain one"
+            )
+    elif type(result) in (list, tuple, dict) and depth < DEEPEST:
+        for item in result.values() if type(result) is dict else result:
+            of_known_classes(item, depth + 1)
+    return result
+
+
+@lru_cache(maxsize=1)
+def _known_classes() -> frozenset[type]:
+    from graders.bench.virtual import tensor
+
+    return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, tensor.Tensor, tensor.Parameter})
+
+
 def array(tensor: Any) -> Array:
-    """The values of a tensor as evidence."""
-    host = tensor.detach().cpu().contiguous()
-    if host.dtype is torch.bfloat16:
-        host = host.float()
-    return Array(str(host.dtype).removeprefix("torch."), tuple(host.shape), host.numpy().tobytes())
+    """The values of a tensor as evidence, read by torch's own methods and not by what may be found in their place."""
+    base = torch._C.TensorBase
+    with torch._C.DisableTorchFunction():
+        host = base.contiguous(base.cpu(base.detach(tensor)))
+        if host.dtype is torch.bfloat16:
+            host = base.float(host)
+        return Array(str(host.dtype).removeprefix("torch."), tuple(host.shape), base.numpy(host).tobytes())

@@ -5,13 +5,16 @@ Here student code runs. Nothing this process says is taken for more than evidenc
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import random
+import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +33,12 @@ from graders.sandbox.protocol import (
     Frame,
     Job,
     Loaded,
+    Paused,
     Saw,
     Stumbled,
-    Tampered,
     decode_job,
-    encode_frame,
 )
+from graders.sandbox.voice import spoken
 from graders.sandbox.warming import warm_up
 
 if TYPE_CHECKING:
@@ -46,45 +49,56 @@ __all__ = ["prepare", "run"]
 
 LINES = 500
 MESSAGE = 2000
-Send = Callable[[Frame], None]
 
 
-_untouched: integrity.Print = {}
+_changed: integrity.Changed | None = None
 
 
 def prepare() -> None:
     """In the nursery: what is slow the first time, and what the grader's code looks like before anybody has run."""
+    global _changed
     warm_up()
-    _untouched.update(integrity.fingerprint())
+    _changed = integrity.watch()
 
 
 def run(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> None:
     """Everything a child does. An exception of our own ends up in its output, and the grader sees that it crashed."""
+    deque(_steps(number, job_end, evidence_end, output_end, fences), maxlen=0)
+
+
+def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> Iterator[None]:
+    """Step behind the fences. This frame is gone, with all it knows, before a line of student code is read."""
     with os.fdopen(job_end, "rb") as file:
         file.seek(0)
         job = decode_job(file.read())
     evidence_end = _alone_with(evidence_end, output_end, [path for path, _ in fences.readable])
     layers = fences.confine(number, job.memory, job.scratch, _total(job), job.files)
     tempfile.tempdir = None  # the nursery has looked for one already, where this process may not write
-    token = job.token
+    os.register_at_fork(after_in_child=functools.partial(os.close, evidence_end))
+    changed = globals().pop("_changed") or integrity.watch()
+    frames = _all(msgspec.structs.replace(job, token=b""), layers, Path(os.getcwd()))
+    return spoken(frames, evidence_end, job.token, changed)
 
-    def send(frame: Frame) -> None:
-        data = memoryview(encode_frame(frame, token))
-        while data:
-            data = data[os.write(evidence_end, data) :]
 
-    send(Fenced(layers))
+def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame]:
+    yield Fenced(layers)
     try:
-        grade(job, Path(os.getcwd()), send)
+        paused = yield from grade(job, home)
     except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked
-        send(Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE]))
+        yield Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE])
         traceback.print_exc()
         return
-    send(Finished())
+    yield Paused() if paused else Finished()
 
 
 def _total(job: Job) -> float:
     return job.seconds * 6
+
+
+def _speak_at_once() -> None:
+    """Line by line: a process that ends in a hurry does not write what it still has in a buffer."""
+    sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _alone_with(evidence_end: int, output_end: int, needed: list[int]) -> int:
@@ -102,51 +116,44 @@ def _alone_with(evidence_end: int, output_end: int, needed: list[int]) -> int:
         os.closerange(last, descriptor)
         last = descriptor + 1
     os.closerange(last, 4096)
+    _speak_at_once()
     return kept
 
 
-def grade(job: Job, home: Path, send: Send) -> None:
-    """Load each file that matters and look at each function in it."""
+def grade(job: Job, home: Path) -> Generator[Frame, None, bool]:
+    """Load each file that matters and look at each function in it; True if another child has to go on."""
     exercises = day(job.day)
     loaded: dict[str, Submission] = {}
-    for exercise, function, file in chosen(job, exercises, send):
-        key = f"{exercise.stem}::{function.name}"
+    choice = choose(job.files, exercises)
+    asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
+    for exercise, function in asked:
+        one = choice.of(function.name)
+        if one is not None:
+            yield Chosen(exercise.stem, function.name, one.file, one.line, one.cell, one.note[:MESSAGE])
+    for exercise, function in asked:
+        key, one = f"{exercise.stem}::{function.name}", choice.of(function.name)
+        file = one.file if one is not None else None
         if key in job.skip:
             continue
         if file is None:
             nothing = {probe.name: Observation(Status.MISSING) for probe in function.probes}
-            send(Saw(Evidence(exercise.stem, function.name, job.bench, 0, nothing), 0.0))
+            yield Saw(Evidence(exercise.stem, function.name, job.bench, 0, nothing), 0.0)
             continue
         if f"file {file}" in job.skip:
             continue
-        submission = loaded.get(file)
-        if submission is None:
-            send(Began(f"file {file}"))
-            submission = loaded[file] = _load(job, home, file, send)
-        send(Began(key))
-        send(looked_at(job, exercise, function, submission, home))
-    what = integrity.changed(_untouched)
-    if what is not None:
-        send(Tampered(what))
+        if file not in loaded:
+            yield Began(f"file {file}")
+            loaded[file], ran = _load(job, home, file)
+            yield ran
+        yield Began(key)
+        saw = looked_at(job, exercise, function, loaded[file], home)
+        yield saw
+        if saw.interrupted:
+            return True
+    return False
 
 
-def chosen(job: Job, exercises: tuple[Exercise, ...], send: Send) -> list[tuple[Exercise, Function, str | None]]:
-    """Every function, with the file whose definition of it is graded; told once, by the first child."""
-    choice = choose(job.files, exercises)
-    found = []
-    for exercise in exercises:
-        for function in exercise.functions:
-            if job.only and function.name not in job.only:
-                continue
-            one = choice.of(function.name)
-            file = one.file if one is not None else None
-            if one is not None:
-                send(Chosen(exercise.stem, function.name, one.file, one.line, one.cell, one.note[:MESSAGE]))
-            found.append((exercise, function, file))
-    return found
-
-
-def _load(job: Job, home: Path, file: str, send: Send) -> Submission:
+def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
     from graders.probes.loading import load
     from graders.probes.time_limits import time_limit
 
@@ -155,8 +162,7 @@ def _load(job: Job, home: Path, file: str, send: Send) -> Submission:
         submission = load(path)
     lines = dict(list(submission.lines.items())[:LINES])
     broken = None if submission.broken is None else _plain(submission.broken, home)
-    send(Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken))
-    return submission
+    return submission, Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken)
 
 
 def looked_at(job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path) -> Saw:
@@ -178,7 +184,9 @@ def looked_at(job: Job, exercise: Exercise, function: Function, submission: Subm
                 late = seen
         found[probe.name] = late or seen
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, found)
-    return Saw(evidence, time.perf_counter() - began, _signature(submission.names.get(function.name)))
+    signature = _signature(submission.names.get(function.name))
+    interrupted = late is not None and late.status is Status.RAISED
+    return Saw(evidence, time.perf_counter() - began, signature, interrupted)
 
 
 def _observed(
@@ -191,11 +199,22 @@ def _observed(
 
     assert isinstance(probe, Probe)
     try:
-        return observe_one(exercise, function, probe, submission, kind, seed)
+        seen = observe_one(exercise, function, probe, submission, kind, seed)
+        return _sendable(function, seen)
     except DojoError:
         raise
     except BaseException as error:  # what no probe catches: time-outs, SystemExit and KeyboardInterrupt of its own
         return Observation(Status.RAISED, raised=raised(error, submission.path))
+
+
+def _sendable(function: Function, seen: Observation) -> Observation:
+    """What was seen, unless there is something of the student's in it that is no number, text or array."""
+    try:
+        msgspec.msgpack.encode(seen)
+    except Exception as error:
+        said = f"what `{function.name}` did or returned cannot be used: {type(error).__name__}: {error}"
+        return Observation(Status.RAISED, raised=Raised("Unusable", said[:MESSAGE], None))
+    return seen
 
 
 def _plain(error: Raised, home: Path) -> Raised:

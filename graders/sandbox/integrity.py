@@ -1,53 +1,169 @@
-"""Is the grader's own code still what it was? Functions and methods by identity, before and after student code ran."""
+"""Is the grader's own code still what it was? What it calls, by identity, before and after student code ran.
+
+A watch is made in the nursery. What it compares is held in tuples and closures, so that there is nothing to be
+changed along with the code; it compares by identity only, so that nothing of the student's is called; and it uses
+nothing by a name that could mean something else by then.
+"""
 
 from __future__ import annotations
 
 import builtins
+import gc
+import hashlib
+import os
 import sys
 import time
 import types
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, is_, itemgetter
+from typing import Any, Final, NamedTuple
+
+from graders.curriculum.catalogue import DAYS
+from graders.curriculum.exercise import Exercise, Function
+from graders.probes import calling
 
 OWN: Final = "graders."
-CLOCKS: Final = tuple(
-    "perf_counter perf_counter_ns monotonic monotonic_ns time time_ns process_time process_time_ns sleep".split()
+# What makes evidence: looked at after every call of a student's function, and not only when evidence is sent.
+LOOKING: Final = ("graders.probes.", *(f"graders.{day}." for day in DAYS))
+# What is compared beside gpudojo's own: names in modules and classes that its code relies on. Honest students replace
+# none of them; new names, and settings such as torch's default type, are theirs to change.
+NAMES: Final = {
+    builtins: tuple(n for n in vars(builtins) if not n.startswith("_")),
+    os: ("write", "getpid", "_exit", "fork", "open", "close"),
+    gc: ("freeze", "collect", "get_objects"),
+    hashlib: ("blake2b", "sha256"),
+    time: tuple(
+        "perf_counter perf_counter_ns monotonic monotonic_ns time time_ns process_time process_time_ns sleep".split()
+    ),
+}
+RELIED_ON: Final = frozenset(
+    "torch torch.nn torch.cuda torch.distributed numpy msgspec time os sys builtins gc".split()
 )
-BUILTINS: Final = ("isinstance", "type", "len", "abs", "all", "any", "sum", "sorted", "float", "int", "str", "hasattr")
+IN_TORCH: Final = {
+    "torch": "tensor zeros ones empty rand arange equal allclose is_tensor manual_seed device Tensor Generator",
+    "torch.cuda": "synchronize Event Stream is_available device_count memory_allocated max_memory_allocated",
+    "torch.accelerator": "synchronize is_available",
+}
+IN_TORCH_CLASSES: Final = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.optim", "Optimizer"))
 
-Print = dict[str, Any]
+
+Changed = Callable[[], str | None]
 
 
-def fingerprint() -> Print:
-    """Every function and method of gpudojo that is loaded, with its code. Kept alive, so that none can be replaced
-    by another at the same address."""
-    found: Print = {}
+class Place(NamedTuple):
+    where: str
+    held: Mapping[str, Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+def watch() -> Changed:
+    """A function that tells what is not what it is now, or was not when a student's function had returned."""
+    noticed: list[str] = []
+
+    def glance() -> None:
+        found = quick()
+        if found is not None:
+            noticed.append(found)
+
+    calling.after_call = glance  # before anything is noted, as it is itself to stay
+    places = tuple(Place(*found, tuple(found[1][name] for name in found[2])) for found in _places() if found[2])
+    thorough = _comparison(places)
+    quick = _comparison(tuple(place for place in places if place.where.startswith(LOOKING)))
+    return lambda: noticed[0] if noticed else thorough()
+
+
+def _comparison(places: tuple[Place, ...]) -> Callable[[], str | None]:
+    # One name more, as an itemgetter of one name would give no tuple.
+    getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in places)
+    functions = tuple({id(f): f for f in _functions(places)}.values())
+    inside = tuple(
+        (attrgetter(name), tuple(getattr(function, name) for function in functions))
+        for name in ("__code__", "__defaults__", "__kwdefaults__")
+    )
+    probes = tuple((declared.name, declared.probes, tuple(declared.probes)) for declared in _exercised(places))
+    # A name that a class has inherited can be hidden by one of its own.
+    hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in places)
+    hidden = tuple(one for one in hidden if one[2])
+    same, every, each, together, size, first = is_, all, map, zip, len, next
+
+    def compared() -> str | None:
+        for place, getter, before in getters:
+            try:
+                now = getter(place.held)
+            except KeyError as error:
+                return f"{place.where}{error.args[0]}"
+            if not every(each(same, now, before)):
+                return place.where + first(n for n, v in together(place.names, place.values) if place.held[n] is not v)
+        for where, held, names in hidden:
+            if not names.isdisjoint(held):
+                return where + first(name for name in held if name in names)
+        for attribute, known in inside:
+            if not every(each(same, each(attribute, functions), known)):
+                differing = first(f for f, v in together(functions, known) if attribute(f) is not v)
+                return f"{differing.__module__}.{differing.__qualname__}"
+        for name, now, before in probes:
+            if size(now) != size(before) or not every(each(same, now, before)):
+                return f"a probe of {name}"
+        return None
+
+    return compared
+
+
+def _places() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
+    """Namespaces, each with the names in it that are to stay."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(OWN) and isinstance(module, types.ModuleType):
-            for attribute, value in list(vars(module).items()):
-                _note(f"{name}.{attribute}", value, found)
-    for name in CLOCKS:
-        found[f"time.{name}"] = getattr(time, name)
-    for name in BUILTINS:
-        found[f"builtins.{name}"] = getattr(builtins, name)
-    return found
+        if not (name.startswith(OWN) and isinstance(module, types.ModuleType)):
+            continue
+        held = vars(module)
+        yield f"{name}.", held, tuple(n for n, value in held.items() if not n.startswith("__") and _stays(value))
+        for value in list(held.values()):
+            if isinstance(value, type) and value.__module__ == name:
+                yield f"{name}.{value.__name__}.", vars(value), _methods(value)
+    yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
+    for module, names in NAMES.items():
+        yield f"{module.__name__}.", vars(module), names
+    for name, listed in IN_TORCH.items():
+        if name in sys.modules:
+            held = vars(sys.modules[name])
+            yield f"{name}.", held, tuple(n for n in listed.split() if n in held)
+    for name, cls in IN_TORCH_CLASSES:
+        if name in sys.modules:
+            kind = getattr(sys.modules[name], cls)
+            yield f"{name}.{cls}.", vars(kind), _methods(kind)
 
 
-def changed(before: Print) -> str | None:
-    """The name of something that is not what it was."""
-    now = fingerprint()
-    for name, value in before.items():
-        if now.get(name) is not value:
-            return name
-    return None
+def _inherited(where: str) -> list[str]:
+    """The names that a class of torch's has from its bases."""
+    for name, cls in IN_TORCH_CLASSES:
+        if where == f"{name}.{cls}.":
+            return [n for base in getattr(sys.modules[name], cls).__mro__[1:-1] for n in vars(base)]
+    return []
 
 
-def _note(name: str, value: Any, found: Print) -> None:
-    if isinstance(value, types.FunctionType):
-        found[name] = value
-        found[f"{name}()"] = value.__code__
-    elif isinstance(value, type) and value.__module__.startswith(OWN):
-        found[name] = value
-        for method, inner in list(vars(value).items()):
-            function = inner.__func__ if isinstance(inner, (staticmethod, classmethod)) else inner
-            if isinstance(function, types.FunctionType):
-                found[f"{name}.{method}()"] = function.__code__
+def _stays(value: Any) -> bool:
+    """Functions, classes, modules and objects stay; numbers, texts and what is not there yet may be set later."""
+    return not isinstance(value, (int, float, str, type(None)))
+
+
+def _methods(kind: type) -> tuple[str, ...]:
+    kinds = (types.FunctionType, staticmethod, classmethod, property, types.MethodDescriptorType)
+    return tuple(n for n, value in vars(kind).items() if isinstance(value, kinds))
+
+
+def _functions(places: tuple[Place, ...]) -> Iterator[types.FunctionType]:
+    """Every function of gpudojo in these places, and the probes of its exercises."""
+    for place in places:
+        for value in place.values:
+            inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            inner = value.fget if isinstance(value, property) else inner
+            if isinstance(inner, types.FunctionType) and (inner.__module__ or "").startswith(OWN):
+                yield inner
+    for declared in _exercised(places):
+        yield from (probe.look for probe in declared.probes if isinstance(probe.look, types.FunctionType))
+
+
+def _exercised(places: tuple[Place, ...]) -> Iterator[Function]:
+    found = {id(value): value for place in places for value in place.values if isinstance(value, Exercise)}
+    for exercise in found.values():
+        yield from exercise.functions

@@ -18,7 +18,7 @@ from typing import IO, Final
 
 import graders
 from graders.errors import NoNursery
-from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, Job, encode_job
+from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY, Job, encode_job
 
 STARTING: Final = 120.0  # seconds: importing torch from a slow disk
 # Everything a child sees of the environment; what else the grader's holds is its own.
@@ -47,6 +47,7 @@ class Exit:
     status: int | None
     peak_bytes: int
     cpu_seconds: float
+    too_heavy: bool = False  # ended because its processes together held more memory than they may
 
 
 class Keeper:
@@ -120,7 +121,7 @@ class Keeper:
             ends.callback(os.close, evidence_end)
             ends.callback(os.close, output_end)
             try:
-                message = ASKED.pack(SPAWN, self._numbers)
+                message = ASKED.pack(SPAWN, self._numbers, job.memory)
                 socket.send_fds(self._control, [message], [file.fileno(), evidence_end, output_end])
             except OSError:
                 running.close()
@@ -132,7 +133,7 @@ class Keeper:
     def kill(self, number: int) -> None:
         assert self._control is not None
         with contextlib.suppress(OSError):
-            self._control.sendall(ASKED.pack(KILL, number))
+            self._control.sendall(ASKED.pack(KILL, number, 0))
 
     def heard(self) -> list[Exit] | None:
         """The children that have ended, to be called when the handle is readable; None when the nursery itself has."""
@@ -148,8 +149,9 @@ class Keeper:
         while len(self._heard) >= TOLD.size:
             event, number, status, largest, used = TOLD.unpack_from(self._heard)
             del self._heard[: TOLD.size]
-            if event in (EXITED, FAILED):
-                found.append(Exit(number, status if event == EXITED else None, largest << 10, used / 1e6))
+            if event in (EXITED, FAILED, TOO_HEAVY):
+                ended = None if event == FAILED else status
+                found.append(Exit(number, ended, largest << 10, used / 1e6, event == TOO_HEAVY))
         return found
 
     def close(self) -> None:

@@ -14,11 +14,13 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from typing import Final
 
-from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD
+from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY
 
 LINUX: Final = sys.platform == "linux"
+WEIGHED: Final = 0.2  # seconds from one weighing of the children to the next
 
 
 def main(number: int, gpu: bool) -> None:
@@ -70,6 +72,7 @@ def own_namespaces() -> None:
 
 def _serve(control: socket.socket, fences: object) -> None:
     from graders.sandbox.confinement import Fences
+    from graders.sandbox.weighing import Scales
 
     assert isinstance(fences, Fences)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides what a Ctrl-C ends
@@ -78,38 +81,48 @@ def _serve(control: socket.socket, fences: object) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     children: dict[int, int] = {}  # process → number
+    limits: dict[int, int] = {}  # process → bytes that it may hold with all it has started
+    heavy: set[int] = set()
+    scales = Scales() if LINUX else None
     waiting = selectors.DefaultSelector()
     waiting.register(control, selectors.EVENT_READ)
     waiting.register(woken, selectors.EVENT_READ)
     control.sendall(TOLD.pack(READY, 0, 0, 0, 0))
+    weighed = 0.0
     while True:
-        for key, _ in waiting.select():
+        ready = waiting.select(WEIGHED if children and scales else None)
+        if scales and children and time.monotonic() > weighed + WEIGHED:
+            weighed = time.monotonic()
+            heavy |= set(scales.heavy({pid: limits[pid] for pid in children}))
+            for pid in heavy & children.keys():
+                _end(pid)
+        for key, _ in ready:
             if key.fileobj is woken:
                 woken.recv(4096)
-                _bury(control, children)
+                _bury(control, children, heavy)
                 continue
             message, descriptors, _, _ = socket.recv_fds(control, ASKED.size, 3)
             if len(message) < ASKED.size:  # the grader is gone
                 for pid in children:
                     _end(pid)
                 return
-            request, number = ASKED.unpack(message)
+            request, number, memory = ASKED.unpack(message)
             if request == KILL:
                 for pid in [pid for pid, known in children.items() if known == number]:
                     _end(pid)
             elif request == SPAWN:
-                _spawn(control, fences, children, number, descriptors, waiting, woken)
+                pid = _spawn(control, fences, number, descriptors, waiting)
+                if pid > 0:
+                    children[pid], limits[pid] = number, memory
 
 
 def _spawn(
     control: socket.socket,
     fences: object,
-    children: dict[int, int],
     number: int,
     descriptors: list[int],
     waiting: selectors.BaseSelector,
-    woken: socket.socket,
-) -> None:
+) -> int:
     from graders.sandbox import child
     from graders.sandbox.confinement import Fences
 
@@ -131,13 +144,12 @@ def _spawn(
         os._exit(0)  # what was inherited is the nursery's to clean up
     with contextlib.suppress(OSError):
         fences.after_fork()
-    if pid > 0:
-        children[pid] = number
     for descriptor in descriptors:
         os.close(descriptor)
+    return pid
 
 
-def _bury(control: socket.socket, children: dict[int, int]) -> None:
+def _bury(control: socket.socket, children: dict[int, int], heavy: set[int]) -> None:
     """Tell of every child that has ended."""
     while True:
         try:
@@ -154,7 +166,9 @@ def _bury(control: socket.socket, children: dict[int, int]) -> None:
         _end_orphans(children)
         largest = usage.ru_maxrss if LINUX else usage.ru_maxrss // 1024
         used = int((usage.ru_utime + usage.ru_stime) * 1e6)
-        control.sendall(TOLD.pack(EXITED, number, os.waitstatus_to_exitcode(status), largest, used))
+        event = TOO_HEAVY if pid in heavy else EXITED
+        heavy.discard(pid)
+        control.sendall(TOLD.pack(event, number, os.waitstatus_to_exitcode(status), largest, used))
 
 
 def _end_orphans(children: dict[int, int]) -> None:

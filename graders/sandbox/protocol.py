@@ -1,11 +1,12 @@
 """What do grader, nursery and child say to each other? Small fixed messages, one job, and frames of evidence.
 
 The child's frames come from a process in which student code runs: they are decoded with their types checked, are
-counted and bounded, and carry a token that only the grader and the child's own code were given.
+counted and bounded, and each is signed, with its number, by a key that only the grader and the child's code were given.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import struct
 from typing import Any, Final
@@ -15,18 +16,20 @@ import msgspec
 from graders.errors import BadEvidence
 from graders.evidence import Evidence, Raised, validated
 
-SPAWN, KILL, READY, EXITED, FAILED = 1, 2, 3, 4, 5
-ASKED: Final = struct.Struct("<BQ")  # what the grader asks: the request, and the child's number
+SPAWN, KILL, READY, EXITED, FAILED, TOO_HEAVY = 1, 2, 3, 4, 5, 6
+ASKED: Final = struct.Struct("<BQQ")  # what the grader asks: the request, the child's number, and its bytes at most
 TOLD: Final = struct.Struct("<BQiQQ")  # what the nursery tells: the event, number, wait status, KiB at most, µs of CPU
 HEAD: Final = struct.Struct("<I")
+NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
 LARGEST_FRAME: Final = 16 << 20
+STRANGER: Final = "something else than the grader's code wrote to the evidence pipe"
 
 
 class Job(msgspec.Struct, frozen=True):
     """One submission, as the child gets it: its files, and seeds of scenarios, but neither reference nor secret."""
 
-    token: bytes
+    token: bytes  # signs frames; the child gives it away before it reads a line of student code
     day: str
     bench: str
     files: dict[str, bytes]
@@ -77,6 +80,7 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     evidence: Evidence
     seconds: float
     signature: str = ""
+    interrupted: bool = False  # by the time limit, perhaps in the middle of something of ours
 
 
 class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
@@ -91,11 +95,15 @@ class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
     why: str
 
 
+class Paused(msgspec.Struct, frozen=True, tag="paused"):
+    """This child ends here and another one is to go on: after a time limit nothing is sure to have been put back."""
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     pass
 
 
-Frame = Fenced | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Finished
+Frame = Fenced | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Paused | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
@@ -110,16 +118,27 @@ def decode_job(data: bytes) -> Job:
     return _jobs.decode(data)
 
 
-def encode_frame(frame: Frame, token: bytes) -> bytes:
+def encoder() -> msgspec.msgpack.Encoder:
+    """One of its own for whoever sends."""
+    return msgspec.msgpack.Encoder()
+
+
+def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
+    """The n-th frame of a child, from 0."""
     body = _encoder.encode(frame)
-    return HEAD.pack(len(body)) + token + body
+    return HEAD.pack(len(body)) + signature(key, number, body) + body
+
+
+def signature(key: bytes, number: int, body: bytes) -> bytes:
+    return hashlib.blake2b(NUMBER.pack(number) + body, key=key, digest_size=TOKEN).digest()
 
 
 class Frames:
     """The frames in a stream of bytes; once something is wrong with it, nothing more is believed."""
 
-    def __init__(self, token: bytes, largest: int) -> None:
-        self.token, self.left = token, largest
+    def __init__(self, key: bytes, largest: int) -> None:
+        self.key, self.left = key, largest
+        self.count = 0
         self.problem: str | None = None
         self._bytes = bytearray()
 
@@ -135,16 +154,18 @@ class Frames:
         while len(self._bytes) >= HEAD.size:
             (size,) = HEAD.unpack_from(self._bytes)
             if size > LARGEST_FRAME:
-                self.problem = "something else than the grader's code wrote to the evidence pipe"
+                self.problem = STRANGER
                 break
             end = HEAD.size + TOKEN + size
             if len(self._bytes) < end:
                 break
-            token, body = bytes(self._bytes[HEAD.size : HEAD.size + TOKEN]), bytes(self._bytes[end - size : end])
+            signed, body = bytes(self._bytes[HEAD.size : HEAD.size + TOKEN]), bytes(self._bytes[end - size : end])
             del self._bytes[:end]
             try:
-                if not hmac.compare_digest(token, self.token):
-                    raise BadEvidence("something else than the grader's code wrote to the evidence pipe")
+                if not hmac.compare_digest(signed, signature(self.key, self.count, body)):
+                    self.problem = STRANGER
+                    break
+                self.count += 1
                 found.append(_checked(_decoder.decode(body)))
             except (msgspec.DecodeError, RecursionError, BadEvidence) as error:
                 self.problem = str(error)

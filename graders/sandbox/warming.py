@@ -10,6 +10,8 @@ import pkgutil
 import warnings
 from typing import Final
 
+from graders.curriculum.catalogue import DAYS
+
 # What probes and students' files import late; each costs milliseconds to seconds.
 LATE: Final = (
     *("torch.optim", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
@@ -37,8 +39,9 @@ def warm_up() -> None:
         for name in LATE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        for package in ("graders.bench", "graders.probes", "graders.checks", "graders.intake"):
-            _whole(package)
+        # All of ours: what is loaded after student code has run might be somebody else's.
+        for package in ("bench", "probes", "checks", "intake", *DAYS):
+            _whole(f"graders.{package}")
         _train()
 
 

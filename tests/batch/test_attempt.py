@@ -40,7 +40,7 @@ def attempt(clock: Clock | None = None) -> Attempt:
 
 
 def say(one: Attempt, *frames: Frame) -> bool:
-    return one.heard(b"".join(encode_frame(frame, TOKEN) for frame in frames))
+    return one.heard(b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count)))
 
 
 def saw(key: str, status: Status = Status.RETURNED, raised: Raised | None = None) -> Saw:
@@ -71,7 +71,7 @@ def test_what_a_child_says_ends_up_in_the_record() -> None:
 
 def test_bytes_may_come_in_any_pieces() -> None:
     one = attempt()
-    data = encode_frame(Began("04_loop::train"), TOKEN) + encode_frame(saw("04_loop::train"), TOKEN)
+    data = encode_frame(Began("04_loop::train"), TOKEN, 0) + encode_frame(saw("04_loop::train"), TOKEN, 1)
     for i in range(len(data)):
         assert one.heard(data[i : i + 1])
     assert set(one.record.seen) == {"04_loop::train"}
@@ -147,14 +147,14 @@ def test_evidence_out_of_turn_is_not_believed(frames: list[Frame]) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"passed\n" * 10, encode_frame(Finished(), b"x" * 16), b"\x05\0\0\0" + TOKEN + b"\xc1\xc1\xc1\xc1\xc1"],
+    [b"passed\n" * 10, encode_frame(Finished(), b"x" * 16, 2), b"\x05\0\0\0" + TOKEN + b"\xc1\xc1\xc1\xc1\xc1"],
     ids=["text", "wrong-token", "no-msgpack"],
 )
 def test_noise_on_the_pipe_ends_the_belief(data: bytes) -> None:
     one = attempt()
     say(one, Began("04_loop::train"), saw("04_loop::train"))
     assert one.heard(data) is False
-    assert one.heard(encode_frame(Finished(), TOKEN)) is False
+    assert one.heard(encode_frame(Finished(), TOKEN, 2)) is False
     assert one.finished is False
 
 
