@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def look(
     """What `check` shows, as an object."""
     from graders.bench.opening import choose
     from graders.bench.real.opening import available
-    from graders.errors import NoSuchDevice
+    from graders.errors import NoSuchDevice, NoSuchSeed
+    from graders.notebook_view.live import NOWHERE
     from graders.notebook_view.reports import STOPPED, Report
+    from graders.plugin.references import known_seeds
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
         return Report(said=(f"hints is how many to show, as in hints=2, and not {type(hints).__name__} objects.",))
@@ -71,6 +74,10 @@ def look(
         if not wanted:
             said.append("Nothing to check yet: run the cells above first, from the top.")
     found: list[Checked] = []
+    for exercise in {tasks[name][0].stem: tasks[name][0] for name, _ in wanted}.values():
+        seeds = known_seeds(Path.cwd() / NOWHERE, exercise)
+        if seeds is not None and seed not in seeds:
+            return Report(said=(f"{NoSuchSeed(seed, seeds)}.",))
     kind, _ = choose(bench)
     count = 1 if hints is None else hints
     try:

@@ -95,7 +95,7 @@ def recorded_of(exercise: Exercise) -> Recorded | None:
 
 def reference_of(path: Path) -> Path:
     """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
-    day = path.parent.name if path.parent.name.startswith("day") else "day8"
+    day = path.parent.name if path.parent.name in DAYS else DAYS[0]  # a folder may be called `days`, too
     for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
         candidate = folder / "reference" / day / path.name
         if candidate.is_file():

@@ -38,7 +38,7 @@ class Task(Section):
 def sections(path: Path) -> list[Section]:
     """The file in order; the first section is its title."""
     source = path.read_text(encoding="utf-8")
-    stub = stub_of(source, str(path))
+    stub = stub_of(source, str(path)).replace(IN_A_FILE, IN_A_NOTEBOOK)
     try:
         names, tree = tasks(source), ast.parse(stub)
     except SyntaxError as error:
@@ -61,8 +61,7 @@ def sections(path: Path) -> list[Section]:
         if name in names:
             found.append(_task(statement, name, above, code))
         elif _is_demo(statement):
-            demo = "\n".join(code).replace(IN_A_FILE, IN_A_NOTEBOOK)
-            found.append(Section("\n".join([*_trimmed(above), demo]), demo=True))
+            found.append(Section("\n".join([*_trimmed(above), *code]), demo=True))
         else:
             given += [*above, *code]
     given += lines[begin:]
