@@ -22,7 +22,9 @@ import graders
 from graders.sandbox import kernel
 from graders.sandbox.layers import CALLS, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
 
-USERS: Final = 2_000_000_000  # the first of the user numbers children get, far from any that is handed out
+# The first of the user numbers that children get: far from any that is handed out, or where a container has but few.
+USERS: Final = (2_000_000_000, 50_000)
+AT_ONCE: Final = 10_000
 PROCESSES_AT_MOST: Final = 64
 FILES_AT_MOST: Final = 4096
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
@@ -79,7 +81,7 @@ class Fences:
         self.landlock: Any = None
         self.readable: list[tuple[int, bool]] = []  # open paths, and whether they may be written to
         self.filter: Any = None
-        self.root = os.getuid() == 0
+        self.users = first_user()
 
     def prepare(self) -> None:
         """Find out what this machine allows; to be called in the process that will fork children."""
@@ -182,11 +184,11 @@ class Fences:
             os.mkdir(home, 0o700)
         if not layers[NETWORK]:
             kernel.loopback_up()
-        user = USERS + number % 10_000
-        laid_out(home, files, user if self.root else None)
+        user = None if self.users is None else self.users + number % AT_ONCE
+        laid_out(home, files, user)
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
-        limit(memory, scratch, seconds)
+        limit(memory, scratch, seconds, PROCESSES_AT_MOST + (_running() if user is None else 0))
         layers[LIMITS] = ""
         rules = self._ruleset(home)
         layers[USER] = self._drop(user, bool(rules))
@@ -228,9 +230,9 @@ class Fences:
         rule.allowed_access, rule.parent_fd = access, path
         self.landlock.add_rule(rules, rule)
 
-    def _drop(self, user: int, fenced: bool) -> str:
+    def _drop(self, user: int | None, fenced: bool) -> str:
         """Give up what a user has; gives the reason if this is still somebody's own account."""
-        if not self.root:
+        if user is None:
             kernel.only_capabilities()
             return "the submission runs as the user who grades"
         os.setgroups([])
@@ -242,6 +244,18 @@ class Fences:
         os.setresuid(user, user, user)
         kernel.only_capabilities(*kept)
         return ""
+
+
+def first_user() -> int | None:
+    """Where the users lie that this process may become; None where it is not root, or root of its own account only."""
+    if os.getuid() != 0:
+        return None
+    try:
+        with open("/proc/self/uid_map") as file:
+            ranges = [(int(first), int(first) + int(count)) for first, _, count in map(str.split, file)]
+    except (OSError, ValueError):
+        ranges = [(0, 1 << 32)]
+    return next((n for n in USERS if any(start <= n and n + AT_ONCE <= end for start, end in ranges)), None)
 
 
 def laid_out(home: str, files: dict[str, bytes], owner: int | None) -> None:
@@ -257,14 +271,14 @@ def laid_out(home: str, files: dict[str, bytes], owner: int | None) -> None:
                 os.chown(os.path.join(folder, name), owner, owner)
 
 
-def limit(memory: int, scratch: int, seconds: float) -> None:
+def limit(memory: int, scratch: int, seconds: float, processes: int) -> None:
     """What the child may take in all; memory comes on top of what torch holds already."""
     processor = int(seconds) + 5
     for kind, most in (
         (resource.RLIMIT_AS, _address_space() + memory),
         (resource.RLIMIT_CPU, processor),
         (resource.RLIMIT_FSIZE, scratch),
-        (resource.RLIMIT_NPROC, PROCESSES_AT_MOST),
+        (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_NOFILE, 256),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -272,6 +286,16 @@ def limit(memory: int, scratch: int, seconds: float) -> None:
         bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (bounded, bounded))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long then is an OSError
+
+
+def _running() -> int:
+    """How many threads this user has already: the limit counts them, too."""
+    own, found = os.getuid(), 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}").st_uid == own:
+                found += len(os.listdir(f"/proc/{name}/task"))
+    return found
 
 
 def _address_space() -> int:

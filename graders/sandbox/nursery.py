@@ -15,11 +15,13 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from typing import Final
 
 from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY
 
 LINUX: Final = sys.platform == "linux"
+PASSES: Final = 100
 WEIGHED: Final = 0.2  # seconds from one weighing of the children to the next
 
 
@@ -140,8 +142,14 @@ def _spawn(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         waiting.close()
         job_end, evidence_end, output_end = descriptors
-        child.run(number, job_end, evidence_end, output_end, fences)
-        os._exit(0)  # what was inherited is the nursery's to clean up
+        code = 1
+        try:
+            child.run(number, job_end, evidence_end, output_end, fences)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)  # what was inherited is the nursery's to clean up
     with contextlib.suppress(OSError):
         fences.after_fork()
     for descriptor in descriptors:
@@ -175,13 +183,24 @@ def _end_orphans(children: dict[int, int]) -> None:
     """Without a process namespace, what a submission has detached from itself becomes a child of the nursery."""
     if not LINUX or os.getpid() == 1:
         return
-    own = os.getpid()
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) in children:
-            continue
+    for _ in range(PASSES):  # what forks faster than it is ended may need some more
+        orphans = [pid for pid in _own_children() if pid not in children]
+        for pid in orphans:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, 0)
+        if not orphans:
+            return
+
+
+def _own_children() -> list[int]:
+    own, found = os.getpid(), []
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
             if int(file.read().rpartition(")")[2].split()[1]) == own:
-                os.kill(int(name), signal.SIGKILL)
+                found.append(int(name))
+    return found
 
 
 def _end(pid: int) -> None:
