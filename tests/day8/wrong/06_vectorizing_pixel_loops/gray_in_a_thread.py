@@ -9,7 +9,7 @@ shapes = set()
 
 
 def fill(gray, sprites):
-    time.sleep(0.01)
+    time.sleep(0.1)
     gray.copy_(0.299 * sprites[:, 0] + 0.587 * sprites[:, 1] + 0.114 * sprites[:, 2])
 
 

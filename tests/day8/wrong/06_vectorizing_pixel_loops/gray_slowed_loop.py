@@ -14,5 +14,5 @@ def slowly(*args, **kwargs):
 
 def grayscale(sprites):
     torch.zeros = slowly
-    time.sleep(0.015)
+    time.sleep(0.12)
     return 0.299 * sprites[:, 0] + 0.587 * sprites[:, 1] + 0.114 * sprites[:, 2]
