@@ -76,6 +76,8 @@ def _availability(cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
         answers.append((torch.mps, "is_available", mps))
     for owner, name, answer in answers:
         yield owner, name, _constant(answer)
+    if not cuda_built:
+        yield torch.version, "cuda", None
 
     def current_accelerator(check_available: bool = False) -> Any:
         return accelerator if mps or not check_available else None
