@@ -9,7 +9,7 @@ from typing import Final
 
 from graders.bench.ledger.by_line import COLUMNS
 from graders.notebook_view.moving import Moves
-from graders.notebook_view.reports import STUB, Checked, Part, Report, Table, Verdict
+from graders.notebook_view.reports import DONE, STUB, Checked, Part, Report, Table, Verdict
 from graders.results import Outcome
 
 # The page's own colours, and greys that let them through, so that no theme has to be known. Badges bring both theirs.
@@ -117,3 +117,5 @@ def _table(table: Table) -> Iterator[str]:
     yield f"<td>{got:.4g} of {most:g}</td><td></td></tr></tfoot></table>"
     if table.following:
         yield f"<div>next: <code>{escape(table.following)}</code></div>"
+    elif table.done:
+        yield f"<div>{_prose(DONE)}</div>"

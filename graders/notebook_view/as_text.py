@@ -7,7 +7,7 @@ from typing import Final
 
 from graders.bench.ledger.by_line import COLUMNS, LineRow
 from graders.notebook_view.moving import Moves
-from graders.notebook_view.reports import STUB, Checked, Report, Table
+from graders.notebook_view.reports import DONE, STUB, Checked, Report, Table
 from graders.plugin.feedback import laid_out
 from graders.plugin.summary import WIDTH, bar
 from graders.results import Outcome
@@ -75,3 +75,5 @@ def _table(table: Table) -> Iterator[str]:
     yield f"{'in all':{wide}}  {'':{WIDTH}}  {got:5.4g} of {most:g}"
     if table.following:
         yield f"next: {table.following}"
+    elif table.done:
+        yield DONE

@@ -62,12 +62,12 @@ def live(name: str, thing: Any) -> Live:
 
 
 def cell_name(file: str) -> str:
-    """How the reader knows the cell: `In[5]` in IPython; elsewhere the file's own name, and of a prompt none."""
+    """How the reader knows the place: a cell as `In[5]`, where it has a number; a file by its name."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     naming = getattr(getattr(shell, "compile", None), "format_code_name", None)
     if naming is not None and (found := naming(file)):
         return str(found[-1])
-    return "" if file.startswith("<") else Path(file).name
+    return Path(file).name if Path(file).is_file() else ""
 
 
 def _function(thing: Any) -> FunctionType | None:

@@ -16,6 +16,7 @@ from graders.notebook_view.moving import Moves
 from graders.plugin.feedback import DOCS, compose
 from graders.results import CheckResult, Outcome
 
+DONE: Final = "Everything that is defined here passes. Well done!"
 STUB: Final = "still to do: fill in its cell, run it, and check again."
 STOPPED: Final = (
     "Interrupted while `{name}` was being checked; nothing is said of it, nor of what was to come after it."
@@ -75,6 +76,10 @@ class Table:
 
     rows: tuple[Row, ...]
     following: str  # what to check next, as code; empty when there is nothing left
+
+    @property
+    def done(self) -> bool:
+        return bool(self.rows) and all(row.points == row.most for row in self.rows)
 
 
 @dataclass(frozen=True)

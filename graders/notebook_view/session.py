@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from graders.notebook_view.live import NOWHERE, Live
 from graders.probes.notebooks import without_magics
 
+OTHER: Final = "<another cell>"  # its lines are not to be taken for those of the function's own cell
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -23,8 +24,8 @@ def definitions(live: Live, namespace: dict[str, Any]) -> list[str]:
     # A cell that was run again is in the history again, and the last time counts: so the function's own comes last.
     texts = [*(cell for cell in cells if cell.strip() != own.strip()), own]
     used = needs(live.name, texts)
-    shortened = [only_definitions(text, used) for text in texts]
-    return [*(text for text in shortened[:-1] if text.strip()), shortened[-1]]
+    *others, last = (only_definitions(text, used) for text in texts)
+    return [*(f"exec(compile({text!r}, {OTHER!r}, 'exec'))" for text in others if text.strip()), last]
 
 
 def needs(name: str, texts: Iterable[str]) -> set[str]:

@@ -14,8 +14,10 @@ import torch
 
 from graders import notebook
 from graders.curriculum import day
+from graders.errors import RealDeviceInUse
 from graders.notebook_view.live import live
 from graders.notebook_view.session import definitions, only_definitions
+from graders.probes import apart, observing, two_ranks
 from graders.results import Outcome
 from tests.notebook.conftest import Session
 from tests.notebook.solving import ROOT, answers, reference
@@ -141,6 +143,10 @@ def test_everything_that_is_defined(session: Session) -> None:
     assert rows[second.stem].most == second.points
     assert f"{len(second.functions[1].checks)} not run" in rows[second.stem].state
     assert report.table.following == "check(move_model)"
+    assert "Well done" not in repr(report)
+    session.names = {"select_device": session.names["select_device"]}
+    assert repr(session.look()).endswith("Everything that is defined here passes. Well done!")
+    assert "Well done!" in session.look()._repr_html_()
     assert "next: check(move_model)" in repr(report)
     assert "next: <code>check(move_model)</code>" in report._repr_html_()
 
@@ -264,13 +270,12 @@ def test_cells_without_what_they_do(session: Session) -> None:
     session.run("a = 2", "z = a/1\nmodel = print('a long training')", "import torch", "def g(x=a):\n    return z + x")
     session.run("print(z)\n\n\ndef f(model):\n    return g(model)")
     session.names["In"].append("check(f)")
+    # A parameter is no use of the model that happens to be there.
+    others = ["a = 2", "z = a/1\n", "import torch", "def g(x=a):\n    return z + x"]
     assert definitions(live("f", session.names["f"]), session.names) == [
-        "a = 2",
-        "z = a/1\n",
-        "import torch",
-        "def g(x=a):\n    return z + x",
+        *(f"exec(compile({text!r}, '<another cell>', 'exec'))" for text in others),
         "\n\n\ndef f(model):\n    return g(model)",
-    ], "a parameter is no use of the model that happens to be there"
+    ]
 
 
 def test_a_line_in_another_cell_is_in_the_picture_too(session: Session) -> None:
@@ -296,3 +301,35 @@ def test_the_report_of_a_function_that_moves_nothing_has_no_picture(session: Ses
 def test_help_says_how_to_call_it() -> None:
     assert "check(train_epoch)" in (notebook.check.__doc__ or "")
     assert Path(notebook.__file__).name == "notebook.py"
+
+
+def test_machines_that_only_another_process_can_be(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known there."""
+
+    def in_use(*_: Any) -> Any:
+        raise RealDeviceInUse
+
+    session.run("import torch\nprint('done once')", "def mean(total, count):\n    return total / count")
+    text = reference()["train_epoch"].replace("total / count if count else 0.0", "mean(total, count)")
+    session.run(f"\n\n@torch.enable_grad()\n{text}")
+    here = session.look("train_epoch").checked[0]
+    apart._other.end()  # one that was started before has not been told where cells are left
+    monkeypatch.setattr(observing, "_observe", in_use)
+    try:
+        elsewhere = session.look("train_epoch").checked[0]
+        assert Outcome.FAILED in here.outcomes
+        assert "ZeroDivisionError" in repr(here)
+        assert elsewhere.verdicts == here.verdicts
+        session.run("ANSWERS = {'portable': 'b'}")
+        assert session.look("ANSWERS").checked[0].points == pytest.approx(0.4)
+    finally:
+        apart._other.end()
+
+
+def test_two_processes_where_the_system_does_not_fork(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac and on Windows each process has to find the function by itself, from cells that are in no file."""
+    monkeypatch.setattr(two_ranks, "FORKS", False)
+    session.run("import torch.distributed as dist", "def size():\n    return dist.get_world_size()")
+    session.run(reference()["average_gradients"].replace("dist.get_world_size()", "size()"))
+    report = session.look("average_gradients")
+    assert outcomes(report) == {Outcome.PASSED}, repr(report)
