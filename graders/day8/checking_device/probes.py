@@ -9,10 +9,10 @@ from typing import Any
 
 from graders.bench.patching import Patch, imported_into, patch
 from graders.day8.checking_device.functions import select
-from graders.probes.calling import Call
+from graders.probes.calling import Call, StudentRaised
 from graders.probes.late import torch
 from graders.probes.loading import load
-from graders.probes.scenarios import tried
+from graders.probes.scenarios import described, tried
 from graders.probes.settings import settled
 
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
@@ -27,12 +27,22 @@ def _answer(call: Call, *prefer: Any) -> dict[str, Any]:
 
 def _answers(call: Call) -> dict[str, Any]:
     _begin_anew(call)
-    found = {"best": _answer(call), "prefer None": tried(_answer, call, None)}
+    found = {"best": _answer(call), "prefer None": _answer_to_none(call)}
     for prefer in PREFERENCES:
         found[f"prefer {prefer}"] = tried(_answer, call, prefer)
         found[f"prefer device {prefer}"] = tried(_answer, call, torch.device(prefer))
     found["nonsense"] = tried(_answer, call, NONSENSE)
     return found
+
+
+def _answer_to_none(call: Call) -> dict[str, Any]:
+    """A function that cannot be called with a preference at all does not run; one that chokes on None is only wrong."""
+    try:
+        return _answer(call, None)
+    except StudentRaised as error:
+        if error.evidence.type == "TypeError" and error.evidence.line is None:
+            raise
+        return {"raised": described(error)}
 
 
 def _begin_anew(call: Call) -> None:
