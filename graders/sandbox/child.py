@@ -31,6 +31,7 @@ from graders.sandbox.protocol import (
     Fenced,
     Finished,
     Frame,
+    Glimpse,
     Job,
     Loaded,
     Paused,
@@ -80,7 +81,7 @@ def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences
     return spoken(frames, evidence_end, job.token, changed)
 
 
-def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame]:
+def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
     yield Fenced(layers)
     try:
         paused = yield from grade(job, home)
@@ -120,7 +121,7 @@ def _alone_with(evidence_end: int, output_end: int, needed: list[int]) -> int:
     return kept
 
 
-def grade(job: Job, home: Path) -> Generator[Frame, None, bool]:
+def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
     """Load each file that matters and look at each function in it; True if another child has to go on."""
     exercises = day(job.day)
     loaded: dict[str, Submission] = {}
@@ -136,8 +137,8 @@ def grade(job: Job, home: Path) -> Generator[Frame, None, bool]:
         if key in job.skip:
             continue
         if file is None:
-            nothing = {probe.name: Observation(Status.MISSING) for probe in function.probes}
-            yield Saw(Evidence(exercise.stem, function.name, job.bench, 0, nothing), 0.0)
+            yield from (Glimpse(probe.name, Observation(Status.MISSING)) for probe in function.probes)
+            yield Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
             continue
         if f"file {file}" in job.skip:
             continue
@@ -146,7 +147,7 @@ def grade(job: Job, home: Path) -> Generator[Frame, None, bool]:
             loaded[file], ran = _load(job, home, file)
             yield ran
         yield Began(key)
-        saw = looked_at(job, exercise, function, loaded[file], home)
+        saw = yield from looked_at(job, exercise, function, loaded[file], home)
         yield saw
         if saw.interrupted:
             return True
@@ -165,12 +166,13 @@ def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
     return submission, Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken)
 
 
-def looked_at(job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path) -> Saw:
+def looked_at(
+    job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
+) -> Generator[Glimpse, None, Saw]:
     """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
     from graders.probes.time_limits import time_limit
 
     began = time.perf_counter()
-    found: dict[str, Observation] = {}
     late: Observation | None = None
     for probe in function.probes:
         if late is None:
@@ -182,8 +184,8 @@ def looked_at(job: Job, exercise: Exercise, function: Function, submission: Subm
                 seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
             if seen.raised is not None and seen.raised.type == "TimedOut":
                 late = seen
-        found[probe.name] = late or seen
-    evidence = Evidence(exercise.stem, function.name, job.bench, 0, found)
+        yield Glimpse(probe.name, late or seen)
+    evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
     signature = _signature(submission.names.get(function.name))
     interrupted = late is not None and late.status is Status.RAISED
     return Saw(evidence, time.perf_counter() - began, signature, interrupted)

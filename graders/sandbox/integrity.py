@@ -40,7 +40,7 @@ RELIED_ON: Final = frozenset(
     "torch torch.nn torch.cuda torch.distributed numpy msgspec time os sys builtins gc".split()
 )
 IN_TORCH: Final = {
-    "torch": "tensor zeros ones empty rand arange equal allclose is_tensor manual_seed device Tensor Generator",
+    "torch": "tensor zeros ones empty rand arange equal allclose is_tensor device Tensor Generator",
     "torch.cuda": "synchronize Event Stream is_available device_count memory_allocated max_memory_allocated",
     "torch.accelerator": "synchronize is_available",
 }
@@ -81,7 +81,9 @@ def _comparison(places: tuple[Place, ...]) -> Callable[[], str | None]:
         (attrgetter(name), tuple(getattr(function, name) for function in functions))
         for name in ("__code__", "__defaults__", "__kwdefaults__")
     )
-    probes = tuple((declared.name, declared.probes, tuple(declared.probes)) for declared in _exercised(places))
+    lists = tuple(
+        (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(places)
+    )
     # A name that a class has inherited can be hidden by one of its own.
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in places)
     hidden = tuple(one for one in hidden if one[2])
@@ -102,9 +104,9 @@ def _comparison(places: tuple[Place, ...]) -> Callable[[], str | None]:
             if not every(each(same, each(attribute, functions), known)):
                 differing = first(f for f, v in together(functions, known) if attribute(f) is not v)
                 return f"{differing.__module__}.{differing.__qualname__}"
-        for name, now, before in probes:
-            if size(now) != size(before) or not every(each(same, now, before)):
-                return f"a probe of {name}"
+        for where, held, name, kept, before in lists:
+            if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
+                return where
         return None
 
     return compared
@@ -159,11 +161,15 @@ def _functions(places: tuple[Place, ...]) -> Iterator[types.FunctionType]:
             inner = value.fget if isinstance(value, property) else inner
             if isinstance(inner, types.FunctionType) and (inner.__module__ or "").startswith(OWN):
                 yield inner
-    for declared in _exercised(places):
-        yield from (probe.look for probe in declared.probes if isinstance(probe.look, types.FunctionType))
+    for _, _, what, held in _lists(places):
+        if what == "probes":
+            yield from (probe.look for probe in held if isinstance(probe.look, types.FunctionType))
 
 
-def _exercised(places: tuple[Place, ...]) -> Iterator[Function]:
+def _lists(places: tuple[Place, ...]) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:
+    """What an exercise holds: its functions, and their probes."""
     found = {id(value): value for place in places for value in place.values if isinstance(value, Exercise)}
     for exercise in found.values():
-        yield from exercise.functions
+        yield exercise.stem, exercise, "functions", exercise.functions
+        for function in exercise.functions:
+            yield function.name, function, "probes", function.probes

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from graders.errors import BadEvidence
-from graders.evidence import Evidence, Raised, validated
+from graders.evidence import Evidence, Observation, Raised, validated
 
 SPAWN, KILL, READY, EXITED, FAILED, TOO_HEAVY = 1, 2, 3, 4, 5, 6
 ASKED: Final = struct.Struct("<BQQ")  # what the grader asks: the request, the child's number, and its bytes at most
@@ -81,6 +81,13 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     seconds: float
     signature: str = ""
     interrupted: bool = False  # by the time limit, perhaps in the middle of something of ours
+
+
+class Glimpse(msgspec.Struct, frozen=True):
+    """What one probe saw, on its way within the child: from here on it is out of reach of what runs later."""
+
+    probe: str
+    seen: Observation
 
 
 class Tampered(msgspec.Struct, frozen=True, tag="tampered"):

@@ -13,11 +13,13 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from graders.sandbox.integrity import Changed
-from graders.sandbox.protocol import HEAD, NUMBER, TOKEN, Frame, Loaded, Saw, Tampered, encoder
+from graders.sandbox.protocol import HEAD, NUMBER, TOKEN, Frame, Glimpse, Loaded, Saw, Tampered, encoder
 
 
-def spoken(frames: Iterator[Frame], end: int, key: bytes, changed: Changed) -> Iterator[None]:
+def spoken(frames: Iterator[Frame | Glimpse], end: int, key: bytes, changed: Changed) -> Iterator[None]:
     """Writes every frame to the pipe as it comes; instead of evidence that changed code has made, what has changed.
 
     To be run through by a loop of C's, such as a deque's: then the function that writes lies on no frame that student
@@ -29,21 +31,29 @@ def spoken(frames: Iterator[Frame], end: int, key: bytes, changed: Changed) -> I
     return going_out
 
 
-def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame], None]:
+def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse], None]:
     keyed = hashlib.blake2b(key=key, digest_size=TOKEN)
     numbers = itertools.count()
     # By names of its own: those of modules may mean something else once student code has run.
     encode, pack, number, count = encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
-    saw, loaded, tampered = Saw, Loaded, Tampered
+    saw, loaded, tampered, glimpse, raw, replace = Saw, Loaded, Tampered, Glimpse, msgspec.Raw, msgspec.structs.replace
+    seen: dict[str, msgspec.Raw] = {}  # of the function that is being looked at
 
-    def speak(frame: Frame) -> None:
+    def speak(frame: Frame | Glimpse) -> None:
         if own_number() != own:  # a copy of this process that student code has made: one of the two is enough
             leave(0)
         what = None
-        if kind(frame) is loaded or (kind(frame) is saw and not frame.interrupted):  # type: ignore[union-attr]
+        if kind(frame) is glimpse:
+            seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
+            return
+        if kind(frame) is saw:
+            what = None if frame.interrupted else changed()  # type: ignore[union-attr]
+            frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
+        elif kind(frame) is loaded:
             what = changed()
         body = encode(frame if what is None else tampered(what))
+        seen.clear()
         signed = keyed.copy()
         signed.update(number(count()))
         signed.update(body)
