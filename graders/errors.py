@@ -23,6 +23,7 @@ __all__ = [
     "NoReference",
     "NoSuchDevice",
     "NoSuchSeed",
+    "NotRecorded",
     "NotSprites",
     "RealDeviceInUse",
     "ReferenceFails",
@@ -219,6 +220,18 @@ class NoSuchSeed(DojoError, ValueError):
         *most, last = map(str, self.seeds)
         there = f"{', '.join(most)} and {last}" if most else last
         return f"what the reference does is recorded here for the seeds {there}, not for {self.seed}"
+
+
+class NotRecorded(DojoError):
+    """A release has the reference's evidence for some benches, and another one is asked for."""
+
+    def __init__(self, bench: str) -> None:
+        super().__init__(bench)
+        self.bench = bench
+
+    def __str__(self) -> str:
+        there = "what the reference does is recorded here for CUDA and for the plain CPU"
+        return f"{there}, not for {self.bench!r}; take the bench virtual or cpu"
 
 
 class ReferenceFails(DojoError):

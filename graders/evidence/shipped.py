@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from graders.errors import BadEvidence, NoSuchSeed
+from graders.errors import BadEvidence, NoSuchSeed, NotRecorded
 from graders.evidence.coding import LARGEST, decode, encode
 from graders.evidence.structs import Evidence
 
@@ -38,13 +38,12 @@ class Shipped(msgspec.Struct, frozen=True):
         return self.signatures.get(f"{exercise}::{function}", "(…)")
 
     def evidence_of(self, exercise: str, function: str, bench: str, seed: int) -> Evidence:
-        """What the reference did on a bench; on one that nothing was recorded on, as on the virtual device.
+        """What the reference did on a bench.
 
         A real GPU does what the virtual one does, within the tolerance of the checks. On the plain CPU only the probes
-        that run on the chosen bench see something else.
+        that run on the chosen bench see something else. MPS has neither CUDA's names nor its memory.
         """
-        if seed not in self.seeds:
-            raise NoSuchSeed(seed, self.seeds)
+        self.refuse_unknown(bench, seed)
         name = f"{exercise}::{function}"
         found = self._decoded(f"{seed}/virtual/{name}")
         other = f"{seed}/{bench}/{name}"
@@ -53,6 +52,13 @@ class Shipped(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             found, bench=bench, observations=found.observations | self._decoded(other).observations
         )
+
+    def refuse_unknown(self, bench: str, seed: int) -> None:
+        """Raises where nothing was recorded that a run on this bench with this seed could be judged by."""
+        if seed not in self.seeds:
+            raise NoSuchSeed(seed, self.seeds)
+        if bench == "mps":
+            raise NotRecorded(bench)
 
     def _decoded(self, key: str) -> Evidence:
         try:

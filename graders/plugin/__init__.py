@@ -53,7 +53,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
     if config.getoption("collectonly") or not any(isinstance(item, collection.CheckItem) for item in items):
         return []
     kind, why = chosen_bench(str(config.getoption("bench")))
-    refuse_unknown_seed(int(config.getoption("seed")), items)
+    refuse_unrecorded(kind, int(config.getoption("seed")), items)
     return [f"bench: {kind} ({why}), seed {config.getoption('seed')}"]
 
 
@@ -69,19 +69,19 @@ def chosen_bench(asked: str) -> tuple[str, str]:
     return kind, why
 
 
-def refuse_unknown_seed(seed: int, items: Sequence[pytest.Item]) -> None:
-    """In a released repository the reference is known for some seeds only: one sentence, not one for each check."""
-    from graders.errors import NoSuchSeed
-    from graders.plugin.references import known_seeds
+def refuse_unrecorded(kind: str, seed: int, items: Sequence[pytest.Item]) -> None:
+    """A released repository knows the reference on some seeds and benches: one sentence, not one for each check."""
+    from graders.errors import NoSuchSeed, NotRecorded
+    from graders.plugin import references
 
-    seen: set[Path] = set()
-    for item in items:
-        if not isinstance(item, collection.CheckItem) or item.path in seen:
-            continue
-        seen.add(item.path)
-        seeds = known_seeds(item.path, item.checks.exercise)
-        if seeds is not None and seed not in seeds:
-            raise pytest.UsageError(f"--seed {seed}: {NoSuchSeed(seed, seeds)}")
+    files = {item.path: item.checks.exercise for item in items if isinstance(item, collection.CheckItem)}
+    for path, exercise in files.items():
+        try:
+            references.refuse_unrecorded(path, exercise, kind, seed)
+        except NoSuchSeed as error:
+            raise pytest.UsageError(f"--seed {seed}: {error}") from None
+        except NotRecorded as error:
+            raise pytest.UsageError(f"--bench {kind}: {error}") from None
 
 
 @pytest.hookimpl(optionalhook=True)

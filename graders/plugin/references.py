@@ -75,13 +75,25 @@ def reference_for(path: Path, exercise: Exercise) -> Reference:
         return recorded
 
 
+def refuse_unrecorded(path: Path, exercise: Exercise, kind: str, seed: int) -> None:
+    """Raises where a file would be judged by recorded evidence, and there is none for this bench or seed."""
+    recorded = _in_place_of_a_file(path, exercise)
+    if recorded is not None:
+        recorded.refuse_unknown(kind, seed)
+
+
 def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
     """The seeds a file can be judged on; None: any, or it cannot be judged at all."""
+    recorded = _in_place_of_a_file(path, exercise)
+    return None if recorded is None else recorded.seeds
+
+
+def _in_place_of_a_file(path: Path, exercise: Exercise) -> Shipped | None:
     try:
         reference_of(path.with_name(f"{exercise.stem}.py"))
     except NoReference:
         recorded = recorded_of(exercise)
-        return None if recorded is None else recorded.recorded.seeds
+        return None if recorded is None else recorded.recorded
     return None
 
 

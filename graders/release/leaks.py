@@ -54,6 +54,10 @@ class Secret:
     squeezed: str
     idiom: bool = False
 
+    @property
+    def long(self) -> bool:
+        return len(self.squeezed) >= 2 * LONG
+
 
 def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
     """Every solution line that survives, first by file."""
@@ -90,7 +94,9 @@ def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> 
         bare = squeezed(variant)
         found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
         whole = "\n".join(["", *_lines(variant), ""])
-        found += [s for s in blocks if s.squeezed in whole]
+        joined = whole.replace("\n", "")
+        # A long solution is itself wherever it begins; a short one, between line ends, may be a part of anything.
+        found += [s for s in blocks if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)]
         if found:
             yield from found
             return
@@ -98,10 +104,12 @@ def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> 
 
 def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
     """A file's text, and that of everything packed into it."""
-    plain = data.replace(b"\0", b"").decode("utf-8", errors="replace")  # UTF-16 is UTF-8 without its zeros, mostly
-    yield path, plain
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    yield path, data.decode(encoding, errors="replace")
     if path.endswith((".ipynb", ".json")):
         yield path, "\n".join(_strings(_json(data)))
+    elif path.endswith(".py"):
+        yield path, "\n".join(_constants(data))
     if depth >= DEEPEST:
         return
     if zipfile.is_zipfile(io.BytesIO(data)):
@@ -174,6 +182,15 @@ def _solutions(source: str) -> Iterator[tuple[int, str]]:
             block = None
         elif block is not None and not text.startswith(OTHERWISE):
             block.append(line)
+
+
+def _constants(data: bytes) -> Iterator[str]:
+    """Every string of a Python file, as it would be printed."""
+    try:
+        nodes = ast.walk(ast.parse(data))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _json(data: bytes) -> Any:
