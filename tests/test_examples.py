@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from graders.cli import main
+from graders.results import read
 
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "examples"
@@ -41,3 +44,31 @@ def test_the_picture_is_what_dojo_bench_shows_today(tmp_path: Path) -> None:
     assert "loss.backward" in "".join(words(anew)).replace("&#160;", " "), "or the comparison compares nothing"
     assert words(stored) == words(anew)
     assert stored.stat().st_size < 200_000
+
+
+def test_the_class_is_made_of_todays_solutions(tmp_path: Path) -> None:
+    """If not: `python examples/make_class.py`."""
+    made = subprocess.run([sys.executable, EXAMPLES / "make_class.py", tmp_path / "class"], check=False)
+    assert made.returncode == 0
+
+    def content(folder: Path) -> dict[str, bytes]:
+        return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+    anew, stored = content(tmp_path / "class"), content(EXAMPLES / "class")
+    assert sorted(anew) == sorted(stored)
+    assert [name for name in anew if anew[name] != stored[name]] == []
+
+
+def test_the_class_is_graded_as_the_readme_says(tmp_path: Path) -> None:
+    command = ["grade", str(EXAMPLES / "class"), "--out", str(tmp_path), "--time-limit", "2", "--jobs", "2"]
+    outcome = CliRunner().invoke(main, command)
+    assert outcome.exit_code == 0, outcome.output
+    rows = {row.submission[:10]: row for row in read(tmp_path / "results.json").submissions}
+    assert len(rows) == 10
+    assert rows["student-01"].score == 100
+    assert rows["student-08"].status == "timed out"
+    assert rows["student-09"].status == "crashed"
+    assert rows["student-09"].score == 0
+    assert {name: row.naming for name, row in rows.items() if row.naming != "plain"} == {"student10": "canvas"}
+    named = {c.misconception for row in rows.values() for e in row.exercises for c in e.checks if c.misconception}
+    assert {"missing-zero-grad", "hard-coded-cuda", "mean-of-batch-means"} <= named
