@@ -5,7 +5,6 @@ Here student code runs. Nothing this process says is taken for more than evidenc
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import random
@@ -14,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,7 @@ def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences
     evidence_end = _alone_with(evidence_end, output_end, [path for path, _ in fences.readable])
     layers = fences.confine(number, job.memory, job.scratch, _total(job), job.files)
     tempfile.tempdir = None  # the nursery has looked for one already, where this process may not write
-    os.register_at_fork(after_in_child=functools.partial(os.close, evidence_end))
+    os.register_at_fork(after_in_child=_closing(evidence_end))
     changed = globals().pop("_changed") or integrity.watch()
     frames = _all(msgspec.structs.replace(job, token=b""), layers, Path(os.getcwd()))
     return spoken(frames, evidence_end, job.token, changed)
@@ -90,6 +89,17 @@ def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimp
         traceback.print_exc()
         return
     yield Paused() if paused else Finished()
+
+
+def _closing(end: int) -> Callable[[], None]:
+    """Closes it once: in a copy's copy the number may be that of something else."""
+    left = [end]
+
+    def close() -> None:
+        while left:
+            os.close(left.pop())
+
+    return close
 
 
 def _total(job: Job) -> float:

@@ -8,32 +8,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
-import signal
-import site
 import stat
-import sys
-import sysconfig
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
-import graders
 from graders.sandbox import kernel
 from graders.sandbox.layers import CALLS, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
+from graders.sandbox.limits import first_to_go, limit
+from graders.sandbox.readable import readable_paths
 
 # The first of the user numbers that children get: far from any that is handed out, or where a container has but few.
 USERS: Final = (2_000_000_000, 50_000)
 AT_ONCE: Final = 10_000
-PROCESSES_AT_MOST: Final = 64
 FILES_AT_MOST: Final = 4096
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
-# What lies around Python and is read late: shared libraries, locales, time zones, certificates do not.
-SYSTEM: Final = (
-    *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"),
-    *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
-    *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # gloo looks at what its network interface is made of
-)
 GPU: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/proc", "/sys/devices")
 DENIED: Final = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise"),
@@ -43,30 +30,6 @@ DENIED: Final = (
     *("init_module", "finit_module", "delete_module", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
     *("sethostname", "setdomainname", "acct", "quotactl", "syslog", "iopl", "ioperm", "personality", "vhangup"),
 )
-
-
-def readable_paths() -> list[str]:
-    """Python, what is installed, and this package; not the folder this package lies in, which may hold solutions."""
-    names = [
-        *site.getsitepackages(),
-        *sysconfig.get_paths().values(),
-        os.path.dirname(os.path.realpath(sys.executable)),
-    ]
-    names += [os.path.join(sys.prefix, "pyvenv.cfg"), *SYSTEM, *_editable_free(sys.path)]
-    package = str(Path(graders.__file__).resolve().parent)
-    found = {os.path.realpath(name) for name in names if os.path.exists(name)}
-    return [*sorted(path for path in found if not _holds(path, package)), package]
-
-
-def _editable_free(paths: Iterable[str]) -> list[str]:
-    """The folders on the path that hold installed packages; a checkout on it is not one of them."""
-    return [path for path in paths if "site-packages" in path or "dist-packages" in path or path.endswith(".zip")]
-
-
-def _holds(folder: str, package: str) -> bool:
-    """Whether the folder is a checkout around this package rather than where packages are installed."""
-    beside = os.path.join(folder, "reference")
-    return package.startswith(folder + os.sep) and os.path.isdir(beside)
 
 
 class Fences:
@@ -172,7 +135,7 @@ class Fences:
         os.setsid()
         with contextlib.suppress(OSError):
             kernel.die_with_parent()
-        _first_to_go()
+        first_to_go()
         if self.namespaces:
             kernel.unshare(self.namespaces)
         if not layers[SCRATCH]:
@@ -188,7 +151,7 @@ class Fences:
         laid_out(home, files, user)
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
-        limit(memory, scratch, seconds, PROCESSES_AT_MOST + (_running() if user is None else 0))
+        limit(memory, scratch, seconds, alone=user is not None)
         layers[LIMITS] = ""
         rules = self._ruleset(home)
         layers[USER] = self._drop(user, bool(rules))
@@ -269,47 +232,6 @@ def laid_out(home: str, files: dict[str, bytes], owner: int | None) -> None:
             os.chown(folder, owner, owner)
             for name in names:
                 os.chown(os.path.join(folder, name), owner, owner)
-
-
-def limit(memory: int, scratch: int, seconds: float, processes: int) -> None:
-    """What the child may take in all; memory comes on top of what torch holds already."""
-    processor = int(seconds) + 5
-    for kind, most in (
-        (resource.RLIMIT_AS, _address_space() + memory),
-        (resource.RLIMIT_CPU, processor),
-        (resource.RLIMIT_FSIZE, scratch),
-        (resource.RLIMIT_NPROC, processes),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (bounded, bounded))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long then is an OSError
-
-
-def _running() -> int:
-    """How many threads this user has already: the limit counts them, too."""
-    own, found = os.getuid(), 0
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if os.stat(f"/proc/{name}").st_uid == own:
-                found += len(os.listdir(f"/proc/{name}/task"))
-    return found
-
-
-def _address_space() -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 8 << 30
-
-
-def _first_to_go() -> None:
-    """When memory runs out on the machine, a submission goes before anything else."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
 
 
 def _tried(flags: int) -> str:
