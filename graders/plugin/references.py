@@ -39,7 +39,8 @@ class Written:
         wanted = observe(exercise, function, self.solution, kind, seed)
         for scenario, each in wanted.observations.items():
             if each.status is not Status.RETURNED:
-                raise ReferenceFails(scenario, str(each.raised))
+                why = f"{each.raised.type}: {each.raised.message}" if each.raised else f"it is {each.status}"
+                raise ReferenceFails(scenario, why)
         return wanted
 
     def signature(self, exercise: Exercise, function: Function) -> str:
