@@ -180,7 +180,7 @@ def looked_at(
     job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
 ) -> Generator[Glimpse, None, Saw]:
     """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
-    from graders.probes.time_limits import time_limit
+    from graders.probes.time_limits import TimedOut, time_limit
 
     began = time.perf_counter()
     late: Observation | None = None
@@ -193,7 +193,9 @@ def looked_at(
             if seen.raised is not None:
                 seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
             if seen.raised is not None and seen.raised.type == "TimedOut":
-                late = seen
+                # It had what earlier scenarios had left of the time; the limit is what a student knows of.
+                said = msgspec.structs.replace(seen.raised, message=str(TimedOut(job.seconds)))
+                late = seen = msgspec.structs.replace(seen, raised=said)
         yield Glimpse(probe.name, late or seen)
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
     signature = _signature(submission.names.get(function.name))

@@ -30,8 +30,10 @@ def examine() -> Layers:
     if not hasattr(os, "fork"):
         return dict.fromkeys(PURPOSE, "this system cannot fork")
     folder = str(Path(graders.__file__).resolve().parents[1])
+    # -P: what lies where the command was typed, a student's checkout perhaps, is not to be imported
+    command = f"import sys; sys.path.append({folder!r})\nfrom {__name__} import _report; _report()"
     run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.append({folder!r})\nfrom {__name__} import _report; _report()"],
+        [sys.executable, "-P", "-c", command],
         capture_output=True,
         text=True,
         timeout=SECONDS,
