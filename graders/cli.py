@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from graders import __version__
+from graders.commands.classroom import classroom, classroom50
 from graders.commands.doctor import doctor
 from graders.commands.export import export
 from graders.commands.grade import grade
 from graders.commands.notebooks import notebooks
-from graders.commands.release import release, which_day, which_root
+from graders.commands.options import which_day, which_root
+from graders.commands.release import release
 from graders.commands.sample import sample
 
 if TYPE_CHECKING:
@@ -201,9 +203,11 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
         raise SystemExit(1)
 
 
+main.add_command(classroom)
 main.add_command(export)
 main.add_command(doctor)
 main.add_command(grade)
 main.add_command(sample)
+release.add_command(classroom50)
 release.add_command(notebooks)
 main.add_command(release)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import click
 
+from graders.commands.options import which_day
+
 
 @click.command()
 @click.argument("submissions", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where results go.")
-@click.option("--day", default="day8", show_default=True, type=click.Choice(["day8"]), help="Which day.")
+@which_day
 @click.option(
     "--bench",
     default="virtual",

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from graders.commands.options import which_day, which_root
+
 
 @click.command()
-@click.option("--day", default="day8", show_default=True, type=click.Choice(["day8"]), help="Which day.")
-@click.option(
-    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The repository (default: found)."
-)
+@which_day
+@which_root
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

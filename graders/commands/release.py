@@ -6,10 +6,7 @@ from pathlib import Path
 
 import click
 
-which_root = click.option(
-    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The repository (default: found)."
-)
-which_day = click.option("--day", default="day8", show_default=True, type=click.Choice(["day8"]), help="Which day.")
+from graders.commands.options import which_day, which_root
 
 
 @click.group()

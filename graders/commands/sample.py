@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
+from graders.commands.options import which_day, which_root
+
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--students", default=60, show_default=True, type=click.IntRange(min=1), help="How many submissions.")
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
-@click.option("--day", default="day8", show_default=True, type=click.Choice(["day8"]), help="Which day.")
-@click.option(
-    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The repository (default: found)."
-)
+@which_day
+@which_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
     """Make a class of submissions in FOLDER, from this repository's own solutions, right and wrong."""
     from graders.batch import sampling

@@ -1,1 +1,4 @@
 """Day 8: GPU acceleration and performance."""
+
+EXERCISES = 12
+POINTS = 100

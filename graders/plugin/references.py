@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from graders.curriculum.catalogue import DAYS, day
+from graders.curriculum.catalogue import DAYS, day, day_of
 from graders.curriculum.exercise import Exercise, Function
 from graders.errors import NoReference, ReferenceFails
 from graders.evidence import Evidence, Status
@@ -108,7 +108,7 @@ def recorded_of(exercise: Exercise) -> Recorded | None:
 
 def reference_of(path: Path) -> Path:
     """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
-    day = path.parent.name if path.parent.name in DAYS else DAYS[0]  # a folder may be called `days`, too
+    day = day_of(path.stem) or path.parent.name
     for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
         candidate = folder / "reference" / day / path.name
         if candidate.is_file():
