@@ -6,6 +6,7 @@ that a run reads only what it judges. It holds what came of the reference, not a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zlib
 from pathlib import Path
@@ -61,10 +62,11 @@ class Shipped(msgspec.Struct, frozen=True):
             raise NotRecorded(bench)
 
     def _decoded(self, key: str) -> Evidence:
-        try:
-            data = zlib.decompressobj().decompress(self.evidence[key], LARGEST)
-        except (KeyError, zlib.error):
-            raise BadEvidence(f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}") from None
+        reader, data = zlib.decompressobj(), b""
+        with contextlib.suppress(zlib.error):
+            data = reader.decompress(self.evidence.get(key, b""), LARGEST)
+        if not reader.eof:
+            raise BadEvidence(f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}")
         return decode(data)
 
 

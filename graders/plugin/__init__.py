@@ -71,7 +71,7 @@ def chosen_bench(asked: str) -> tuple[str, str]:
 
 def refuse_unrecorded(kind: str, seed: int, items: Sequence[pytest.Item]) -> None:
     """A released repository knows the reference on some seeds and benches: one sentence, not one for each check."""
-    from graders.errors import NoSuchSeed, NotRecorded
+    from graders.errors import BadEvidence, NoSuchSeed, NotRecorded
     from graders.plugin import references
 
     files = {item.path: item.checks.exercise for item in items if isinstance(item, collection.CheckItem)}
@@ -82,6 +82,8 @@ def refuse_unrecorded(kind: str, seed: int, items: Sequence[pytest.Item]) -> Non
             raise pytest.UsageError(f"--seed {seed}: {error}") from None
         except NotRecorded as error:
             raise pytest.UsageError(f"--bench {kind}: {error}") from None
+        except BadEvidence as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(optionalhook=True)
