@@ -191,14 +191,15 @@ def graded(
     from graders.checks import judge
     from graders.probes.loading import load
     from graders.probes.observing import observe
+    from graders.probes.shared_names import put_back
 
-    seen = observe(exercise, function, load(path), "virtual", SEED)
-    if path == reference or not reference.is_file():
-        return judge(exercise, function, seen, seen)
     known = {} if known is None else known
-    if function.name not in known:
+    measured = path != reference and reference.is_file()
+    if measured and function.name not in known:
         known[function.name] = observe(exercise, function, load(reference), "virtual", SEED)
-    return judge(exercise, function, seen, known[function.name])
+    with put_back():
+        seen = observe(exercise, function, load(path), "virtual", SEED)
+    return judge(exercise, function, seen, known[function.name] if measured else seen)
 
 
 def enemies_of(folder: Path) -> tuple[list[Enemy], list[Finding]]:

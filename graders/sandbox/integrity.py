@@ -11,6 +11,7 @@ import builtins
 import gc
 import hashlib
 import os
+import random
 import sys
 import time
 import types
@@ -23,6 +24,8 @@ from graders.curriculum.exercise import Exercise, Function
 from graders.probes import calling
 
 OWN: Final = "graders."
+OFTEN: Final = 0.002  # seconds
+SOMETIMES: Final = 0.25
 # What makes evidence: looked at after every call of a student's function, and not only when evidence is sent.
 LOOKING: Final = ("graders.probes.", *(f"graders.{day}." for day in DAYS))
 # What is compared beside gpudojo's own: names in modules and classes that its code relies on. Honest students replace
@@ -61,8 +64,14 @@ class Place(NamedTuple):
 def watch() -> Changed:
     """A function that tells what is not what it is now, or was not when a student's function had returned."""
     noticed: list[str] = []
+    clock, dice, last = time.perf_counter, random.SystemRandom().random, [0.0]
 
     def glance() -> None:
+        # Functions that take no time are called dozens of times. Of these only some are looked at, nobody knows which.
+        now = clock()
+        if now - last[0] < OFTEN and dice() > SOMETIMES:
+            return
+        last[0] = now
         found = quick()
         if found is not None:
             noticed.append(found)

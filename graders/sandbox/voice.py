@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from graders.sandbox.integrity import Changed
-from graders.sandbox.protocol import HEAD, NUMBER, TOKEN, Frame, Glimpse, Loaded, Saw, Tampered, encoder
+from graders.sandbox.protocol import HEAD, NUMBER, TOKEN, Frame, Glimpse, Saw, Tampered, encoder
 
 
 def spoken(frames: Iterator[Frame | Glimpse], end: int, key: bytes, changed: Changed) -> Iterator[None]:
@@ -37,7 +37,7 @@ def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimps
     # By names of its own: those of modules may mean something else once student code has run.
     encode, pack, number, count = encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
-    saw, loaded, tampered, glimpse, raw, replace = Saw, Loaded, Tampered, Glimpse, msgspec.Raw, msgspec.structs.replace
+    saw, tampered, glimpse, raw, replace = Saw, Tampered, Glimpse, msgspec.Raw, msgspec.structs.replace
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being looked at
 
     def speak(frame: Frame | Glimpse) -> None:
@@ -50,8 +50,6 @@ def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimps
         if kind(frame) is saw:
             what = None if frame.interrupted else changed()  # type: ignore[union-attr]
             frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
-        elif kind(frame) is loaded:
-            what = changed()
         body = encode(frame if what is None else tampered(what))
         seen.clear()
         signed = keyed.copy()
