@@ -1,4 +1,4 @@
-"""What do hostile solutions leave behind? Nothing: names they replace in shared modules are put back after each test."""
+"""What do hostile solutions leave behind? Nothing: names they replace in modules are put back after each test."""
 
 from __future__ import annotations
 
