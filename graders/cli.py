@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from graders import __version__
-from graders.commands.classroom import classroom, classroom50
+from graders.commands.classroom import classroom, classroom50, gradescope
 from graders.commands.doctor import doctor
 from graders.commands.export import export
 from graders.commands.grade import grade
@@ -188,7 +188,8 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
     table.add_column("verdict")
     for row in report.rows:
         problems = sum(not finding.warning for finding in row.findings)
-        verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else "[green]fine[/]"
+        fine = "[yellow]unfinished[/]" if row.notes else "[green]fine[/]"
+        verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else fine
         numbers = (row.points, row.functions, row.checks, row.enemies)
         table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
     sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "enemies")]
@@ -209,5 +210,6 @@ main.add_command(doctor)
 main.add_command(grade)
 main.add_command(sample)
 release.add_command(classroom50)
+release.add_command(gradescope)
 release.add_command(notebooks)
 main.add_command(release)

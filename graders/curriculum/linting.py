@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graders.curriculum.catalogue import day
+from graders.curriculum.catalogue import DAYS, day, sources, whole
+from graders.curriculum.enemies import Enemy, enemies_of, without_enemy
 from graders.curriculum.exercise import Exercise, Function
+from graders.curriculum.keys import keys_in
 from graders.curriculum.misconceptions import MISCONCEPTIONS
+from graders.curriculum.progress import begun, next_step, notes, too_few_spellings
+from graders.curriculum.report import Finding, Report, Row
 from graders.errors import DojoError
 
 if TYPE_CHECKING:
     from graders.evidence import Evidence
     from graders.results import CheckResult
 
-WHOLE: Final = {"day8": (12, 100)}  # how many exercises a day has when it is whole, and how many points
-HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
 SEED: Final = 8
 # Shorter ones, and those that only open a block, stand in any code: they give nothing away.
 TELLING: Final = 20
-
-
-@dataclass(frozen=True)
-class Finding:
-    exercise: str
-    text: str
-    warning: bool = False
-
-
-@dataclass
-class Row:
-    """What was counted for one exercise."""
-
-    stem: str
-    points: float
-    functions: int
-    checks: int
-    enemies: int
-    findings: list[Finding] = field(default_factory=list)
-
-
-@dataclass
-class Report:
-    day: str
-    rows: list[Row]
-    general: list[Finding]
-
-    @property
-    def findings(self) -> list[Finding]:
-        return [*self.general, *(finding for row in self.rows for finding in row.findings)]
-
-    @property
-    def problems(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.warning]
-
-
-@dataclass(frozen=True)
-class Enemy:
-    """A wrong solution, and what its first line says it must fail."""
-
-    path: Path
-    function: str
-    check: str
-    misconception: str | None
 
 
 def lint(name: str, root: Path, quick: bool = False) -> Report:
@@ -79,18 +35,36 @@ def lint(name: str, root: Path, quick: bool = False) -> Report:
     has_enemies = (root / "tests" / name / "wrong").is_dir()
     for exercise in day(name):
         its = [enemy for enemy in enemies if enemy.path.parent.name == exercise.stem]
-        checks = sum(len(function.checks) for function in exercise.functions)
-        row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, len(its))
-        row.findings += declared(exercise)
-        row.findings += stub_and_reference(exercise, name, root)
-        if has_enemies:
-            row.findings += without_enemy(exercise, its)
-            if not quick:
-                row.findings += believed(exercise, its, name, root)
-        rows.append(row)
-    general += wholeness(name)
-    general += misconceptions_of(name, enemies if has_enemies else None)
-    return Report(name, rows, general)
+        rows.append(examined(exercise, name, root, its if has_enemies else None, quick))
+    unfinished = [row.stem for row in rows if row.notes]
+    general += wholeness(name, unfinished)
+    elsewhere = [e for other in DAYS if other != name for e in enemies_of(root / "tests" / other / "wrong")[0]]
+    general += misconceptions_of(name, enemies if has_enemies else None, elsewhere, bool(unfinished))
+    written = {
+        f"{path.parent.name}/{path.name}" for e in day(name) if e.stem in unfinished for path in sources(name, e)
+    }
+    own = written.union(unfinished)  # what is found under these names is found in something unfinished
+    return Report(name, rows, [replace(f, warning=True) if f.exercise in own else f for f in general])
+
+
+def examined(exercise: Exercise, name: str, root: Path, enemies: list[Enemy] | None, quick: bool) -> Row:
+    """One exercise; all that is found in one that is still being written are warnings."""
+    left = notes(name, exercise, root)
+    checks = sum(len(function.checks) for function in exercise.functions)
+    count = len(enemies or ())
+    row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, count, notes=len(left))
+    row.findings += declared(exercise)
+    row.findings += stub_and_reference(exercise, name, root)
+    if (root / "tests" / name / "right").is_dir():
+        row.findings += too_few_spellings(exercise, root / "tests" / name / "right")
+    if enemies is not None:
+        row.findings += without_enemy(exercise, enemies)
+        if not quick and not begun(left):  # without a solution there is nothing that a wrong one differs from
+            row.findings += believed(exercise, enemies, name, root)
+    if left:
+        step = next_step(exercise, left, row.findings, root)
+        row.findings = [step, *(replace(finding, warning=True) for finding in row.findings)]
+    return row
 
 
 def declared(exercise: Exercise) -> Iterator[Finding]:
@@ -114,17 +88,20 @@ def declared(exercise: Exercise) -> Iterator[Finding]:
         yield Finding(exercise.stem, f"the points of its checks add up to {total:g}, not {exercise.points}")
 
 
-def wholeness(name: str) -> Iterator[Finding]:
+def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
     """Whether all exercises are there, and all points."""
-    count, points = WHOLE.get(name, (0, 100))
+    count, points = whole(name)
     there = {exercise.number for exercise in day(name)}
     missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in there]
     total = sum(exercise.points for exercise in day(name))
     if missing:
-        said = f"exercises {', '.join(missing)} are missing; {total:g} of {points} points are there"
+        said = f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
         yield Finding(name, said, warning=True)
     elif total != points:
-        yield Finding(name, f"the points add up to {total:g}, not {points}")
+        said = f"the points add up to {total:g}, not {points:g}"
+        if unfinished:
+            said += f"; {' and '.join(unfinished)} must not be finished before they do"
+        yield Finding(name, said, warning=bool(unfinished))
     numbers = [exercise.number for exercise in day(name)]
     for twice in sorted({number for number in numbers if numbers.count(number) > 1}):
         yield Finding(name, f"two exercises have the number {twice}")
@@ -202,28 +179,6 @@ def graded(
     return judge(exercise, function, seen, known[function.name] if measured else seen)
 
 
-def enemies_of(folder: Path) -> tuple[list[Enemy], list[Finding]]:
-    """The wrong solutions, and those that do not say what they fail."""
-    found, unreadable = [], []
-    for path in sorted(folder.glob("*/*.py")):
-        first, *_ = path.read_text(encoding="utf-8").splitlines() or [""]
-        match = HEADER.match(first)
-        if match is None:
-            unreadable.append(Finding(path.parent.name, f"{path.name} does not say on its first line what it fails"))
-            continue
-        found.append(Enemy(path, match[1], match[2], None if match[3] == "-" else match[3]))
-    return found, unreadable
-
-
-def without_enemy(exercise: Exercise, enemies: list[Enemy]) -> Iterator[Finding]:
-    fought = {(enemy.function, enemy.check) for enemy in enemies}
-    there = {(function.name, check.name) for function in exercise.functions for check in function.checks}
-    for function, check in sorted(there - fought):
-        yield Finding(exercise.stem, f"{function}::{check} has no enemy: no wrong solution fails it")
-    for function, check in sorted(fought - there):
-        yield Finding(exercise.stem, f"a wrong solution says it fails {function}::{check}, which is no check")
-
-
 def believed(exercise: Exercise, enemies: list[Enemy], name: str, root: Path) -> Iterator[Finding]:
     """Whether each wrong solution fails what it says, as what it says."""
     reference = root / "reference" / name / f"{exercise.stem}.py"
@@ -242,8 +197,10 @@ def believed(exercise: Exercise, enemies: list[Enemy], name: str, root: Path) ->
             yield Finding(exercise.stem, f"wrong/{enemy.path.name} got: {got}; it says: {said}")
 
 
-def misconceptions_of(name: str, enemies: list[Enemy] | None) -> Iterator[Finding]:
-    """Names of mistakes that do not exist, and mistakes that nobody makes."""
+def misconceptions_of(
+    name: str, enemies: list[Enemy] | None, elsewhere: Sequence[Enemy] = (), unfinished: bool = False
+) -> Iterator[Finding]:
+    """Names of mistakes that do not exist, and mistakes that nobody makes, on this day or `elsewhere`."""
     import importlib
 
     package = importlib.import_module(f"graders.{name}")
@@ -260,44 +217,9 @@ def misconceptions_of(name: str, enemies: list[Enemy] | None) -> Iterator[Findin
     for enemy in enemies:
         if enemy.misconception is not None and enemy.misconception not in MISCONCEPTIONS:
             yield Finding(enemy.path.parent.name, f"{enemy.path.name}: no misconception {enemy.misconception!r}")
-    unfinished = any(finding.warning for finding in wholeness(name))
-    for key in sorted(set(MISCONCEPTIONS) - {enemy.misconception for enemy in enemies}):
+    unfinished = unfinished or any(finding.warning for finding in wholeness(name))
+    for key in sorted(set(MISCONCEPTIONS) - {enemy.misconception for enemy in (*enemies, *elsewhere)}):
         yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
     for key, known in MISCONCEPTIONS.items():
         if not known.name.strip() or not known.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
-
-
-def keys_in(source: str) -> list[tuple[str, int]]:
-    """The misconception keys a module's checks name, given by position or by name."""
-    tree = ast.parse(source)
-    places = {"Failed": 3}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            names = [argument.arg for argument in node.args.args]
-            if "misconception" in names:
-                places[node.name] = names.index("misconception")
-    found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        place = places.get(called)
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
-        if place is not None and len(node.args) > place:
-            given.append(node.args[place])
-        for value in given:
-            found += [(text, value.lineno) for text in _texts(value)]
-    return found
-
-
-def _texts(node: ast.expr) -> Iterator[str]:
-    """The texts an expression may come out as."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from _texts(value)
