@@ -20,6 +20,7 @@ from graders import __version__, intake
 from graders.batch import fingerprints, judging, seeds, store
 from graders.batch.attempt import Attempt, Terms
 from graders.batch.judging import Judged
+from graders.batch.recorded import recorded
 from graders.batch.records import Record
 from graders.batch.scheduler import Scheduler, Work
 from graders.curriculum import day as exercises_of
@@ -39,7 +40,7 @@ class Asked:
 
     submissions: Sequence[Path]
     out: Path
-    reference: Path
+    reference: Path | None  # None: they are judged by evidence of a release, which has a seed of its own
     day: str = "day8"
     bench: str = "virtual"
     secret: str | None = None
@@ -50,6 +51,8 @@ class Asked:
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
+    evidence: Path | None = None  # the folder of that evidence; None: this installation's
+    alone: bool = False  # the one folder given is one submission, whatever lies in it
 
 
 class Watcher(Protocol):
@@ -79,6 +82,7 @@ class ClassGrading:
     def __init__(self, asked: Asked, watcher: Watcher) -> None:
         self.asked, self.watcher = asked, watcher
         self.exercises = exercises_of(asked.day)
+        self.recorded = None if asked.reference else recorded(asked.day, asked.bench, asked.evidence)
         self.store = store.Store(asked.out)
         self.layers: dict[str, str] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
@@ -87,15 +91,14 @@ class ClassGrading:
 
     def run(self) -> Outcome:
         asked, began = self.asked, time.monotonic()
-        found = intake.survey(asked.submissions)
+        found = intake.alone(asked.submissions[0]) if asked.alone else intake.survey(asked.submissions)
         if not found.entries:
             where = ", ".join(str(path) for path in asked.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
         self._known_functions()
         self.store.open()
         try:
-            secret = self.store.secret(asked.secret)
-            self._terms(secret)
+            self._terms("" if self.recorded else self.store.secret(asked.secret))
             entries = found.entries
             ready = {} if asked.fresh else self._ready(entries)
             self.watcher.begins(len(entries), len(ready), found.left_out)
@@ -120,7 +123,7 @@ class ClassGrading:
         self.terms = Terms(
             asked.day,
             asked.bench,
-            seeds.seeds(secret, self.exercises),
+            self.recorded.seeds(self.exercises) if self.recorded else seeds.seeds(secret, self.exercises),
             frozenset(
                 f"{e.stem}::{f.name}"
                 for e in self.exercises
@@ -135,7 +138,7 @@ class ClassGrading:
         self.conditions = (
             asked.day,
             asked.bench,
-            seeds.name_of(secret),
+            self.recorded.name if self.recorded else seeds.name_of(secret),
             fingerprints.of_probes(asked.day),
             f"{asked.seconds:g} {asked.memory}",
             " ".join(sorted(asked.only)),
@@ -171,7 +174,9 @@ class ClassGrading:
         keys: dict[str, str | None] = dict(ready)
         reference_key, reference_files = self._reference()
         left = [entry for entry in entries if entry.name not in ready]
-        needs_reference = self.asked.fresh or not self.store.has(reference_key)
+        if self.recorded:
+            self.store.keep(reference_key, self.recorded.record(self.exercises, self.asked.bench))
+        needs_reference = not self.recorded and (self.asked.fresh or not self.store.has(reference_key))
         if self.asked.rejudge:
             self._only_known(left, keys, needs_reference)
             self.reference = self._record(reference_key)
@@ -203,6 +208,8 @@ class ClassGrading:
 
     def _reference(self) -> tuple[str, dict[str, bytes]]:
         folder = self.asked.reference
+        if folder is None:
+            return store.key_of("evidence", "reference", *self.conditions), {}
         files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
         if not files:
             raise BadClass(f"there are no reference solutions in {folder}")

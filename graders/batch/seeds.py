@@ -17,10 +17,11 @@ BITS = 31  # what every generator takes
 def seeds(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
     """By "exercise::function::probe"."""
     keys = [f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes]
-    return {key: _drawn(secret, key) for key in keys}
+    return {key: number(secret, key) for key in keys}
 
 
-def _drawn(secret: str, key: str) -> int:
+def number(secret: str, key: str) -> int:
+    """One number, which does not lead back to the secret."""
     digest = hmac.digest(secret.encode(), key.encode(), hashlib.sha256)
     return int.from_bytes(digest[:8], "big") % (1 << BITS)
 

@@ -69,6 +69,13 @@ def survey(paths: Sequence[Path]) -> Survey:
     return Survey(tuple(_named_apart(list(once.values()))), tuple(left_out))
 
 
+def alone(folder: Path) -> Survey:
+    """One folder as one submission, also where nothing in it tells that it is one."""
+    origin = Path(os.path.abspath(folder))
+    entry = _single(origin, origin.is_dir(), None) if origin.exists() else None
+    return Survey((entry,), ()) if entry else Survey((), (LeftOut(folder, _STRAY),))
+
+
 def is_submission(folder: Path) -> bool:
     """Whether a folder is one student's work rather than a folder of such: by what lies in it."""
     if (folder / ".git").exists() or _holds_work(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graders.curriculum import day
 from graders.errors import BadMarkers, CannotRelease
-from graders.release import leaks, parts, recording, tree
+from graders.release import leaks, parts, recording, seals, tree
 from graders.release.pages import pages
 from graders.release.stubs import stubs
 from graders.release.wheel import wheel
@@ -30,14 +30,20 @@ def release(root: Path, name: str, target: Path, seeds: Sequence[int] = recordin
 def repository(root: Path, name: str, exercises: dict[str, bytes], evidence: bytes) -> dict[str, bytes]:
     """Every file by its path, relative to the student's repository."""
     wheel_name, wheel_data = wheel({name: evidence})
-    files = {f"vendor/{wheel_name}": wheel_data} | pages(name, wheel_name) | exercises
+    files = {f"vendor/{wheel_name}": wheel_data} | exercises
     for part in parts():
-        added = part(root, name)
-        twice = sorted(added.keys() & files.keys())
-        if twice:
-            raise CannotRelease(f"{twice[0]} would be written twice, by {part.__module__} and by another part")
-        files |= added
+        _add(files, part(root, name), part.__module__)
+    _add(files, pages(name, wheel_name, files), pages.__module__)
+    for seal in seals():
+        files |= seal(files, name)
     return files
+
+
+def _add(files: dict[str, bytes], added: dict[str, bytes], by: str) -> None:
+    twice = sorted(added.keys() & files.keys())
+    if twice:
+        raise CannotRelease(f"{twice[0]} would be written twice, by {by} and by another part")
+    files |= added
 
 
 def open_stubs(reference: Path, name: str) -> dict[str, bytes]:

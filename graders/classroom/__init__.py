@@ -1,0 +1,1 @@
+"""What does `dojo classroom` do? It grades one checkout and tells GitHub Classroom or Classroom 50 what came of it."""

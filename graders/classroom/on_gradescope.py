@@ -1,0 +1,68 @@
+"""How does a submission become results.json on Gradescope? Graded as a class of one; whatever happens, there is a file.
+
+`python -I -m graders.classroom.on_gradescope ROOT DAY` is what `run_autograder` of the zip starts. In ROOT, which is
+`/autograder` there, the submission lies in `submission`, the evidence it is judged by in `source/evidence`, and results
+go to `results`.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from graders.classroom.checkout import Graded, Measure, Terms, graded
+from graders.curriculum import day as exercises_of
+from graders.errors import DojoError
+from graders.export import Options, Part, exporter
+from graders.export._files import save_json
+from graders.sandbox.layers import missing
+
+# A container there has 768 MB and half a processor. Torch and the grader take 340 MB of it, and nothing is fast.
+MEMORY: Final = 256 << 20
+SECONDS: Final = 20.0
+
+
+def main(root: Path, day: str) -> None:
+    target = root / "results"
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        measure = Measure(evidence=root / "source" / "evidence")
+        found = graded(root / "submission", Terms(day, measure, SECONDS, MEMORY))
+        parts = tuple(Part(each.stem, each.title, float(each.points)) for each in exercises_of(day))
+        exporter("gradescope")(found.results, target, Options(submission=found.row.submission, exercises=parts))
+        _teller(found)
+    except (DojoError, OSError) as error:
+        fault(target, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        fault(target, f"it met with a {type(error).__name__}")
+
+
+def fault(target: Path, why: str) -> None:
+    """Results that say that there are none: our fault is no grade of a student's work."""
+    said = f"The grader could not run: {why}. This is not your fault; please tell your teacher."
+    result: dict[str, Any] = {
+        "score": 0,
+        "output": said,
+        "output_format": "text",
+        "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": [],
+    }
+    save_json(target / "results.json", result)
+    print(said, file=sys.stderr)
+
+
+def _teller(found: Graded) -> None:
+    """What only the instructor sees: Gradescope shows standard output to nobody else."""
+    print(f"{found.row.submission}: {found.row.score:g} of {found.row.max_score:g} points")
+    lacking = missing(found.results.layers)
+    print(f"Layers of isolation that this container lacks: {'; '.join(lacking) or 'none'}.")
+    for sentence in (*found.row.notes, *found.row.needs_human):
+        print(f"- {' '.join(sentence.split())}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
