@@ -51,8 +51,8 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
 def student(target: Path, day: str, root: Path | None) -> None:
     """Make a student's repository in DIR: stubs, notebooks, the grader as a wheel without solutions, settings.
 
-    The references are run and judged first, and every file is searched for their lines. It takes half a minute, needs
-    no network, and gives the same bytes every time.
+    The references are run and judged first, and every file is searched for their lines. It takes a quarter of a
+    minute, needs no network, and gives the same bytes every time.
     """
     from graders.cli import repository
     from graders.errors import DojoError

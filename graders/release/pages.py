@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Collection
 from typing import Any, Final
 
 from graders.curriculum import day
@@ -22,18 +23,18 @@ pip install -r requirements.txt
 pytest exercises/{day}
 ```
 
-The first line installs PyTorch and the grader ({wheel}); it needs Python {python} or newer, and is best typed in
-a virtual environment (`python -m venv .venv`, then `. .venv/bin/activate`, on Windows `.venv\\Scripts\\activate`). The
-second line runs every check of every exercise. At first everything is *to do*.
+The first line installs PyTorch and the grader, which is in `vendor`. It needs Python {python} or newer, and is best
+typed in a virtual environment: `python -m venv .venv`, then `. .venv/bin/activate` (on Windows
+`.venv\\Scripts\\activate`). The second line runs every check of every exercise. At first everything is *to do*.
 
 ## How to work
 
 1. Open a file in `exercises/{day}`, read a function's docstring, and write the function in place of
    `raise NotImplementedError`.
-2. `pytest exercises/{day}/{first}.py` checks that file, `pytest exercises/{day} -k {function}` one function. The last
-   lines of every run say what to do next. In VS Code and PyCharm the checks are in the test explorer.
-3. `python exercises/{day}/{first}.py` runs the file as a program, which shows its idea at work on this machine.
-
+2. `pytest exercises/{day}/{first}.py` checks that file, `pytest exercises/{day} -k {function}` one function.
+   The last lines of every run say what to do next. In VS Code the checks are in the test explorer.
+3. `python exercises/{day}/{first}.py` runs the file as a program, which shows its idea at work here.
+{notebooks}
 ## What the output means
 
 | in the dots | in words | meaning |
@@ -42,7 +43,8 @@ second line runs every check of every exercise. At first everything is *to do*.
 | `t` | to do | the function is still a stub |
 | `F` | failed | what happened, what was expected, on which of your lines, and why it matters on a GPU |
 | `b` | blocked | another check of the function has to pass first; it is named |
-| `E` or *error* | error | our fault, not yours: please tell your teacher |
+
+A failure that begins with "This is gpudojo's fault" is ours, and costs you nothing: please tell your teacher.
 
 The table at the end adds up the points of each exercise; all of them give {points:g}.
 
@@ -61,6 +63,10 @@ The table at the end adds up the points of each exercise; all of them give {poin
 | --- | --- | --- |
 {table}
 """
+NOTEBOOKS: Final = """
+If you prefer notebooks, the same exercises are in `notebooks/{day}`: run the first cell, fill in the functions, and
+`check(...)` below each of them says how it went.
+"""
 IGNORED: Final = ".venv/\n__pycache__/\n.pytest_cache/\n.ipynb_checkpoints/\n.DS_Store\n"
 PYTEST: Final = "[pytest]\nminversion = 8.0\ntestpaths = exercises\n"
 SETTINGS: Final = {
@@ -72,11 +78,11 @@ SETTINGS: Final = {
 }
 
 
-def pages(name: str, wheel: str) -> dict[str, bytes]:
-    """The files by path; `wheel` is the name of the one in `vendor`."""
+def pages(name: str, wheel: str, others: Collection[str] = ()) -> dict[str, bytes]:
+    """The files by path; `wheel` is the name of the one in `vendor`, `others` what else there is."""
     settings = json.dumps(SETTINGS, indent=4)
     texts = {
-        "README.md": readme(name, wheel),
+        "README.md": readme(name, notebooks=any(path.endswith(".ipynb") for path in others)),
         "requirements.txt": requirements(wheel),
         "pytest.ini": PYTEST,
         ".gitignore": IGNORED,
@@ -85,14 +91,14 @@ def pages(name: str, wheel: str) -> dict[str, bytes]:
     return {path: text.encode() for path, text in texts.items()}
 
 
-def readme(name: str, wheel: str) -> str:
+def readme(name: str, notebooks: bool) -> str:
     exercises = day(name)
     *most, last = map(str, SEEDS)
     rows = [f"| `{e.stem}.py` | {e.points:g} | {e.title} |" for e in exercises]
     return README.format(
         title=re.sub(r"(\D+)(\d+)", r"\1 \2", name).capitalize(),
         day=name,
-        wheel=f"`vendor/{wheel}`",
+        notebooks=NOTEBOOKS.format(day=name) if notebooks else "",
         python=_project()["requires-python"].lstrip(">="),
         first=exercises[0].stem,
         function=exercises[0].functions[0].name,
