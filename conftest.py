@@ -5,8 +5,12 @@ Nothing here ignores a folder: the files under exercises/ and reference/ are col
 
 import os
 
+import pytest
+
 # A process that has used a real GPU cannot open a virtual one. The tests that want the real one are run by naming it:
 # CUDA_VISIBLE_DEVICES=0 python -m pytest tests/bench/test_real.py
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 pytest_plugins = ["pytester"]
+
+pytest.register_assert_rewrite("tests.solutions")

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from graders.checks import judge
+from graders.curriculum import day
 from graders.evidence import Evidence, Observation, Status
 from graders.results import Outcome
-from tests.day8.test_solutions import EXERCISES, wanted
+from tests.solutions import wanted
 
-STEMS = [stem for stem in EXERCISES if stem[:2] in ("01", "02", "03", "04")]
-FUNCTIONS = [(EXERCISES[stem], function) for stem in STEMS for function in EXERCISES[stem].functions]
+FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("01", "02", "03", "04") for f in e.functions]
 
 
 def passes(exercise: Any, function: Any, evidence: Evidence) -> bool:
-    results = judge(exercise, function, evidence, wanted(exercise.stem, function.name))
+    results = judge(exercise, function, evidence, wanted("day8", exercise.stem, function.name))
     return all(result.outcome is Outcome.PASSED for result in results)
 
 
@@ -28,7 +28,7 @@ def with_facts(evidence: Evidence, probe: str, facts: dict[str, Any]) -> Evidenc
 
 @pytest.mark.parametrize(("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", ""))
 def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
-    right = wanted(exercise.stem, function.name)
+    right = wanted("day8", exercise.stem, function.name)
     assert passes(exercise, function, right)
     for probe, observation in right.observations.items():
         assert not passes(exercise, function, with_facts(right, probe, {}))

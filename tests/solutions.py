@@ -1,0 +1,146 @@
+"""Is a day's corpus as it says? Every wrong solution gets its own diagnosis, every right one passes, for every check.
+
+`right/EXERCISE/NAME.py` holds correct spellings. `wrong/EXERCISE/NAME.py` says on its first line which check it must
+fail and as which misconception: `# fails: train_epoch::learns_as_it_should as missing-step` (or `as -` for no name).
+
+A day's `test_solutions.py` imports what is here, and with `pytest_generate_tests` asks it of the folders beside itself.
+An exercise that is still being written, with notes left in it, is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graders.checks import judge
+from graders.curriculum import MISCONCEPTIONS, day
+from graders.curriculum.enemies import HEADER
+from graders.curriculum.exercise import Exercise
+from graders.curriculum.progress import SPELLINGS, notes
+from graders.evidence import Evidence, decode, encode
+from graders.plugin.references import reference_of
+from graders.probes.loading import load
+from graders.probes.observing import observe
+from graders.results import CheckResult, Outcome
+
+ROOT = Path(__file__).parents[1]
+BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
+SHARED = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
+
+
+@pytest.fixture(autouse=True)
+def shared_names_put_back() -> Iterator[None]:
+    """What hostile solutions replace in shared modules; in grading every submission has a process of its own."""
+    before = [(shared, dict(vars(shared))) for shared in SHARED]
+    yield
+    for shared, names in before:
+        for name, value in names.items():
+            if vars(shared).get(name) is not value:
+                setattr(shared, name, value)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The files, or the exercises, of the day whose folder the test module is in."""
+    here = Path(str(metafunc.module.__file__)).parent
+    if "path" in metafunc.fixturenames:
+        kind = "right" if "right" in metafunc.function.__name__ else "wrong"
+        found = sorted((here / kind).glob("*/*.py"))
+        metafunc.parametrize("path", found, ids=lambda path: f"{path.parent.name}/{path.stem}")
+    elif "exercise" in metafunc.fixturenames:
+        metafunc.parametrize("exercise", day(here.name), ids=lambda exercise: exercise.stem)
+
+
+@cache
+def exercise_of(day_name: str, stem: str) -> Exercise:
+    found = next((exercise for exercise in day(day_name) if exercise.stem == stem), None)
+    assert found is not None, f"{day_name} has no exercise {stem}"
+    return found
+
+
+@cache
+def skip_if_unfinished(day_name: str, stem: str) -> None:
+    if notes(day_name, exercise_of(day_name, stem), ROOT):
+        pytest.skip(f"{stem} is unfinished; dojo lint --day {day_name} says what is missing")
+
+
+def of_path(path: Path) -> tuple[str, str]:
+    """Day and exercise of a solution."""
+    return path.parents[2].name, path.parent.name
+
+
+def functions_in(path: Path) -> list[Any]:
+    """The functions of the exercise that a file defines."""
+    source = path.read_text(encoding="utf-8")
+    exercise = exercise_of(*of_path(path))
+    found = [f for f in exercise.functions if re.search(rf"^(def {f.name}\b|{f.name}\b *=)", source, re.M)]
+    assert found, f"{path} defines none of {[f.name for f in exercise.functions]}"
+    return found
+
+
+@cache
+def wanted(day_name: str, stem: str, function: str) -> Evidence:
+    exercise = exercise_of(day_name, stem)
+    target = next(f for f in exercise.functions if f.name == function)
+    return observe(exercise, target, load(reference_of(Path("exercises") / day_name / f"{stem}.py")), BENCH, 8)
+
+
+def graded(path: Path) -> list[CheckResult]:
+    day_name, stem = of_path(path)
+    skip_if_unfinished(day_name, stem)
+    exercise = exercise_of(day_name, stem)
+    # The reference first, as in grading: a submission may spoil the process it is loaded into.
+    right = {function.name: wanted(day_name, stem, function.name) for function in functions_in(path)}
+    submission = load(path)
+    results = []
+    for function in functions_in(path):
+        seen = decode(encode(observe(exercise, function, submission, BENCH, 8)))
+        results += judge(exercise, function, seen, right[function.name])
+    return results
+
+
+def test_a_right_solution_passes(path: Path) -> None:
+    not_passed = [r for r in graded(path) if r.outcome is not Outcome.PASSED]
+    assert not_passed == []
+
+
+def test_a_wrong_solution_gets_its_diagnosis(path: Path) -> None:
+    function, check, misconception = claimed(path)
+    failed = [r for r in graded(path) if r.outcome not in (Outcome.PASSED, Outcome.BLOCKED)]
+    assert failed, "it passes everything"
+    first = failed[0]
+    found = (first.function, first.check, first.misconception or "-")
+    assert (first.outcome, found) == (Outcome.FAILED, (function, check, misconception)), first.happened
+
+
+def claimed(path: Path) -> tuple[str, str, str]:
+    match = HEADER.match(path.read_text(encoding="utf-8").splitlines()[0])
+    assert match, f"{path}: the first line must say what it fails"
+    assert match[3] == "-" or match[3] in MISCONCEPTIONS, f"no misconception {match[3]!r}"
+    return match[1], match[2], match[3]
+
+
+def test_every_check_has_an_enemy(exercise: Exercise, request: pytest.FixtureRequest) -> None:
+    skip_if_unfinished(request.path.parent.name, exercise.stem)
+    enemies = {claimed(path)[:2] for path in (request.path.parent / "wrong" / exercise.stem).glob("*.py")}
+    missing = [f"{f.name}::{c.name}" for f in exercise.functions for c in f.checks if (f.name, c.name) not in enemies]
+    assert missing == []
+
+
+def test_every_function_has_four_right_spellings_and_the_points_add_up(
+    exercise: Exercise, request: pytest.FixtureRequest
+) -> None:
+    skip_if_unfinished(request.path.parent.name, exercise.stem)
+    right = sorted((request.path.parent / "right" / exercise.stem).glob("*.py"))
+    spellings = [f.name for path in right for f in functions_in(path)]
+    few = {f.name: spellings.count(f.name) for f in exercise.functions if spellings.count(f.name) < SPELLINGS}
+    assert few == {}
+    assert sum(f.points for f in exercise.functions) == exercise.points
+    assert all(f.hints for f in exercise.functions)
