@@ -16,6 +16,7 @@ from graders.commands.classroom import classroom, classroom50, gradescope
 from graders.commands.doctor import doctor
 from graders.commands.export import export
 from graders.commands.grade import grade
+from graders.commands.new import new
 from graders.commands.notebooks import notebooks
 from graders.commands.options import which_day, which_root
 from graders.commands.release import release
@@ -185,7 +186,7 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
     table.add_column("exercise", no_wrap=True)
     for heading in ("points", "functions", "checks", "wrong"):
         table.add_column(heading, justify="right")
-    table.add_column("verdict")
+    table.add_column("verdict", no_wrap=True, min_width=10)
     for row in report.rows:
         problems = sum(not finding.warning for finding in row.findings)
         fine = "[yellow]unfinished[/]" if row.notes else "[green]fine[/]"
@@ -208,6 +209,7 @@ main.add_command(classroom)
 main.add_command(export)
 main.add_command(doctor)
 main.add_command(grade)
+main.add_command(new)
 main.add_command(sample)
 release.add_command(classroom50)
 release.add_command(gradescope)
