@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ HARMFUL: Final = (
     "import sys\n\nsys.exit(0)\n",
     "x = [0]\nwhile True:\n    x = x + x\n",
 )
+
+
+ATTACK: Final = re.compile(r"\bsleep\(|setattr\(|\bgc\.|_getframe|^torch\.[\w.]+ = ", re.M)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def corpus(root: Path, day: str) -> Corpus:
     for kind, found in (("right", right), ("wrong", wrong)):
         for path in sorted((tried / kind).glob("*/*.py")):
             text = path.read_text(encoding="utf-8")
-            if path.parent.name in found and "from __future__" not in text:
+            # A file with an import that must stand first cannot be put below another; an attack is no honest mistake.
+            if path.parent.name in found and "from __future__" not in text and not ATTACK.search(text):
                 # Whoever answers one function of several has the others still as stubs; the last definition counts.
                 found[path.parent.name].append(f"{_without_demo(stubs[path.parent.name])}\n\n{text}")
     return Corpus(stubs, right, wrong)

@@ -13,6 +13,7 @@ from graders.evidence.structs import VERSION, Array, Evidence
 LARGEST: Final = 16 << 20
 DEEPEST: Final = 16
 _ARRAY: Final = "array"
+PLAIN: Final = frozenset({type(None), bool, int, float, str})
 # Bytes of one element of every kind of array that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
@@ -39,24 +40,31 @@ def validated(evidence: Evidence) -> Evidence:
     if evidence.version != VERSION:
         raise BadEvidence(f"version {evidence.version} is not {VERSION}")
     for observation in evidence.observations.values():
-        observation.facts.update({key: _fact(value) for key, value in observation.facts.items()})
+        _make_whole(observation.facts, 0)
     return evidence
 
 
-def _fact(value: Any, depth: int = 0) -> Any:
-    """The value with its arrays made whole; anything that is not a fact is refused."""
+def _make_whole(facts: Any, depth: int) -> None:
+    """Arrays made whole, in place; anything that is not a fact is refused. Most of a class's judging would be here,
+    so plain values, nearly all there is, are not given a call of their own."""
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, list):
-        return [_fact(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        if value.get("type") == _ARRAY:
-            return _array(value)
-        if all(isinstance(key, str) for key in value):
-            return {key: _fact(item, depth + 1) for key, item in value.items()}
-    raise BadEvidence(f"a {type(value).__name__} is no fact")
+    if type(facts) is dict:
+        items: Any = facts.items()
+        if not all(type(key) is str for key in facts):
+            raise BadEvidence("a name that is no text is no fact")
+    else:
+        items = enumerate(facts)
+    for key, value in items:
+        kind = type(value)
+        if kind in PLAIN:
+            continue
+        if kind is dict and value.get("type") == _ARRAY:
+            facts[key] = _array(value)
+        elif kind is dict or kind is list:
+            _make_whole(value, depth + 1)
+        else:
+            raise BadEvidence(f"a {kind.__name__} is no fact")
 
 
 def _array(value: dict[str, Any]) -> Array:
