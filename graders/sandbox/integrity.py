@@ -24,7 +24,7 @@ from graders.curriculum.exercise import Exercise, Function
 from graders.probes import calling
 
 OWN: Final = "graders."
-OFTEN: Final = 0.002  # seconds
+OFTEN: Final = 0.01  # seconds
 SOMETIMES: Final = 0.25
 # What makes evidence: looked at after every call of a student's function, and not only when evidence is sent.
 LOOKING: Final = ("graders.probes.", *(f"graders.{day}." for day in DAYS))
