@@ -6,6 +6,7 @@ lies outside of what student code may read, for a seed that only the instructor 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -121,4 +122,5 @@ def write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise CannotRelease(f"cannot write {path}: {error.strerror}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
