@@ -67,7 +67,7 @@ def shares(points: int, count: int) -> list[float]:
     """The points of each of some functions, in quarters, the last one's a little more."""
     each = 4 * points // count / 4
     if not each:
-        raise CannotBegin(f"{points} points are too few for {count} functions; give each a quarter at least")
+        raise CannotBegin(f"{count} functions need more points than {points}: a quarter each, at least")
     return [each] * (count - 1) + [points - each * (count - 1)]
 
 

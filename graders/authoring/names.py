@@ -35,6 +35,8 @@ def refuse_exercise(name: str, day: str, stem: str, known: Surroundings) -> None
     if len(name) > LONGEST or name in _DEVICES:
         why = f"it is longer than {LONGEST} letters" if len(name) > LONGEST else "Windows keeps that name for itself"
         raise BadName("an exercise", name, why)
+    if DAY.fullmatch(name):
+        raise BadName("an exercise", name, "a file called so is taken for a whole day")
     if name in known.modules.get(day, ()):
         raise NameTaken(name, f"graders/{day}/{name}")
     for other, stems in known.stems.items():
