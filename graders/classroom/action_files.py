@@ -7,6 +7,7 @@ taken out again, so that it neither sets an output nor an environment variable o
 from __future__ import annotations
 
 import contextlib
+import errno
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,8 @@ def append(path: Path, text: str, most: int | None = None) -> None:
 
 def replace(path: Path, data: bytes) -> None:
     """A file in a student's checkout: whole or not at all, and beside whatever a link of that name leads to."""
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, and a file is to be written there", str(path))
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".dojo-", delete=False) as file:
         part = Path(file.name)
     try:

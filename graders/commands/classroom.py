@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -62,14 +62,14 @@ def classroom(
     Student code runs in a process of its own that can reach nothing. Nothing in FOLDER has a say in how it is graded.
     Exits with 0 whenever grading ran, whatever came of it.
     """
+    environment = dict(os.environ)
+    if not hasattr(os, "fork"):
+        _stop("grading needs Linux or macOS; on Windows, use WSL", environment)
     from graders.bench.sizes import parse_size
     from graders.classroom import reporting
     from graders.classroom.checkout import Terms, measure
     from graders.errors import BadSize, DojoError
 
-    environment = dict(os.environ)
-    if not hasattr(os, "fork"):
-        _stop("grading needs Linux or macOS; on Windows, use WSL", environment)
     try:
         memory = parse_size(memory_limit)
     except BadSize as error:
@@ -106,7 +106,7 @@ def _report(folder: Path, terms: object, released: Manifest | None, environment:
     notes += [f"The submission wrote to ${name}; that was taken back." for name in touched]
     if released is None:
         notes.append("There was no release to compare the repository with.")
-    elif released.grader != found.results.gpudojo:
+    elif found.results.gpudojo not in (released.grader, released.grader.partition("+")[0]):  # or the clone it is from
         notes.append(f"This is gpudojo {found.results.gpudojo}, and the release was made for {released.grader}.")
     changed = None if released is None else tuple(changes(folder, released))
     return Report(found, changed, tuple(notes), _inside(folder, environment))
@@ -142,7 +142,7 @@ def _inside(folder: Path, environment: Mapping[str, str]) -> str:
     return "" if found == "." else found
 
 
-def _stop(why: str, environment: Mapping[str, str]) -> None:
+def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
     """A sentence, and nothing that could be taken for a result: our fault is no grade of a student."""
     from graders.classroom.workflow_log import Annotation
     from graders.export._entries import one_line

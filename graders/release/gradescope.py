@@ -47,6 +47,8 @@ if [ ! -x "$environment/bin/python" ]; then
   if [ -n "$found" ]; then
     "$found" -m venv "$environment"
   else
+    # not into root's own folder, which submissions, run by a user of their own, cannot look into
+    export UV_PYTHON_INSTALL_DIR="$root/python"
     python3 -m pip install --quiet uv
     python3 -m uv venv --quiet --seed --python 3.12 "$environment"
   fi

@@ -133,6 +133,8 @@ def test_changed_files_are_reported_and_change_nothing(classroom: Grade) -> None
     }
     assert len(told) == SHOWN
     page = ran.files["GITHUB_STEP_SUMMARY"].replace("\\", "")
+    assert "the checkout was imported" not in page
+    assert "could not be tried out" not in page
     for title in expected:
         path = title.partition(" was ")[0]
         assert f"- {path} " in page, path
