@@ -188,8 +188,7 @@ class ClassGrading:
                 keeper = Keeper(gpu=self.asked.bench == "cuda")
                 stack.callback(keeper.close)
                 self.watcher.prepares("starting the process that runs submissions")
-                keeper.start()
-                keeper.wait_ready()
+                keeper.started()
                 if needs_reference:
                     self.watcher.prepares(f"running {REFERENCE}")
                     self._run_reference(keeper, reference_key, reference_files)

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -21,6 +20,7 @@ from graders.errors import NoNursery
 from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY, Job, encode_job
 
 STARTING: Final = 120.0  # seconds: importing torch from a slow disk
+STARTS: Final = 3
 # Everything a child sees of the environment; what else the grader's holds is its own.
 PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
@@ -89,6 +89,18 @@ class Keeper:
         there.close()
         self._control = here
         self._heard.clear()
+
+    def started(self) -> None:
+        """Start the nursery and wait for it; one that somebody ended meanwhile is started again."""
+        for left in reversed(range(STARTS)):
+            self.start()
+            try:
+                self.wait_ready()
+                return
+            except NoNursery as error:
+                self.close()
+                if error.said or not left:
+                    raise
 
     def wait_ready(self, seconds: float = STARTING) -> None:
         assert self._control is not None
@@ -175,9 +187,7 @@ class Keeper:
             with contextlib.suppress(OSError):
                 self._process.kill()
         self.close()
-        began = time.monotonic()
-        self.start()
-        self.wait_ready(STARTING - (time.monotonic() - began))
+        self.started()
 
 
 # The nursery finds this package where it is, and nothing else in that folder: a checkout holds solutions and tests.
