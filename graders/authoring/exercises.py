@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -79,13 +80,18 @@ def _reference(functions: Iterable[str], words: dict[str, str]) -> str:
 
 def _package(modules: list[str], words: dict[str, str]) -> str:
     home = f"graders.{words['day']}.{words['name']}"
-    exported = [f'"{name}"' for name in sorted([*modules, "exercise"])]
-    imported = _list(f"from {home} import ", sorted(modules), "", "", "()")
+    exported = [f'"{name}"' for name in sorted([*modules, "exercise"], key=_natural)]
+    imported = _list(f"from {home} import ", sorted(modules, key=_natural), "", "", "()")
     return (
         filled("package", **words)
         + f"{imported}\nfrom {home}.functions import exercise\n\n"
         + f"{_list('__all__ = ', exported, '[', ']', '[]')}\n"
     )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """An order in which 10 comes after 2, as ruff has it."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _list(before: str, names: list[str], opening: str, closing: str, brackets: str) -> str:
