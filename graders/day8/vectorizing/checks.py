@@ -11,6 +11,7 @@ from graders.checks.common import runs
 from graders.checks.timing import judge_speed
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Function, Seen
+from graders.curriculum.wording import called
 from graders.day8.vectorizing.functions import grayscale, nearest, recolor
 from graders.evidence import Array
 
@@ -44,7 +45,7 @@ def _judge_values(group: str, seen: Seen, wanted: Seen, diagnose: Diagnose) -> N
         facts = seen["pictures"].facts[group][size]
         if facts["class"] != "Tensor":
             misconception = "trip-through-numpy" if facts["class"] == "ndarray" else None
-            raise Failed(f"it returned a {facts['class']}", "a tensor", misconception=misconception)
+            raise Failed(f"it returned {called(facts['class'])}", "a tensor", misconception=misconception)
         if same(facts["values"], right["values"]):
             continue
         if facts["shape"] != right["shape"]:
@@ -55,7 +56,8 @@ def _judge_values(group: str, seen: Seen, wanted: Seen, diagnose: Diagnose) -> N
                 misconception="channels-last" if transposed else None,
             )
         if facts["dtype"] != right["dtype"] and not facts["dtype"].startswith(right["dtype"].rstrip("0123456789")):
-            raise Failed(f"the result's dtype is {facts['dtype']}", right["dtype"])
+            expected = "int64 or int32" if right["dtype"] == "int64" else right["dtype"]
+            raise Failed(f"the result's dtype is {facts['dtype']}", expected)
         happened, misconception = diagnose(facts, right)
         if misconception is None and facts["changed"]:
             happened, misconception = f"{happened}, and `{facts['changed'][0]}` was modified", "input-modified"
@@ -191,7 +193,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose) -> None:
                     "input-modified",
                 )
 
-    @function.check(points=0.75, needs=("runs", "right_values"))
+    @function.check(points=0.75, needs=("runs", "right_values", "no_loop_over_pixels"))
     def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
         """It is several times as fast as the loop, timed in turns with the loop and the reference."""
         facts = seen["timed"].facts
