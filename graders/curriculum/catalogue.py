@@ -44,7 +44,7 @@ def day(name: str) -> tuple[Exercise, ...]:
 def whole(name: str) -> tuple[int, float]:
     """How many exercises a day has at least when it is whole, and how many points: its package says so."""
     package = importlib.import_module(f"graders.{name}")
-    return int(package.EXERCISES), float(package.POINTS)
+    return int(getattr(package, "EXERCISES", 0)), float(getattr(package, "POINTS", 100))
 
 
 def sources(name: str, exercise: Exercise) -> list[Path]:
