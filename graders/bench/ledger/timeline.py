@@ -42,6 +42,7 @@ Kind = Literal[
     "sync",
     "explicit sync",
     "forward",
+    "inner forward",
     "backward",
     "step",
     "scaler",
@@ -51,7 +52,7 @@ Kind = Literal[
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sync", "explicit sync", "to device", "to host", "between devices"), 0),
     **dict.fromkeys(("forward", "backward", "step", "scaler"), 1),
-    **dict.fromkeys(("op", "memory"), 2),
+    **dict.fromkeys(("op", "inner forward", "memory"), 2),
 }
 Count = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
 Line = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
@@ -183,7 +184,8 @@ def _told(record: Record) -> tuple[Kind, int, bool, bool, str]:
         case Sync():
             return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
         case Forward():
-            return "forward", 0, record.builds_graph, False, record.module
+            # A model's layers are told from the model: a picture shows the one call, and not its forty.
+            return "inner forward" if record.depth else "forward", 0, record.builds_graph, False, record.module
         case Backward():
             return "backward", 0, False, False, "backward"
         case OptimizerStep():
