@@ -1,6 +1,6 @@
 """How does a submission become results.json on Gradescope? Graded as a class of one; whatever happens, there is a file.
 
-`python -I -m graders.classroom.on_gradescope ROOT DAY` is what `run_autograder` of the zip starts. In ROOT, which is
+`python -I -m graders.classroom.on_gradescope ROOT DAY SECONDS` is what `run_autograder` of the zip starts. In ROOT,
 `/autograder` there, the submission lies in `submission`, the evidence it is judged by in `source/evidence`, and results
 go to `results`.
 """
@@ -19,17 +19,16 @@ from graders.export import Options, Part, exporter
 from graders.export._files import save_json
 from graders.sandbox.layers import missing
 
-# A container there has 768 MB and half a processor. Torch and the grader take 340 MB of it, and nothing is fast.
+# A container there may have 768 MB in all. Torch and the grader take 340 of it.
 MEMORY: Final = 256 << 20
-SECONDS: Final = 20.0
 
 
-def main(root: Path, day: str) -> None:
+def main(root: Path, day: str, seconds: float) -> None:
     target = root / "results"
     target.mkdir(parents=True, exist_ok=True)
     try:
         measure = Measure(evidence=root / "source" / "evidence")
-        found = graded(root / "submission", Terms(day, measure, SECONDS, MEMORY))
+        found = graded(root / "submission", Terms(day, measure, seconds, MEMORY))
         parts = tuple(Part(each.stem, each.title, float(each.points)) for each in exercises_of(day))
         exporter("gradescope")(found.results, target, Options(submission=found.row.submission, exercises=parts))
         _teller(found)
@@ -65,4 +64,4 @@ def _teller(found: Graded) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

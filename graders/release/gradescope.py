@@ -68,7 +68,7 @@ mkdir -p "$root/results"
 rm -rf "$results"
 chmod -R go-rwx "$root/source/evidence"
 cd "$root/results" || exit 1
-"$root/gpudojo/bin/python" -I -m graders.classroom.on_gradescope "$root" @DAY@
+"$root/gpudojo/bin/python" -I -m graders.classroom.on_gradescope "$root" @DAY@ "${GPUDOJO_SECONDS:-20}"
 status=$?
 if [ ! -s "$results" ]; then
   printf '{"score": 0, "tests": [], "output_format": "text", "stdout_visibility": "hidden", "output": "%s"}\\n' \\
