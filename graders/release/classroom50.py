@@ -13,7 +13,6 @@ from graders.errors import CannotRelease
 from graders.intake.folders import fetch
 from graders.intake.records import Unreadable
 from graders.release.manifest import LARGEST, dumped, hashed, of_folder
-from graders.release.workflows import CPU_WHEELS
 
 MANIFEST: Final = "release.json"
 
@@ -32,7 +31,6 @@ DAY = @DAY@
 WHEEL = @WHEEL@
 PINNED = @HASH@  # SHA-256
 REQUIREMENTS = @REQUIREMENTS@
-CPU_WHEELS = "@CPU_WHEELS@"
 
 
 def main() -> int:
@@ -59,7 +57,7 @@ def installed(folder: Path, wheel: Path) -> str:
     (folder / "requirements.txt").write_text("\\n".join(REQUIREMENTS) + "\\n")
     (folder / "grader.txt").write_text(f"{wheel} --hash=sha256:{PINNED}\\n")
     pip = [python, "-I", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, "--extra-index-url", CPU_WHEELS, "-r", "requirements.txt"], cwd=folder, check=True)
+    subprocess.run([*pip, "-r", "requirements.txt"], cwd=folder, check=True)
     subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", "grader.txt"], cwd=folder, check=True)
     return python
 
@@ -83,7 +81,6 @@ def bundle(released: Path) -> dict[str, bytes]:
         "@WHEEL@": repr(name),
         "@HASH@": repr(hashed(wheel)),
         "@REQUIREMENTS@": f"(\n{needed})",
-        "@CPU_WHEELS@": CPU_WHEELS,
     }
     text = AUTOGRADER
     for mark, value in filled.items():

@@ -20,7 +20,6 @@ from graders.evidence.shipped import SUFFIX
 from graders.release import leaks, recording
 from graders.release.pages import requirements
 from graders.release.wheel import wheel
-from graders.release.workflows import CPU_WHEELS
 
 DATE: Final = (2020, 1, 1, 0, 0, 0)
 EXECUTABLE: Final = ("setup.sh", "run_autograder")
@@ -54,7 +53,8 @@ if [ ! -x "$environment/bin/python" ]; then
   fi
 fi
 pip() { "$environment/bin/python" -I -m pip --disable-pip-version-check --no-cache-dir "$@"; }
-pip install --quiet --extra-index-url @CPU_WHEELS@ -r "$source/requirements.txt"
+# PIP_EXTRA_INDEX_URL may name an index of builds without CUDA, which are smaller
+pip install --quiet -r "$source/requirements.txt"
 pip install --quiet --no-deps --require-hashes -r <(sed "s|^|$source/|" "$source/grader.txt")
 chmod -R go-rwx "$source/evidence"
 """
@@ -89,7 +89,7 @@ def archive(root: Path, day: str, secret: str | None = None) -> bytes:
     name, data = wheel({})
     pins = [line for line in requirements(name).splitlines() if not line.startswith("./")]
     files = {
-        "setup.sh": SETUP.replace("@CPU_WHEELS@", CPU_WHEELS).encode(),
+        "setup.sh": SETUP.encode(),
         "run_autograder": RUN.replace("@DAY@", day).encode(),
         "requirements.txt": "\n".join([*pins, ""]).encode(),
         "grader.txt": f"{name} --hash=sha256:{hashlib.sha256(data).hexdigest()}\n".encode(),

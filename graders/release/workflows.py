@@ -13,7 +13,6 @@ from typing import Final
 from graders.curriculum import day as exercises_of
 from graders.release.manifest import WORKFLOW, Manifest, dumped, hashed, manifest
 
-CPU_WHEELS: Final = "https://download.pytorch.org/whl/cpu"  # torch without gigabytes of CUDA
 PYTHON: Final = "3.12"
 
 TEMPLATE: Final = """\
@@ -52,6 +51,7 @@ jobs:
           PINNED: "@HASH@"
           WHEEL: "@WHEEL@"
           WHEEL_URL: ${{ vars.GPUDOJO_WHEEL_URL }}
+          PIP_EXTRA_INDEX_URL: ${{ vars.GPUDOJO_TORCH_INDEX }}
           REQUIREMENTS: |
 @REQUIREMENTS@
         run: |
@@ -90,7 +90,7 @@ python -I -m venv "$RUNNER_TEMP/dojo"
 pip() { "$RUNNER_TEMP/dojo/bin/python" -I -m pip --disable-pip-version-check "$@"; }
 printf '%s' "$REQUIREMENTS" > requirements-pinned.txt
 printf '%s --hash=sha256:%s\\n' "$wheel" "$PINNED" > grader-pinned.txt
-pip install --quiet --extra-index-url @CPU_WHEELS@ -r requirements-pinned.txt
+pip install --quiet -r requirements-pinned.txt
 pip install --quiet --no-deps --require-hashes -r grader-pinned.txt
 """
 
@@ -117,7 +117,7 @@ def workflow(released: Manifest) -> str:
         "@HASH@": released.files[released.wheel],
         "@WHEEL@": released.wheel,
         "@REQUIREMENTS@": _indented("\n".join(released.requirements), 12),
-        "@INSTALL@": _indented(INSTALL.replace("@CPU_WHEELS@", CPU_WHEELS).rstrip("\n"), 10),
+        "@INSTALL@": _indented(INSTALL.rstrip("\n"), 10),
         "@MANIFEST@": dumped(rest).replace("'", "''"),
         "@RESULTS@": _indented("\n".join(results), 10),
         "@RUNNERS@": ",".join(runners),
