@@ -53,6 +53,8 @@ def diagnosis(message: str) -> str | None:
     """The misconception behind one of torch's own complaints about devices."""
     if "same device" not in message and "Input type" not in message and "to numpy" not in message:
         return None
+    if "device type tensor to numpy" in message:
+        return "numpy-on-device-tensor"
     if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
         return "targets-on-cpu"
     if re.search(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from graders.curriculum.wording import called
 from graders.probes.late import torch
 
 
@@ -13,7 +14,7 @@ def kind_of(thing: Any) -> str:
         return "a tensor"
     if thing is None:
         return "None"
-    return f"a named tuple {type(thing).__name__}" if is_named(thing) else f"a {type(thing).__name__}"
+    return f"a named tuple {type(thing).__name__}" if is_named(thing) else called(type(thing).__name__)
 
 
 def is_named(thing: Any) -> bool:

@@ -7,6 +7,7 @@ Nothing that comes back is unpickled: it was written by the student's process.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -138,6 +139,8 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         stillness.watched(tell)
         letters[1 - rank].close()  # so that one notices when the other is gone
         store = _letters(letters[rank])
+        # Its functions keep the group of the moment they are imported, which is not to be one of the two made here.
+        importlib.import_module("torch.distributed.nn.functional")
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=PATIENCE)
         tell({"some": _averaged(student, _model(rank), path)})
         end.recv_bytes()

@@ -85,6 +85,26 @@ def test_every_factory_takes_every_name_of_the_device(name: str, device: Any) ->
     assert FACTORIES[name](device).device == torch.device("cuda:0")
 
 
+DRAWS: dict[str, Any] = {
+    "rand into out": lambda dice, there: torch.rand((2, 2), generator=dice, out=there),
+    "randn into out": lambda dice, there: torch.randn(2, 2, generator=dice, out=there),
+    "normal around a tensor": lambda dice, there: torch.normal(there, 1.0, generator=dice),
+    "normal with a tensor of deviations": lambda dice, there: torch.normal(0.0, there, generator=dice),
+}
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_belongs_where_the_values_go(name: str) -> None:
+    """Nobody names the device: it is that of the tensor written into or drawn around, as on hardware."""
+    there = torch.ones(2, 2, device="cuda")
+    assert DRAWS[name](torch.Generator(device="cuda").manual_seed(3), there).is_cuda
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        DRAWS[name](torch.Generator().manual_seed(3), there)
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+        DRAWS[name](torch.Generator(device="cuda"), torch.ones(2, 2))
+
+
 @pytest.mark.usefixtures("gpu")
 def test_seeds_repeat() -> None:
     def draw() -> list[float]:

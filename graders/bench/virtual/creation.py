@@ -11,6 +11,7 @@ import torch.utils._device
 from graders.bench.virtual import pinning
 from graders.bench.virtual.conversions import place_named
 from graders.bench.virtual.randomness import is_device_generator
+from graders.bench.virtual.tensor import VIRTUAL
 
 # made from data, by their own rules
 _ELSEWHERE = frozenset({"tensor", "as_tensor", "asarray"})
@@ -32,7 +33,7 @@ def _settle(name: str, original: Any) -> Any:
             del kwargs["pin_memory"]
             return pinning.pin(original(*args, **kwargs))
         generator = kwargs.get("generator")
-        if generator is not None and place is None and is_device_generator(generator) and not _default_is_device():
+        if generator is not None and place is None and is_device_generator(generator) and not _on_device(args, kwargs):
             raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
         return original(*args, **kwargs)
 
@@ -56,8 +57,10 @@ def _numbered(name: str, original: Any) -> Any:
     return made
 
 
-def _default_is_device() -> bool:
-    return torch.get_default_device().type == "cuda"
+def _on_device(args: Any, kwargs: Any) -> bool:
+    """Whether values come to the device without its being named: by the default, into `out`, or beside a tensor."""
+    beside = any(type(given) in VIRTUAL for given in (*args, *kwargs.values()))
+    return beside or torch.get_default_device().type == "cuda"
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from graders.checks.common import runs
 from graders.checks.scenarios import said
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.checking_device.functions import select
 
 IN_WORDS = {"one_gpu": "one GPU", "two_gpus": "two GPUs", "mac": "an Apple GPU", "laptop": "no GPU"}
@@ -31,12 +32,16 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
             asked = f" for {key.replace('prefer ', 'prefer=')}" if key.startswith("prefer ") else ""
             if not answer["is_device"]:
                 raise Failed(
-                    f"on a machine with {IN_WORDS[machine]} it returned {answer['text']!r}, a {answer['class']}{asked}",
+                    f"on a machine with {IN_WORDS[machine]} it returned {_told(answer)}{asked}",
                     "a torch.device",
                     misconception="string-for-device" if answer["class"] == "str" else None,
                 )
             if answer["settings"]:
                 raise Failed(f"it changed {answer['settings'][0]} of torch", "an answer, and nothing changed")
+
+
+def _told(answer: dict[str, Any]) -> str:
+    return f"{answer['text']!r}, a str" if answer["class"] == "str" else called(answer["class"])
 
 
 def _best(seen: Seen, machine: str, key: str = "best") -> str:
@@ -77,7 +82,6 @@ def falls_back_to_the_cpu(seen: Seen, wanted: Seen) -> None:
 
 def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
     for machine in IN_WORDS:
-        best = _best(wanted, machine)
         for key, right in wanted[machine].facts.items():
             if not key.startswith("prefer "):
                 continue
@@ -85,7 +89,7 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
             there = asked == "None" or _same(right["text"], asked)
             if there is not present:
                 continue
-            expected = right["text"] if present else f"{right['text']}, the best one there ({best})"
+            expected = right["text"] if present else f"{right['text']}, the best one there"
             answer = seen[machine].facts[key]
             shown = f"torch.device({asked!r})" if "device " in key else repr(None if asked == "None" else asked)
             asking = f"with {IN_WORDS[machine]}, prefer={shown}"

@@ -9,6 +9,7 @@ from typing import Any
 from graders.checks.common import diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.evaluation_loop.functions import evaluate
 
 ON_THE_DEVICE = ("from_the_cpu", "already_there")
@@ -80,8 +81,9 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
         )
         misconception = None
         if len(training) == len(facts["passes"]) and all("model" in parts for parts in training):
-            # Without either switch the mistake is not that one was taken for the other.
-            misconception = None if any(p["graph"] for p in facts["passes"]) else "no-grad-without-eval"
+            # Without either switch the mistake is not that one was taken for the other; what it did is left to say.
+            changed = "batch-norm-changed" if facts["changed"]["statistics"] else None
+            misconception = changed if any(p["graph"] for p in facts["passes"]) else "no-grad-without-eval"
         elif any("batch norm" in parts for parts in training):
             misconception = "batch-norm-changed"
         raise Failed(happened, "model.eval() before the first pass", facts["forward_line"], misconception)
@@ -154,12 +156,12 @@ def returns_two_floats(seen: Seen, wanted: Seen) -> None:
     """It returns a tuple of two Python floats: loss and accuracy."""
     for _, facts in _each(seen, *FULL):
         if not facts["is_tuple"] or len(facts["parts"]) != 2:
-            shown = f"a {facts['class']}" + (f" of {len(facts['parts'])}" if facts["parts"] else "")
+            shown = called(facts["class"]) + (f" of {len(facts['parts'])}" if facts["parts"] else "")
             raise Failed(f"it returned {shown}", "a tuple of two floats")
         for what, part in zip(("loss", "accuracy"), facts["parts"], strict=True):
             if not part["is_float"]:
                 raise Failed(
-                    f"the {what} is a {part['class']}",
+                    f"the {what} is {called(part['class'])}",
                     "a Python float",
                     misconception="returned-tensor" if part["is_tensor"] else None,
                 )
@@ -207,4 +209,5 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     facts = _facts(seen, "nothing_to_evaluate")
     if not facts["is_tuple"] or [part["value"] for part in facts["parts"]] != [0.0, 0.0]:
         shown = [part["class"] if part["value"] is None else str(part["value"]) for part in facts["parts"]]
-        raise Failed(f"an empty loader gave {facts['class']}({', '.join(shown)})", "(0.0, 0.0)")
+        given = f"{facts['class']}({', '.join(shown)})" if shown else called(facts["class"])
+        raise Failed(f"an empty loader gave {given}", "(0.0, 0.0)")

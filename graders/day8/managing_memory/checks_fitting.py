@@ -8,10 +8,18 @@ from typing import Any
 from graders.checks.common import runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.managing_memory.functions import largest_batch, peak_memory
 
 KIB = 1024
-runs(peak_memory)
+
+
+def _about_cuda(scenario: str, said: str) -> str | None:
+    """A complaint about CUDA where the CPU was asked for."""
+    return "hard-coded-cuda" if scenario == "on_the_cpu" and "cuda" in said.lower() else None
+
+
+runs(peak_memory, diagnose=_about_cuda)
 
 
 def _earlier(right: dict[str, Any]) -> int:
@@ -30,7 +38,9 @@ def _measured(seen: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[st
     for name, right in wanted.items():
         facts = seen[name]
         if facts["value"] is None:
-            raise Failed(f"device={name} gave {facts['shown']}, a {facts['class']}", "a number of bytes, as an int")
+            raise Failed(
+                f"device={name} gave {facts['shown']}, {called(facts['class'])}", "a number of bytes, as an int"
+            )
         yield name, facts, right
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from graders.checks.common import diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.managing_memory.functions import accumulate, checkpointed
 from graders.evidence import Array
 
@@ -59,9 +60,7 @@ def _unlike(name: str, facts: dict[str, Any], right: dict[str, Any]) -> Failed:
     steps, step_line, backward_line = right["steps"], facts["step_line"], facts["backward_line"]
     if facts["taken"] != right["taken"]:
         key = "missing-step" if facts["taken"] == 0 else None
-        return Failed(
-            f"({name}) the optimizer stepped {_times(facts['taken'])}", _times(right["taken"]), step_line, key
-        )
+        return Failed(f"({name}) the optimizer {_stepped(facts['taken'])}", _times(right["taken"]), step_line, key)
     if facts["per_step"] != right["per_step"]:
         early = facts["unused"] and facts["batches"] == right["batches"]
         return Failed(
@@ -148,6 +147,10 @@ def _times(count: int) -> str:
     return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
+def _stepped(count: int) -> str:
+    return f"stepped {_times(count)}" if count else "never stepped"
+
+
 def _close(found: list[Array], right: list[Array]) -> bool:
     import numpy as np
 
@@ -179,7 +182,7 @@ def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
     """The output is that of the plain loop."""
     for name, facts, right in _passes(seen, wanted, "a list", "two blocks", "one block"):
         if facts["out"] is None:
-            raise Failed(f"({name}) it returned a {facts['class']}", "a tensor")
+            raise Failed(f"({name}) it returned {called(facts['class'])}", "a tensor")
         if facts["device"] != right["device"]:
             raise Failed(f"({name}) the output is on {facts['device']}", right["device"])
         if not _close([facts["out"]], [right["out"]]):
@@ -207,7 +210,11 @@ def _same_gradients(where: str, facts: dict[str, Any], right: dict[str, Any], mi
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
     """The blocks get their gradients also when `x` is data that requires none."""
     for name, facts, right in _passes(seen, wanted, "two blocks"):
-        _same_gradients(f"({name}, x requires no gradient) ", facts, right, "reentrant-on-plain-data")
+        where = f"({name}, x requires no gradient) "
+        if facts.get("switched"):
+            happened = f"{where}the `x` that was passed in requires one afterwards"
+            raise Failed(happened, "x as it was: `use_reentrant=False` needs no more", None, "input-modified")
+        _same_gradients(where, facts, right, "reentrant-on-plain-data")
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
@@ -235,4 +242,4 @@ def copes_with_no_blocks(seen: Seen, wanted: Seen) -> None:
     if "raised" in facts:
         raise Failed(f"an empty list raised {facts['raised']}", "x itself", facts["line"])
     if facts["out"] is None or not _close([facts["out"]], [right["out"]]):
-        raise Failed(f"an empty list gave a {facts['class']} that is not x", "x itself")
+        raise Failed(f"an empty list gave {called(facts['class'])} that is not x", "x itself")

@@ -149,6 +149,7 @@ def _through(
     gradients = [t.grad.flatten() for t in [*tensors, x] if t.grad is not None]
     found["missing"] = sum(t.grad is None for t in [*tensors, x][: None if gradient else -1])
     found["gradients"] = array(torch.cat(gradients)) if gradients else None
+    found["switched"] = x.requires_grad is not gradient
     found["recomputed"] = sum(block.runs > 1 for block in blocks)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 from graders.checks.common import diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.minimizing_transfers.functions import make_loader, predict
 from graders.evidence import Array
 
@@ -83,9 +84,11 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
     for facts, right in _loops(seen, wanted):
         value, correct = facts["value"], right["value"]
         if value is None:
-            raise Failed(f"it returned a {facts['class']}", "one tensor")
+            raise Failed(f"it returned {called(facts['class'])}", "one tensor")
         if facts["device"] != "cpu":
-            raise Failed(f"the outputs were returned on {facts['device']}", "the CPU")
+            copied = facts["copies_back"] > 0  # the copy was made, and what was returned is the original
+            line, key = (facts["copy_line"], "result-thrown-away") if copied else (None, None)
+            raise Failed(f"the outputs were returned on {facts['device']}", "the CPU", line, key)
         if value.shape != correct.shape:
             raise Failed(f"{right['batches']} batches gave shape {value.shape}", f"{correct.shape}")
         if not _close(value, correct):
@@ -148,7 +151,7 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
     """It returns a DataLoader that yields every sample once, in batches of `batch_size`."""
     for name, epoch, right in _epochs(seen, wanted):
         if not epoch["is_loader"]:
-            raise Failed(f"it returned a {epoch['class']}", "a DataLoader")
+            raise Failed(f"it returned {called(epoch['class'])}", "a DataLoader")
         count = len(right["order"])
         missing = set(right["order"]) - set(epoch["order"])
         if missing:

@@ -18,7 +18,7 @@ def _tensors(seed: int, device: Any) -> dict[str, Any]:
     base = sprites(2, seed)[0].to(device)
     weight = base.clone().requires_grad_()
     return {
-        "of a parameter": nn.Parameter(base.clone()),
+        "that is a parameter": nn.Parameter(base.clone()),
         "that requires grad": weight,
         "with a graph behind it": weight * 2,
         "without a dimension": base.amax(),  # the same number on every device, as no mean is
@@ -86,8 +86,10 @@ COUNT, EDGE = 40, 5  # 3000 values
 def _made(call: Call, device: Any, **options: Any) -> Any:
     """What one call gave, described."""
     value = call(COUNT, EDGE, device, **options)
-    if (default := torch.get_default_device().type) != "cpu":
-        torch.set_default_device(None)
+    default = torch.get_default_device().type
+    torch.set_default_device(
+        None
+    )  # also if it is the CPU: set by name, it is handed to every factory, even beside `out`
     moved = call.ledger.transfers()
     is_tensor = isinstance(value, torch.Tensor)
     return {

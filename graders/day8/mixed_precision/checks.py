@@ -9,6 +9,7 @@ from typing import Any, Final
 from graders.checks.common import diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.mixed_precision.functions import HARD, SCALE, SOFTLY, step
 from graders.evidence import Array
 
@@ -212,7 +213,7 @@ def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
         facts, right = _facts(seen, name), _facts(wanted, name)["value"]
         if not facts["is_float"]:
             misconception = "returned-tensor" if facts["is_tensor"] else None
-            raise Failed(f"it returned a {facts['class']}", "a Python float", misconception=misconception)
+            raise Failed(f"it returned {called(facts['class'])}", "a Python float", misconception=misconception)
         if math.isclose(facts["value"], right, rel_tol=0.03, abs_tol=0.01):
             continue
         scaled = any(math.isclose(facts["value"], right * scale, rel_tol=0.03) for scale in (SCALE, 2 * SCALE))

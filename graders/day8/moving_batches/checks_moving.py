@@ -117,7 +117,9 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
         for place in case["places"]:
             if place["role"] == "other" and not place["fits"]:
                 key = "everything-a-tensor" if place["found"] == "a tensor" else None
-                raise Failed(f"{name}: `{place['path']}` became {place['text']}", place["wanted"], None, key)
+                copied = place["text"] == place["wanted"]
+                became, wished = ("a copy of it", "the very object") if copied else (place["text"], place["wanted"])
+                raise Failed(f"{name}: `{place['path']}` became {became}", wished, None, key)
     # A named tuple with a string needs both; whoever fails at named tuples has heard of it already.
     if not _any_raised(seen, "named_tuples"):
         _refuse_errors(seen, "a_sprite_with_title", expected)

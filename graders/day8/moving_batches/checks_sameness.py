@@ -5,6 +5,7 @@ from __future__ import annotations
 from graders.checks.scenarios import cases, runs_in_all, said
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.moving_batches.functions import same
 
 TENSORS = ("one tensor", "two on the CPU", "two on the device", "one here, one there", "the last one elsewhere")
@@ -22,7 +23,7 @@ def _answered(seen: Seen, wanted: Seen, group: str, keys: dict[str, str] | None 
             raised = answer["raised"]
             raise Failed(f"{name} raised {said(raised)}", str(right["value"]), raised["line"])
         if answer["class"] != "bool":
-            raise Failed(f"{name} gave a {answer['class']}", f"{right['value']}, a bool")
+            raise Failed(f"{name} gave {called(answer['class'])}", f"{right['value']}, a bool")
         if answer["value"] != right["value"]:
             key = (keys or {}).get(name)
             raise Failed(f"{name}: it answered {answer['value']}", str(right["value"]), None, key)

@@ -7,6 +7,7 @@ from typing import Any
 from graders.checks.scenarios import Case, cases, runs_in_all, said
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.moving_model.functions import move, tell
 
 # ---- move_model ------------------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
                 case["line"],
                 "model-copied",
             )
-        raise Failed(f"scenario `{name}` got a {case['class']} back", "the same object that was passed in")
+        raise Failed(f"scenario `{name}` got {called(case['class'])} back", "the same object that was passed in")
 
 
 @move.check(points=1, needs=("runs", "moves_every_parameter"))
@@ -147,7 +148,7 @@ def _told(seen: Seen) -> dict[str, Case]:
     found = cases(seen)
     for case in found.values():
         if not case.get("is_dict", True):
-            raise Failed(f"it returned a {case['class']}", "a dict from names to devices")
+            raise Failed(f"it returned {called(case['class'])}", "a dict from names to devices")
     return {name: found[name] for name in TOLD}
 
 

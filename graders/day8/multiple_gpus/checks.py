@@ -8,6 +8,7 @@ from typing import Any
 from graders.checks.common import runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.multiple_gpus.functions import average, inside, parallel
 
 
@@ -32,7 +33,7 @@ def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
     for case, facts, right in _cases(seen, wanted):
         if not facts["is_module"]:
-            raise Failed(f"{case} it returned a {facts['class']}", "a model")
+            raise Failed(f"{case} it returned {called(facts['class'])}", "a model")
         if facts["devices"] != right["devices"] and facts["wraps"] == right["wraps"]:  # a wrapper moves it too
             raise Failed(
                 f"{case} its parameters are on {', '.join(facts['devices'])}",
@@ -46,7 +47,7 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
     """It is wrapped in `nn.DataParallel` over all GPUs exactly when the device is CUDA and there are several."""
     for case, facts, right in _cases(seen, wanted):
         if facts["wraps"] != right["wraps"]:
-            times = {0: f"a {facts['class']}, not wrapped", 1: "a DataParallel"}
+            times = {0: f"{called(facts['class'])}, not wrapped", 1: "a DataParallel"}
             shown = times.get(facts["wraps"], "a DataParallel in a DataParallel")
             raise Failed(f"{case} it returned {shown}", "nn.DataParallel" if right["wraps"] else "the model itself")
         if facts["gpus"] != right["gpus"]:
@@ -74,7 +75,11 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     for name in wanted["wrappers"].facts:
         facts = seen["wrappers"].facts[name]
         if not facts["same"]:
-            raise Failed(f"for {name} it returned a {facts['class']}", "the very model that was wrapped")
+            copied = facts["class"] == facts["inside"]
+            shown = f"another {facts['class']}" if copied else called(facts["class"])
+            raise Failed(f"for {name} it returned {shown}", "the very model that was wrapped")
+        if not facts["training"]:
+            raise Failed(f"the model inside {name} was switched to evaluation mode", "the model as it is")
 
 
 @inside.check(points=0.25)
@@ -87,7 +92,7 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
         if not facts["same"]:
             part = "`module`" in name
             raise Failed(
-                f"for {name} it returned a {facts['class']}",
+                f"for {name} it returned {called(facts['class'])}",
                 "the model itself",
                 misconception="wrapper-guessed-by-attribute" if part else None,
             )
@@ -111,7 +116,7 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     found = " and ".join(f"{_values(answer, number)} in {rank}" for rank, answer in zip(RANKS, answers, strict=True))
     shown = f"gradient {number + 1} of {len(wished)} is {found}"
     misconception = None
-    if any(good):
+    if any(good) and not any(_equal(answer, doubled) for answer in answers):  # one has the mean, one its own still
         misconception = "reduced-to-one-rank"
     elif _equal(answers[0], doubled) and _equal(answers[1], doubled):
         misconception = "gradients-summed-not-averaged"

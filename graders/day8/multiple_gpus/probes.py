@@ -62,8 +62,14 @@ def _own_module() -> Any:
 
 
 def _inside(call: Call, wrap: Any, plain: Any) -> dict[str, Any]:
+    plain.train()
     found = call(wrap(plain))
-    return {"class": type(found).__name__, "same": found is plain, "training": plain.training}
+    return {
+        "class": type(found).__name__,
+        "inside": type(plain).__name__,
+        "same": found is plain,
+        "training": plain.training,
+    }
 
 
 def _distributed(model: Any) -> Any:
@@ -86,7 +92,7 @@ def wrappers(call: Call) -> dict[str, Any]:
 @inside.probe(machine="laptop")
 def plain_models(call: Call) -> dict[str, Any]:
     return {
-        "a Sequential": _inside(call, lambda model: model, nn.Sequential(_model()).train()),
+        "a Sequential": _inside(call, lambda model: model, nn.Sequential(_model())),
         "a Linear": _inside(call, lambda model: model, nn.Linear(2, 2)),
         "a model with a part called `module`": _inside(call, lambda model: model, _own_module()),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graders.curriculum import Failed, Todo
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.self_assessment.functions import LETTERS, SHOWS, answers
 from graders.evidence import Status
 
@@ -17,7 +18,7 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
         said = f"the file could not be run: {raised.type}: {raised.message}" if raised else "the file has no ANSWERS"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if observation.facts["class"] != "dict":
-        raise Failed(f"ANSWERS is a {observation.facts['class']}", "a dict, as it was")
+        raise Failed(f"ANSWERS is {called(observation.facts['class'])}", "a dict, as it was")
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
@@ -31,7 +32,8 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
     if answer == wanted["letters"].facts["answers"][question]:
         return
     if answer not in tuple(LETTERS):
-        raise Failed(f'ANSWERS["{question}"] is {answer}', f"one of the letters {', '.join(LETTERS)}, in quotes")
+        shown = answer if answer.startswith(("a ", "an ")) else repr(answer)
+        raise Failed(f'ANSWERS["{question}"] is {shown}', f"one of the letters {', '.join(LETTERS)}, in quotes")
     truth = wanted["tried_out"].facts.get(question)
     raise Failed(
         f'the answer to "{question}" is not {answer!r}',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from graders.curriculum.wording import called
 from graders.day8.self_assessment.functions import SHOWS, answers
 from graders.probes import experiments
 
@@ -26,7 +27,7 @@ def _letter(answer: Any) -> str | None:
         return None
     if isinstance(answer, str):
         return str.lower(str.strip(answer, " ()."))[:80]
-    return f"a {type(answer).__name__}"
+    return called(type(answer).__name__)
 
 
 @answers.probe(machine="reference")

@@ -9,9 +9,17 @@ from typing import Any
 from graders.checks.common import runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.timing.functions import clock, compare
 
-runs(clock, points=0.25)
+
+def _unfinished(_: str, said: str) -> str | None:
+    """An event that was asked for its time before the device had come to it."""
+    early = "device not ready" in said or "must be completed" in said
+    return "timed-without-synchronising" if early else None
+
+
+runs(clock, points=0.25, diagnose=_unfinished)
 
 
 def _ms(seconds: float) -> str:
@@ -59,7 +67,7 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     facts = seen["uneven_calls"].facts
     if facts["value"] is None:
         misconception = "returned-tensor" if facts["class"] in ("Tensor", "Parameter") else None
-        raise Failed(f"it returned a {facts['class']}", "a Python float", misconception=misconception)
+        raise Failed(f"it returned {called(facts['class'])}", "a Python float", misconception=misconception)
     if _holds(facts):
         return
     facts = _told(facts)
@@ -144,7 +152,7 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     for name in PLACES:
         facts, right = seen[name].facts, wanted[name].facts
         if not facts["is_dict"]:
-            raise Failed(f"it returned a {facts['class']}", "a dict")
+            raise Failed(f"it returned {called(facts['class'])}", "a dict")
         keys, wished = [row["key"] for row in facts["rows"]], [row["key"] for row in right["rows"]]
         if not all(row["is_text"] for row in facts["rows"]):
             raise Failed("for devices given as torch.device the keys are devices too", "strings: str(device)")

@@ -7,6 +7,7 @@ from typing import Any
 from graders.checks.common import runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.timing.functions import TEXTS, smi, top
 
 runs(top, points=0.25)
@@ -19,7 +20,7 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     for name, (_, count) in PLACES.items():
         answer = seen[name].facts["some"]
         if answer["class"] != "list":
-            raise Failed(f"it returned a {answer['class']}", "a list of strings")
+            raise Failed(f"it returned {called(answer['class'])}", "a list of strings")
         if not answer["texts"]:
             raise Failed(f"it returned a list of other things: {answer['names'][:1]}", "a list of strings")
         if len(answer["names"]) != count:
@@ -53,7 +54,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
         if "raised" in facts:
             raise Failed(f"{TEXTS[name]!r} raised {facts['raised']}: {facts['text']}", "no error", facts["line"])
         if facts["class"] != "list":
-            raise Failed(f"it returned a {facts['class']}", "a list of dicts")
+            raise Failed(f"it returned {called(facts['class'])}", "a list of dicts")
         if len(facts["gpus"]) != len(right["gpus"]):
             raise Failed(f"{TEXTS[name]!r} gave {len(facts['gpus'])} dicts", f"{len(right['gpus'])}")
         for found, wished in zip(facts["gpus"], right["gpus"], strict=True):
@@ -63,7 +64,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
 
 def _shown(row: dict[str, Any]) -> str:
     if "a" in row:
-        return f"a {row['a']}"
+        return called(row["a"])
     return "{" + ", ".join(f"{k}: {repr(t) if c == 'str' else t} ({c})" for k, (c, t) in row.items()) + "}"
 
 

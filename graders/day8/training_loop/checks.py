@@ -8,6 +8,7 @@ from graders.checks.common import diagnosis
 from graders.checks.scenarios import Case, cases, runs_in_all
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
+from graders.curriculum.wording import called
 from graders.day8.training_loop.functions import train
 from graders.evidence import Array
 
@@ -162,7 +163,7 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
         case = cases(seen)[name]
         if not case["is_float"]:
             key = "returned-tensor" if case["is_tensor"] else None
-            raise Failed(f"it returned a {case['class']}", "a Python float", misconception=key)
+            raise Failed(f"it returned {called(case['class'])}", "a Python float", misconception=key)
         losses = [(loss, size) for loss, size in case["losses"]]
         if not losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch")
@@ -187,7 +188,7 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
     case = cases(seen)["nothing_to_train_on"]
     if case["value"] != 0.0:
-        shown = f"a {case['class']}" if case["value"] is None else case["value"]
+        shown = called(case["class"]) if case["value"] is None else case["value"]
         raise Failed(f"an empty loader gave {shown}", "0.0")
 
 

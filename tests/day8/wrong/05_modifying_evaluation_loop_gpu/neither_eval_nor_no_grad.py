@@ -1,4 +1,4 @@
-# fails: evaluate::evaluates_in_evaluation_mode as -
+# fails: evaluate::evaluates_in_evaluation_mode as batch-norm-changed
 
 
 def evaluate(model, loader, loss_fn, device):

@@ -1,4 +1,4 @@
-# fails: peak_memory::runs as -
+# fails: peak_memory::runs as hard-coded-cuda
 
 import torch
 

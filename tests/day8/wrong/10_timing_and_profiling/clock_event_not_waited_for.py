@@ -1,4 +1,4 @@
-# fails: time_on_device::runs as -
+# fails: time_on_device::runs as timed-without-synchronising
 import time
 
 import torch

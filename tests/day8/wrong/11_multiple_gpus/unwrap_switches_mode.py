@@ -1,4 +1,4 @@
-# fails: unwrap::leaves_other_models_whole as -
+# fails: unwrap::finds_the_model_inside as -
 from torch import nn
 
 

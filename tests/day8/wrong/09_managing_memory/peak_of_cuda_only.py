@@ -1,0 +1,8 @@
+# fails: peak_memory::runs as hard-coded-cuda
+import torch
+
+
+def peak_memory(fn, device):
+    torch.cuda.reset_peak_memory_stats(device)
+    fn()
+    return torch.cuda.max_memory_allocated(device)
