@@ -141,7 +141,7 @@ class Attempt:
         if key not in self.terms.known or key in self.record.seen or (self.step != key and not missing) or unlooked:
             self._disbelieve("it sent evidence of its own making")
             return False
-        self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature)
+        self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature, frame.timeline)
         self._note(key, raised)
         return True
 

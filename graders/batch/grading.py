@@ -173,6 +173,7 @@ class ClassGrading:
         """Every submission's key, None where it cannot be read; a record for each key is on disk then."""
         keys: dict[str, str | None] = dict(ready)
         reference_key, reference_files = self._reference()
+        self.reference_key = reference_key
         left = [entry for entry in entries if entry.name not in ready]
         if self.recorded:
             self.store.keep(reference_key, self.recorded.record(self.exercises, self.asked.bench))
@@ -278,7 +279,7 @@ class ClassGrading:
         store.write(path, msgspec.json.encode(found), lasting=False)  # it can be made again
         return found
 
-    def _row(self, entry: Entry, found: Judged) -> SubmissionRow:
+    def _row(self, entry: Entry, found: Judged, key: str | None) -> SubmissionRow:
         """An entry's row: what its content comes to, under its own name."""
         return SubmissionRow(
             submission=entry.name,
@@ -298,6 +299,7 @@ class ClassGrading:
             digest=found.digest,
             output=found.output,
             layers=found.layers,
+            record=key or "",
         )
 
     def _tell(self, entry: Entry, key: str | None, ran: bool) -> None:
@@ -306,19 +308,20 @@ class ClassGrading:
             found = judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only)
         else:
             found = self._judged(key)
-        self.watcher.graded(self._row(entry, found), ran)
+        self.watcher.graded(self._row(entry, found, key), ran)
 
     def _rows(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:
         for entry in entries:
             key = keys[entry.name]
             if key is None:
-                yield self._row(entry, judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only))
+                lost = judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only)
+                yield self._row(entry, lost, None)
                 continue
             try:
                 found = msgspec.json.decode(self.store.row_path(key, self.checks).read_bytes(), type=Judged)
             except (OSError, msgspec.DecodeError):
                 found = self._judged(key)
-            yield self._row(entry, found)
+            yield self._row(entry, found, key)
 
     def _put_together(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Path:
         worth = total(
@@ -335,6 +338,7 @@ class ClassGrading:
             gpudojo=__version__,
             max_score=worth,
             layers=self.layers or dict(self.reference.layers),
+            reference=self.reference_key,
         )
         path = self.asked.out / "results.json"
         try:

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from graders.bench.ledger.timeline import Timeline, checked
 from graders.errors import BadEvidence
 from graders.evidence import Evidence, Raised, validated
 
@@ -45,6 +46,7 @@ class Seen(msgspec.Struct, frozen=True):
     evidence: Evidence
     seconds: float
     signature: str = ""
+    timeline: Timeline | None = None  # of its busiest call; a reference's has no lines of code
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -84,4 +86,6 @@ def decode(data: bytes) -> Record:
         raise BadEvidence(f"version {record.version} is not {VERSION}")
     for seen in record.seen.values():
         validated(seen.evidence)
+        if seen.timeline is not None:
+            checked(seen.timeline)
     return record

@@ -8,9 +8,11 @@ from html import escape
 from typing import Final
 
 from graders.bench.ledger.by_line import COLUMNS
+from graders.bench.ledger.timeline import Timeline
 from graders.notebook_view.moving import Moves
 from graders.notebook_view.reports import DONE, STUB, Checked, Part, Report, Table, Verdict
 from graders.results import Outcome
+from graders.timelines import LEGEND, drawn
 
 # The page's own colours, and greys that let them through, so that no theme has to be known. Badges bring both theirs.
 STYLE: Final = """
@@ -32,7 +34,12 @@ background:none;color:inherit}
 .gpudojo .bar{display:inline-block;width:10em;height:.7em;background:#8884;border-radius:.35em;overflow:hidden}
 .gpudojo .bar i{display:block;height:100%;background:#1a7f37}
 .gpudojo .q{opacity:.75}
+.gpudojo pre.t{white-space:pre;overflow-x:auto;line-height:1.15}
+.gpudojo .t-wall{color:#cf222e;font-weight:700}.gpudojo .t-copy,.gpudojo .t-memory{color:#0969da}
+.gpudojo .t-grad{color:#9a6700}.gpudojo .t-nograd{color:#1a7f37}.gpudojo .t-autocast{color:#8250df}
 """
+
+PICTURE: Final = 110  # characters
 
 
 def html(report: Report) -> str:
@@ -52,6 +59,8 @@ def _checked(checked: Checked) -> Iterator[str]:
     yield _list(checked.hints)
     if checked.moves is not None:
         yield from _moves(checked.moves)
+    if checked.picture is not None:
+        yield _picture(*checked.picture)
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
@@ -97,6 +106,19 @@ def _moves(moves: Moves) -> Iterator[str]:
     yield f"</tbody><tfoot>{_row('', 'in all', moves.sums)}</tfoot></table>"
     for line, count in moves.waits:
         yield f"<div>Line {line} made the host wait for the device {count} times.</div>"
+
+
+def _picture(yours: Timeline, theirs: Timeline | None) -> str:
+    """The drawing that a terminal shows; how often the host waits is said in its first line, for who cannot see it."""
+    lines = [
+        "".join(
+            f'<span class="t-{meaning.replace(" ", "")}">{escape(text)}</span>' if meaning else escape(text)
+            for text, meaning in line
+        )
+        for line in drawn(yours, PICTURE, theirs)
+    ]
+    legend = "<br>".join(map(escape, LEGEND.splitlines()))
+    return f'<pre class="t">{chr(10).join(lines)}</pre><div class="q">{legend}</div>'
 
 
 def _row(number: str, code: str, cells: tuple[str, ...]) -> str:

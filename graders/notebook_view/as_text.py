@@ -11,8 +11,10 @@ from graders.notebook_view.reports import DONE, STUB, Checked, Report, Table
 from graders.plugin.feedback import laid_out
 from graders.plugin.summary import WIDTH, bar
 from graders.results import Outcome
+from graders.timelines import LEGEND, drawn, plain
 
 CODE: Final = 60  # characters of a line of code
+PICTURE: Final = 110
 MARKS: Final = {
     Outcome.PASSED: "passed",
     Outcome.FAILED: "FAILED",
@@ -45,6 +47,9 @@ def _checked(checked: Checked) -> Iterator[str]:
         yield from laid_out(label, content)
     if checked.moves is not None:
         yield from _moves(checked.moves)
+    if checked.picture is not None:
+        yield from (f"  {line}" for line in plain(drawn(checked.picture[0], PICTURE, checked.picture[1])))
+        yield from (f"  {line}" for line in LEGEND.splitlines())
 
 
 def _moves(moves: Moves) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from graders.bench.ledger.timeline import Timeline
 from graders.curriculum import Exercise
 from graders.curriculum.exercise import Function
 from graders.notebook_view.live import Live
@@ -22,6 +23,7 @@ STOPPED: Final = (
     "Interrupted while `{name}` was being checked; nothing is said of it, nor of what was to come after it."
 )
 Part = tuple[str, str]  # a label and its text
+Picture = tuple[Timeline, Timeline | None]  # what the student's function did, and the reference's
 _NO_FILE: Final = Path("cell")
 
 
@@ -46,6 +48,7 @@ class Checked:
     verdicts: tuple[Verdict, ...]
     hints: tuple[Part, ...] = ()
     moves: Moves | None = None
+    picture: Picture | None = None
 
     @property
     def points(self) -> float:
@@ -105,7 +108,13 @@ class Report:
 
 
 def checked(
-    live: Live, exercise: Exercise, function: Function, results: Sequence[CheckResult], moves: Moves | None, hints: int
+    live: Live,
+    exercise: Exercise,
+    function: Function,
+    results: Sequence[CheckResult],
+    hints: int,
+    moves: Moves | None = None,
+    picture: Picture | None = None,
 ) -> Checked:
     """The results of one function, worded."""
     verdicts = tuple(_verdict(result, live, exercise) for result in results)
@@ -113,9 +122,8 @@ def checked(
     shown = hints if begun or hints > 1 else 0
     if all(result.outcome is Outcome.PASSED for result in results):
         shown = 0
-    return Checked(
-        function.name, exercise.stem, exercise.title, verdicts, _hints(function, exercise, shown, live.name), moves
-    )
+    shown_hints = _hints(function, exercise, shown, live.name)
+    return Checked(function.name, exercise.stem, exercise.title, verdicts, shown_hints, moves, picture)
 
 
 def _verdict(result: CheckResult, live: Live, exercise: Exercise) -> Verdict:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from graders.curriculum import exercise_for
-from graders.plugin import collection, printing, summary
+from graders.plugin import collection, printing, summary, timelines
 from graders.plugin.grading import Limits
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where student code runs; auto: on the real GPU where there is one, else on the virtual one",
     )
     group.addoption("--hints", type=int, default=1, metavar="N", help="show the first N hints (default: %(default)s)")
+    timelines.add_options(group)
     group.addoption("--seed", type=int, default=8, help="seed of the scenarios (default: %(default)s)")
 
 
@@ -123,7 +124,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    summary.write_summary(terminalreporter, getattr(terminalreporter._session, "items", []))
+    items = getattr(terminalreporter._session, "items", [])
+    if timelines.wanted(config):
+        graders = {item.file.path: item.file.grader for item in items if isinstance(item, collection.CheckItem)}
+        timelines.write_section(terminalreporter, config, {path: one.pairs for path, one in graders.items()})
+    summary.write_summary(terminalreporter, items)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,6 +13,7 @@ import pytest
 from graders.curriculum import day, exercise_for
 from graders.curriculum.catalogue import DAYS
 from graders.curriculum.exercise import Check, Exercise, Function
+from graders.plugin import timelines
 from graders.plugin.grading import Grader, Limits
 from graders.probes import notebooks
 from graders.results import CheckResult, Outcome
@@ -121,6 +122,7 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     file.exercises = exercises
     config = parent.config
     file.grader = Grader(file_path, config.getoption("bench"), int(config.getoption("seed")))
+    file.grader.watching = timelines.wanted(config)
     return file
 
 

@@ -16,6 +16,7 @@ from graders.errors import DojoError
 from graders.evidence import Evidence, Observation, Status
 from graders.plugin.limits import QUITTING, Interrupts, bounded_output, interrupts, time_limit
 from graders.plugin.references import Reference, reference_for
+from graders.plugin.timelines import Pair
 from graders.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Grader:
         self.kind = kind
         self.seed = seed
         self.student: Submission | None = None
+        self.watching = False  # whether what functions do is kept, to be drawn
+        self.pairs: dict[str, Pair] = {}
         self._results: dict[str, dict[str, CheckResult]] = {}
         self._references: dict[str, Reference] = {}
 
@@ -62,14 +65,18 @@ class Grader:
         if self.student is None:
             with self._guarded(limits) as stop:
                 self.student = load(self.path, stop.ours)
+        yours = theirs = function
+        if self.watching:
+            pair = self.pairs[function.name] = Pair.over(exercise, function)
+            yours, theirs = pair.functions
         found: dict[str, Observation] = {}
-        for probe in function.probes:
+        for probe in yours.probes:
             late = next((seen for seen in found.values() if timed_out(seen)), None)
-            found[probe.name] = late or self._observe(exercise, function, probe, limits)
+            found[probe.name] = late or self._observe(exercise, yours, probe, limits)
         seen = Evidence(exercise.stem, function.name, self.kind, self.seed, found)
         wanted = seen
         if all(each.status in (Status.RETURNED, Status.RAISED) for each in found.values()):
-            wanted = reference.evidence(exercise, function, self.kind, self.seed)
+            wanted = reference.evidence(exercise, theirs, self.kind, self.seed)
         results = judge(exercise, function, seen, wanted)
         lines, signature = self.student.lines, reference.signature(exercise, function)
         return [explained(result, function, found, lines, signature) for result in results]

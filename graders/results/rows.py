@@ -87,6 +87,7 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     digest: str = ""
     output: str = ""  # what the student's code printed, cut off where it was too much
     layers: list[str] = []  # the layers of isolation that held for it
+    record: str = ""  # the key of what is kept of its run, beside the results
 
 
 class ClassResults(msgspec.Struct, frozen=True):
@@ -98,5 +99,6 @@ class ClassResults(msgspec.Struct, frozen=True):
     gpudojo: str
     max_score: Points
     layers: dict[str, str] = {}  # a layer of isolation -> "" if it held, otherwise the reason why not
+    reference: str = ""  # the key of what is kept of the reference's run
     version: Literal[1] = VERSION
     submissions: list[SubmissionRow] = []

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from graders.bench.ledger.timeline import Timeline, checked
 from graders.errors import BadEvidence
 from graders.evidence import Evidence, Observation, Raised, validated
 
@@ -81,6 +82,7 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     seconds: float
     signature: str = ""
     interrupted: bool = False  # by the time limit, perhaps in the middle of something of ours
+    timeline: Timeline | None = None  # of its busiest call: to be looked at, and never judged
 
 
 class Glimpse(msgspec.Struct, frozen=True):
@@ -182,6 +184,7 @@ class Frames:
 
 def _checked(frame: Any) -> Frame:
     if isinstance(frame, Saw):
-        return msgspec.structs.replace(frame, evidence=validated(frame.evidence))
+        drawn = None if frame.timeline is None else checked(frame.timeline)
+        return msgspec.structs.replace(frame, evidence=validated(frame.evidence), timeline=drawn)
     result: Frame = frame
     return result

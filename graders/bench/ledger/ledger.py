@@ -73,6 +73,10 @@ class Ledger(Sequence[Record]):
         part._until = self._until if until is None else until if self._until is None else min(until, self._until)
         return part
 
+    def written(self) -> list[Row]:
+        """The rows of this part, unread: for a question so frequent that reading records for it would be felt."""
+        return self.rows[self._first : self._until]
+
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
         """Writes a trace that chrome://tracing and ui.perfetto.dev open."""
         path = Path(path)

@@ -41,6 +41,7 @@ Kind = Literal[
     "between devices",
     "sync",
     "explicit sync",
+    "upload sync",
     "forward",
     "inner forward",
     "backward",
@@ -51,7 +52,7 @@ Kind = Literal[
 # What is left out first when there is too much, and what is left out last.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sync", "explicit sync", "to device", "to host", "between devices"), 0),
-    **dict.fromkeys(("forward", "backward", "step", "scaler"), 1),
+    **dict.fromkeys(("forward", "backward", "step", "scaler", "upload sync"), 1),
     **dict.fromkeys(("op", "inner forward", "memory"), 2),
 }
 Count = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
@@ -89,7 +90,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def walls(self) -> int:
-        """How often the host waited for the device without having been told to."""
+        """How often the host waited to read something from the device."""
         return self.counts.get("sync", 0)
 
 
@@ -151,6 +152,7 @@ def checked(timeline: Timeline) -> Timeline:
 
 
 def _events(ledger: Sequence[Record], file: str) -> list[Event]:
+    ledger = tuple(ledger)
     live = dict(_before(ledger))
     events = []
     for at, record in enumerate(ledger):
@@ -159,8 +161,14 @@ def _events(ledger: Sequence[Record], file: str) -> list[Event]:
         site = record.site
         line = site.line if site is not None and site.file == file and site.line > 0 else None
         kind, size, grad, autocast, name = _told(record)
+        if kind == "sync" and name == "copy" and at and _uploads(ledger[at - 1]):
+            kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
         events.append(Event(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
     return events
+
+
+def _uploads(record: Record) -> bool:
+    return isinstance(record, Transfer) and record.direction == "to_device"
 
 
 def _before(ledger: Sequence[Record]) -> Iterable[tuple[str, int]]:

@@ -1,0 +1,130 @@
+"""What did the student's code do? `--timeline` draws it below the checks, and `--traces DIR` writes it for Perfetto."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from graders.curriculum.exercise import Exercise, Function
+from graders.errors import BadEvidence
+
+if TYPE_CHECKING:
+    from graders.bench.ledger.timeline import Timeline
+    from graders.probes.watching import Busiest
+
+COLOURS: Final[dict[str, dict[str, bool]]] = {
+    "wall": {"red": True, "bold": True},
+    "copy": {"cyan": True},
+    "grad": {"yellow": True},
+    "no grad": {"green": True},
+    "autocast": {"purple": True},
+    "pass": {"bold": True},
+    "memory": {"blue": True},
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The busiest call of a student's function, and that of the reference's."""
+
+    exercise: str
+    functions: tuple[Function, Function]  # the same function, watched for the one and the other
+    yours: Busiest
+    theirs: Busiest
+
+    @classmethod
+    def over(cls, exercise: Exercise, function: Function) -> Pair:
+        from graders.probes.watching import Busiest
+
+        yours, theirs = Busiest(), Busiest()
+        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs)
+
+    def timelines(self) -> tuple[Timeline, Timeline | None] | None:
+        """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
+        name = self.functions[0].name
+        try:
+            yours = self.yours.timeline(name)
+            theirs = self.theirs.timeline(name, source=False)
+        except BadEvidence:
+            return None
+        return None if yours is None else (yours, theirs)
+
+
+def add_options(group: Any) -> None:
+    group.addoption("--timeline", action="store_true", help="draw what each function did: copies, waits, memory")
+    # Not --trace, which is pytest's own: it stops in every test.
+    group.addoption(
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help="write what each function did as JSON that ui.perfetto.dev opens, a file for each",
+    )
+
+
+def wanted(config: pytest.Config) -> bool:
+    return bool(config.getoption("timeline") or config.getoption("traces"))
+
+
+def write_section(
+    reporter: pytest.TerminalReporter, config: pytest.Config, files: Mapping[Path, Mapping[str, Pair]]
+) -> None:
+    """Everything that was watched in this run."""
+    if not any(files.values()):
+        return
+    if config.getoption("timeline"):
+        _draw(reporter, files)
+    if config.getoption("traces"):
+        _write_traces(reporter, Path(config.getoption("traces")), files)
+
+
+def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:
+    from graders.timelines import LEGEND, drawn
+
+    reporter.section("what your code did", sep="=")
+    width, nothing = reporter._tw.fullwidth, []
+    for path, pairs in files.items():
+        if len(files) > 1 and pairs:
+            reporter.write_line(os.path.relpath(path), bold=True)
+        for name, pair in pairs.items():
+            found = pair.timelines()
+            if found is None:
+                nothing.append(name)
+                continue
+            for line in drawn(found[0], width, found[1]):
+                for text, meaning in line:
+                    reporter.write(text, **COLOURS.get(meaning, {}))
+                reporter.write_line("")
+            reporter.write_line("")
+    if nothing:
+        reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
+    reporter.write_line(LEGEND, light=True)
+
+
+def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
+    """A file for each function; the student's file is in its name where there are several."""
+    import msgspec
+
+    from graders.bench.ledger import trace_of
+
+    written = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, pairs in files.items():
+            for name, pair in pairs.items():
+                if pair.yours.records:
+                    beside = f"{path.parent.name}-" if _twice(files, pair.exercise, name) else ""
+                    target = folder / f"{beside}{pair.exercise}-{name}.json"
+                    target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
+                    written += 1
+    except OSError as error:
+        raise pytest.UsageError(f"--traces {folder}: {error.strerror}") from None
+    reporter.write_line(f"{written} traces in {folder}; ui.perfetto.dev opens them")
+
+
+def _twice(files: Mapping[Path, Mapping[str, Pair]], exercise: str, name: str) -> bool:
+    return sum(name in pairs and pairs[name].exercise == exercise for pairs in files.values()) > 1

@@ -1,0 +1,99 @@
+"""Which of the calls that probes make was the busiest, and what happened in it? Kept while the probes look."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import linecache
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from graders.bench.ledger import rows
+from graders.bench.ledger.timeline import Timeline, checked, timeline_of
+from graders.curriculum.exercise import Function, Probe
+from graders.probes.calling import Call
+
+if TYPE_CHECKING:
+    from graders.bench.ledger import Ledger, Record
+
+FEWEST: Final = 5  # records of a call that is worth a picture
+Look = Callable[[Any], dict[str, Any]]
+
+
+class _Watched(Call):
+    """A call that remembers the ledgers of all its calls, not only of the last one."""
+
+    ledgers: list[Ledger]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self.ledgers.append(self.ledger)  # and no more: the probe may be taking the time
+
+
+class Busiest:
+    """Of all calls of one function, the one that moved most bytes, and of those the one that did most."""
+
+    def __init__(self) -> None:
+        self.records: tuple[Record, ...] = ()
+        self.file = ""
+        self.device = ""
+        self.scenario = ""
+        self.peak_bytes = 0
+        self._weight = (0, 0)
+
+    def over(self, function: Function) -> Function:
+        """The same function, its probes watched."""
+        return dataclasses.replace(function, probes=[self.watched(probe) for probe in function.probes])
+
+    def watched(self, probe: Probe) -> Probe:
+        """The same probe; a value, as in the self-assessment, is looked at as it is."""
+        look = probe.look
+
+        def watched(call: Any) -> dict[str, Any]:
+            if not isinstance(call, Call):
+                return look(call)
+            watching = copy.copy(call)
+            watching.__class__ = _Watched
+            assert isinstance(watching, _Watched)
+            watching.ledgers = []
+            try:
+                return look(watching)
+            finally:
+                self._choose(watching, probe.name)
+
+        return dataclasses.replace(probe, look=watched)
+
+    def _choose(self, call: _Watched, scenario: str) -> None:
+        """By the rows alone: to read the records of every call would take longer than many calls do."""
+        weighed = [(_weight(ledger), ledger) for ledger in call.ledgers]
+        weight, ledger = max(weighed, key=lambda each: each[0], default=((0, 0), call.ledger))
+        if weight <= self._weight:
+            return
+        # Now, while the bench is open and the ledger whole.
+        self._weight, self.records, self.scenario = weight, ledger.records, scenario
+        self.file, self.device = str(call.path), str(call.device)
+        self.peak_bytes = ledger.peak_bytes(self.device)
+
+    def timeline(self, function: str, source: bool = True) -> Timeline | None:
+        """What there is to be drawn; None where next to nothing happened on a device.
+
+        Without `source` nobody reads the lines: of a reference, that would be the solution.
+        """
+        if len(self.records) < FEWEST:
+            return None
+        text = [line.rstrip("\n") for line in linecache.getlines(self.file)] if source else []
+        made = timeline_of(self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes)
+        return checked(made)
+
+
+def _weight(ledger: Ledger) -> tuple[int, int]:
+    """Bytes copied from and to the host, and how many rows a line of somebody's caused."""
+    moved = count = 0
+    for row in ledger.written():
+        if row[2] is not None:
+            count += 1
+            if row[0] == rows.TRANSFER and row[4] != "between_devices":
+                moved += row[5]
+    return moved, count
