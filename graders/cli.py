@@ -20,6 +20,7 @@ from graders.commands.new import new
 from graders.commands.notebooks import notebooks
 from graders.commands.options import which_day, which_root
 from graders.commands.release import release
+from graders.commands.report import report
 from graders.commands.sample import sample
 
 if TYPE_CHECKING:
@@ -215,3 +216,4 @@ release.add_command(classroom50)
 release.add_command(gradescope)
 release.add_command(notebooks)
 main.add_command(release)
+main.add_command(report)

@@ -19,6 +19,7 @@ __all__ = [
     "CannotBegin",
     "CannotExport",
     "CannotRelease",
+    "CannotReport",
     "DeviceClosed",
     "DojoError",
     "NameTaken",
@@ -286,6 +287,17 @@ class BadClass(DojoError):
 
 class CannotRelease(DojoError):
     """What students are to get cannot be made, or must not be."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class CannotReport(DojoError):
+    """A page that is asked for cannot be made."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)

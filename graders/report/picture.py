@@ -1,0 +1,211 @@
+"""What did a call do, as a picture? Two lanes, what went between them, where the host waited, and memory below.
+
+Marks stand in the order in which things happened, not at their times: a virtual device has no clock worth showing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from graders.bench.ledger.timeline import Event, Timeline
+from graders.report.texts import counted, shown, size
+
+WIDTH: Final = 720
+LEFT: Final = 58
+RIGHT: Final = WIDTH - 8
+HOST, DEVICE = (12, 40), (86, 116)  # top and bottom of each lane
+MEMORY: Final = (140, 196)
+HEIGHT: Final = 204
+COPIES: Final = ("to device", "to host", "between devices")
+PASSES: Final = {
+    "forward": "M-3 -5L4 0L-3 5Z",
+    "backward": "M3 -5L-4 0L3 5Z",
+    "step": "M-3 -4H3V4H-3Z",
+    "scaler": "M0 -5L4 0L0 5L-4 0Z",
+}
+# What has no mark: memory, which the area shows; a layer's pass inside its model's; a copy's own wait.
+DRAWN: Final = frozenset({"op", "sync", "explicit sync", *COPIES, *PASSES})
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a picture comes to, for whoever does not see it and for the table beside it."""
+
+    walls: int
+    asked: int
+    to_device: str
+    to_host: str
+    operations: int
+    peak: str
+
+    @property
+    def sentence(self) -> str:
+        walls = f"the host waited {counted(self.walls, 'time')} to read a value"
+        asked = f" and {counted(self.asked, 'time')} because it was told to" if self.asked else ""
+        copies = f"{self.to_device} to the device, {self.to_host} to the host"
+        return f"{walls}{asked}; {copies}; {counted(self.operations, 'operation')}; peak memory {self.peak}"
+
+
+def sums(timeline: Timeline) -> Sums:
+    counts = timeline.counts
+    return Sums(
+        timeline.walls,
+        counts.get("explicit sync", 0),
+        _copies(counts.get("to device", 0), timeline.to_device),
+        _copies(counts.get("to host", 0), timeline.to_host),
+        counts.get("op", 0),
+        size(timeline.peak_bytes),
+    )
+
+
+def _copies(count: int, sent: int) -> str:
+    return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
+
+
+def largest_copy(*timelines: Timeline | None) -> int:
+    """What the widest arrow of pictures that stand beside each other is for."""
+    events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
+    return max((event.bytes for event in events if event.kind in COPIES), default=1)
+
+
+def picture(
+    timeline: Timeline, label: str, highest: int, widest: int, says: Callable[[str], str] = str, code: bool = True
+) -> Markup:
+    """The SVG of one call; `highest` and `widest` (bytes) make pictures beside each other comparable.
+
+    Without `code` it has no line of the source: a reference's lines are not for students.
+    """
+    drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
+    lanes = Markup("").join(
+        Markup(
+            '<rect class="lane" x="{}" y="{}" width="{}" height="{}" rx="3"/><text x="{}" y="{}" class="end">{}</text>'
+        ).format(LEFT, top, RIGHT - LEFT, bottom - top, LEFT - 8, (top + bottom) / 2 + 4, name)
+        for name, (top, bottom) in (("host", HOST), ("device", DEVICE))
+    )
+    opening = Markup('<svg class="chart call" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        WIDTH, HEIGHT, f"{label}: {sums(timeline).sentence}."
+    )
+    return opening + lanes + drawing.memory() + Markup("").join(drawing.marks()) + Markup("</svg>")
+
+
+class _Drawing:
+    def __init__(self, timeline: Timeline, highest: int, widest: int, says: Callable[[str], str], code: bool) -> None:
+        self.timeline, self.highest, self.widest, self.says, self.code = timeline, highest, widest, says, code
+        self.slot = (RIGHT - LEFT) / max(len(timeline.events), 1)
+
+    def x(self, place: int) -> float:
+        return LEFT + (place + 0.5) * self.slot
+
+    def marks(self) -> Iterator[Markup]:
+        placed = [(place, event) for place, event in enumerate(self.timeline.events) if event.kind in DRAWN]
+        for _, run in itertools.groupby(placed, lambda pair: _likeness(*pair)):
+            yield self._mark(list(run))
+
+    def _mark(self, run: Sequence[tuple[int, Event]]) -> Markup:
+        place, event = run[0]
+        x = self.x(place)
+        if event.kind == "op":
+            return self._ticks(run)
+        if event.kind in COPIES:
+            shape, kind = self._arrow(x, event), event.kind.replace(" ", "-")
+        elif event.kind in ("sync", "explicit sync"):
+            wide = min(max(self.slot * 0.6, 1.4), 4)
+            top, bottom = HOST[0] - 6, DEVICE[1] + 6
+            shape = f"M{x - wide / 2:.1f} {top}h{wide:.1f}V{bottom}h-{wide:.1f}Z"
+            kind = "wall" if event.kind == "sync" else "asked"
+        else:
+            small = min(max(self.slot / 8, 0.5), 1)
+            form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
+            shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
+            return self._group(f"pass {event.kind}", _told(event, 1), event, shaped)
+        return self._group(kind, _told(event, 1), event, Markup('<path d="{}"/>').format(shape))
+
+    def _ticks(self, run: Sequence[tuple[int, Event]]) -> Markup:
+        event = run[0][1]
+        top = DEVICE[0] + 3 if event.grad else (DEVICE[0] + DEVICE[1]) / 2
+        ticks = "".join(f"M{self.x(place):.1f} {top:g}V{DEVICE[1] - 3}" for place, _ in run)
+        wide = min(max(self.slot * 0.55, 0.6), 3)
+        kind = f"tick {'grad' if event.grad else 'plain'}{'-autocast' if event.autocast else ''}"
+        names = list(dict.fromkeys(each.name for _, each in run))
+        listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        told = f"{_told(event, len(run))} ({listed})"
+        return self._group(kind, told, event, Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide))
+
+    def _arrow(self, x: float, event: Event) -> str:
+        """An arrow whose shaft is as wide as the logarithm of what it carries."""
+        wide = 1 + 5 * math.log2(1 + event.bytes) / math.log2(1 + self.widest)
+        head = wide / 2 + 2.5
+        start, end = (DEVICE[0] - 2, HOST[1] + 2) if event.kind == "to host" else (HOST[1] + 2, DEVICE[0] - 2)
+        neck = end + (8 if end < start else -8)
+        half = wide / 2
+        return (
+            f"M{x - half:.1f} {start}V{neck}H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}H{x + half:.1f}V{start}Z"
+        )
+
+    def _group(self, kind: str, told: str, event: Event, shape: Markup) -> Markup:
+        return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
+            kind, shown(self._where(event) + told), shape
+        )
+
+    def _where(self, event: Event) -> str:
+        if event.line is None or not self.code:
+            return ""
+        code = self.says(self.timeline.lines.get(event.line, "").strip())
+        return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
+
+    def memory(self) -> Markup:
+        """The area of what is allocated after each event, and where it was highest."""
+        top, bottom = MEMORY
+        heights = [bottom - (bottom - top) * min(event.live / self.highest, 1) for event in self.timeline.events]
+        steps = [f"M{LEFT} {bottom}"]
+        last = None
+        for place, height in enumerate(heights):
+            if height != last:
+                steps.append(f"H{LEFT + place * self.slot:.1f}V{height:.1f}")
+                last = height
+        steps.append(f"H{RIGHT}V{bottom}Z")
+        peak = bottom - (bottom - top) * min(self.timeline.peak_bytes / self.highest, 1)
+        return Markup(
+            '<path class="area" d="{}"/><path class="base" d="M{} {}H{}"/><path class="peak" d="M{} {:.1f}H{}"/>'
+            '<text x="{}" y="{}" class="end">memory</text><text x="{}" y="{:.1f}" class="end halo">peak {}</text>'
+        ).format(
+            "".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT,
+            LEFT - 8, (top + bottom) / 2 + 4, RIGHT - 4, peak - 4, size(self.timeline.peak_bytes),
+        )  # fmt: skip
+
+
+def _likeness(place: int, event: Event) -> tuple[object, ...]:
+    """Operations beside each other that look alike are one mark; anything else is one by itself."""
+    if event.kind == "op":
+        return ("op", event.line, event.grad, event.autocast)
+    return (place,)
+
+
+def _told(event: Event, count: int) -> str:
+    match event.kind:
+        case "op":
+            modes = [
+                text
+                for text, held in (("recorded for backward", event.grad), ("under autocast", event.autocast))
+                if held
+            ]
+            return ", ".join([counted(count, "operation"), *(modes or ["without a graph"])])
+        case "sync":
+            return f"the host waits for the device ({event.name})"
+        case "explicit sync":
+            return f"the host waits because it was told to ({event.name})"
+        case "to device" | "to host" | "between devices":
+            return f"{size(event.bytes)} copied {event.kind} ({event.name})"
+        case "step":
+            return f"optimizer step ({event.name})"
+        case "scaler":
+            return f"scaler.{event.name}"
+        case "backward":
+            return "backward pass"
+    return f"{event.kind} pass ({event.name})"

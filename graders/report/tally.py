@@ -1,0 +1,127 @@
+"""What does a class come to? Submissions are counted one by one, and only numbers are kept of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+
+from graders.report.people import Person, anyone
+from graders.results import CheckRow, ClassResults, Outcome, Status, SubmissionRow
+
+
+@dataclass(frozen=True)
+class Line:
+    """One submission in the class's table."""
+
+    person: Person
+    status: Status
+    score: float
+    scores: dict[str, float]  # by exercise
+    seconds: float
+    peak_bytes: int
+    needs_human: tuple[str, ...]
+    reason: str
+
+
+@dataclass
+class CheckCount:
+    """How one check went, over the class."""
+
+    id: str
+    claim: str
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes[Outcome.FAILED]
+
+    @property
+    def judged(self) -> int:
+        return self.outcomes[Outcome.FAILED] + self.outcomes[Outcome.PASSED]
+
+
+@dataclass
+class Mistake:
+    """How many students have a misconception, and one of them as an example."""
+
+    key: str
+    students: int
+    check: CheckRow
+    person: Person
+    record: str  # the key of the example's record
+
+
+@dataclass
+class Tally:
+    """The class so far."""
+
+    header: ClassResults
+    lines: list[Line] = field(default_factory=list)
+    exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
+    checks: dict[str, CheckCount] = field(default_factory=dict)
+    mistakes: dict[str, Mistake] = field(default_factory=dict)
+
+    def add(self, row: SubmissionRow, person: Person) -> None:
+        self.lines.append(
+            Line(
+                person,
+                row.status,
+                row.score,
+                {exercise.exercise: exercise.score for exercise in row.exercises},
+                row.seconds,
+                row.peak_bytes,
+                tuple(person.says(text) for text in row.needs_human),
+                person.says(row.reason),
+            )
+        )
+        made: dict[str, CheckRow] = {}
+        for exercise in row.exercises:
+            title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
+            self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
+            for check in exercise.checks:
+                counted = self.checks.get(check.id)
+                if counted is None:
+                    counted = self.checks[check.id] = CheckCount(check.id, check.claim)
+                counted.outcomes[check.outcome] += 1
+                if check.outcome is Outcome.FAILED and check.misconception:
+                    known = made.get(check.misconception)
+                    if known is None or (known.line is None and check.line is not None):
+                        made[check.misconception] = check
+        for key, check in made.items():
+            self._made(key, check, row)
+
+    def _made(self, key: str, check: CheckRow, row: SubmissionRow) -> None:
+        known = self.mistakes.get(key)
+        students = known.students + 1 if known is not None else 1
+        if known is None or (known.check.line is None and check.line is not None):
+            self.mistakes[key] = Mistake(key, students, check, anyone(row), row.record)
+        else:
+            known.students = students
+
+    @property
+    def scores(self) -> list[float]:
+        return [line.score for line in self.lines]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.scores) if self.lines else 0.0
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores) if self.lines else 0.0
+
+    @property
+    def for_a_human(self) -> list[Line]:
+        """Whoever should be looked at before grades go out: there is a reason to, or nothing could be graded."""
+        return [line for line in self.lines if line.needs_human or line.status is not Status.GRADED]
+
+    @property
+    def hardest(self) -> list[CheckCount]:
+        """Checks that somebody failed, most failed first."""
+        failed = [check for check in self.checks.values() if check.failed]
+        return sorted(failed, key=lambda check: (-check.failed, check.id))
+
+    @property
+    def ranked(self) -> list[Mistake]:
+        return sorted(self.mistakes.values(), key=lambda mistake: (-mistake.students, mistake.key))
