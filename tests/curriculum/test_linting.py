@@ -85,7 +85,8 @@ def test_a_wrong_solution_is_not_believed(repository: Path) -> None:
     wrong = repository / "tests" / "day8" / "wrong" / STEM
     reference = (repository / "reference" / "day8" / f"{STEM}.py").read_text(encoding="utf-8")
     (wrong / "right.py").write_text("# fails: select_device::runs as -\n" + reference)
-    (wrong / "other.py").write_text("# fails: select_device::takes_the_gpu as -\ndef select_device(prefer=None): return 1\n")
+    other = "# fails: select_device::takes_the_gpu as -\ndef select_device(prefer=None): return 1\n"
+    (wrong / "other.py").write_text(other)
     assert problems(repository, quick=True) == []
     found = problems(repository, quick=False)
     assert "wrong/right.py passes everything of `select_device`" in found
