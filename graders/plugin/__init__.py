@@ -55,6 +55,7 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
         return []
     kind, why = chosen_bench(str(config.getoption("bench")))
     refuse_unrecorded(kind, int(config.getoption("seed")), items)
+    timelines.refuse_unwritable(config)
     return [f"bench: {kind} ({why}), seed {config.getoption('seed')}"]
 
 

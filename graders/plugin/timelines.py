@@ -70,6 +70,20 @@ def wanted(config: pytest.Config) -> bool:
     return bool(config.getoption("timeline") or config.getoption("traces"))
 
 
+def refuse_unwritable(config: pytest.Config) -> None:
+    """Before anything runs: at the end, what there was to write would be lost."""
+    folder = config.getoption("traces")
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else "it cannot be written to"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise pytest.UsageError(f"--traces {folder}: {reason}")
+
+
 def write_section(
     reporter: pytest.TerminalReporter, config: pytest.Config, files: Mapping[Path, Mapping[str, Pair]]
 ) -> None:
@@ -112,18 +126,19 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mappin
     from graders.bench.ledger import trace_of
 
     written = 0
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, pairs in files.items():
-            for name, pair in pairs.items():
-                if pair.yours.records:
-                    beside = f"{path.parent.name}-" if _twice(files, pair.exercise, name) else ""
-                    target = folder / f"{beside}{pair.exercise}-{name}.json"
-                    target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
-                    written += 1
-    except OSError as error:
-        raise pytest.UsageError(f"--traces {folder}: {error.strerror}") from None
-    reporter.write_line(f"{written} traces in {folder}; ui.perfetto.dev opens them")
+    for path, pairs in files.items():
+        for name, pair in pairs.items():
+            if not pair.yours.records:
+                continue
+            beside = f"{path.parent.name}-" if _twice(files, pair.exercise, name) else ""
+            target = folder / f"{beside}{pair.exercise}-{name}.json"
+            try:
+                target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
+            except OSError as error:
+                reporter.write_line(f"{target} cannot be written: {error.strerror}", red=True)
+                continue
+            written += 1
+    reporter.write_line(f"{written} {'trace' if written == 1 else 'traces'} in {folder}; ui.perfetto.dev opens them")
 
 
 def _twice(files: Mapping[Path, Mapping[str, Pair]], exercise: str, name: str) -> bool:

@@ -84,10 +84,10 @@ def shown(text: str) -> str:
 
 def _heading(timeline: Timeline) -> str:
     count = sum(timeline.counts.values())
-    left_out = f", {timeline.left_out:,} of them not drawn" if timeline.left_out else ""
+    left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
     return (
-        f"{shown(timeline.function)}: its busiest call, in the scenario “{shown(timeline.scenario)}” on "
-        f"{shown(timeline.device)}: {_number(timeline.walls, 'wall')}, {_number(count, 'event')}{left_out}"
+        f"{shown(timeline.function)}: {_number(timeline.walls, 'wall')}, {_number(count, 'event')}{left_out} in its "
+        f"busiest call, in the scenario “{shown(timeline.scenario)}” on {shown(timeline.device)}"
     )
 
 

@@ -109,24 +109,25 @@ def timeline_of(
     `peak_bytes` is for what a bench knows beyond the records: the peaks inside an operation.
     """
     every = _events(ledger, file)
-    events = _thinned(every, limit)
     waits = Counter(event.line for event in every if event.kind == "sync" and event.line is not None)
-    timeline = Timeline(
+    whole = Timeline(
         function=_text(function),
         scenario=_text(scenario),
         device=_text(device),
-        events=events,
+        events=[],
         peak_bytes=max([peak_bytes, *(event.live for event in every)]),
-        left_out=len(every) - len(events),
         lines=_lines(every, source),
         counts=dict(Counter(event.kind for event in every)),
         waits=dict(waits.most_common(MOST_LINES)),
         to_device=sum(event.bytes for event in every if event.kind == "to device"),
         to_host=sum(event.bytes for event in every if event.kind == "to host"),
     )
-    if limit > FEWEST and len(msgspec.msgpack.encode(timeline)) > LARGEST:
-        return timeline_of(ledger, function, scenario, file, device, source, peak_bytes, limit * 3 // 4)
-    return timeline
+    while True:
+        events = _thinned(every, limit)
+        made = msgspec.structs.replace(whole, events=events, left_out=len(every) - len(events))
+        if limit <= FEWEST or len(encoded(made)) <= LARGEST:
+            return made
+        limit = limit * 3 // 4
 
 
 def encoded(timeline: Timeline) -> bytes:

@@ -1,0 +1,87 @@
+"""Is the busiest of a function's calls kept, and does nobody notice that it is?"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graders.curriculum.exercise import Function, Probe
+from graders.evidence import Status
+from graders.probes.calling import Call
+from graders.probes.loading import Submission, load
+from graders.probes.observing import observe_one
+from graders.probes.watching import Busiest
+
+SOURCE = """
+def move(tensor, device):
+    moved = tensor.to(device)
+    if len(tensor) > 100:
+        raise ValueError("too many")
+    return (moved + 1).sum().item()
+"""
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Submission:
+    path = tmp_path / "move.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    return load(path)
+
+
+def look(call: Call) -> dict[str, Any]:
+    found = [call(torch.ones(size), call.device) for size in (2, 64, 8)]
+    return {"found": found, "last": call.ledger.bytes_to_device(), "seed": call.seed}
+
+
+def seen(busiest: Busiest | None, submission: Submission, *probes: Probe) -> Any:
+    function = Function("move", (), list(probes))
+    watched = function if busiest is None else busiest.over(function)
+    return [observe_one(None, watched, probe, submission, "virtual", 3) for probe in watched.probes]  # type: ignore[arg-type]
+
+
+def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
+    busiest = Busiest()
+    watched, unwatched = (seen(one, submission, Probe("usual", look)) for one in (busiest, None))
+    assert watched == unwatched
+    assert watched[0].facts["last"] == 8 * 4, "a probe still gets the ledger of its last call"
+    made = busiest.timeline("move")
+    assert made is not None
+    assert (made.to_device, made.walls, made.scenario) == (64 * 4, 1, "usual")
+    assert made.lines == {3: "    moved = tensor.to(device)", 6: "    return (moved + 1).sum().item()"}
+    assert made.peak_bytes >= 1024
+    without = busiest.timeline("move", source=False)
+    assert without is not None
+    assert without.lines == {}
+
+
+def test_a_call_that_raises_has_been_a_call(submission: Submission) -> None:
+    def raising(call: Call) -> dict[str, Any]:
+        return {"found": [call(torch.ones(size), call.device) for size in (50, 101)]}
+
+    busiest = Busiest()
+    found = seen(busiest, submission, Probe("usual", look), Probe("too many", raising))
+    assert [one.status for one in found] == [Status.RETURNED, Status.RAISED]
+    assert busiest.scenario == "too many"
+    assert busiest.timeline("move") is None, "of a call that got no further, there is nothing to draw"
+
+
+def test_student_code_gets_nothing_between_a_probe_and_its_call(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busiest = Busiest()
+    monkeypatch.setattr(copy, "copy", None)
+    probe = Probe("usual", look)
+    monkeypatch.setattr(dataclasses, "replace", None)
+    watched = busiest.watched(probe)
+    found = observe_one(None, Function("move", (), [watched]), watched, submission, "virtual", 3)  # type: ignore[arg-type]
+    assert found.status is Status.RETURNED
+
+
+def test_a_value_is_looked_at_as_it_is() -> None:
+    probe = Busiest().watched(Probe("answers", lambda value: {"value": value}, "value"))
+    assert (probe.name, probe.machine, probe.look({"a": 1})) == ("answers", "value", {"value": {"a": 1}})
