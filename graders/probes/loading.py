@@ -19,6 +19,7 @@ from typing import Any
 
 from graders.evidence import Raised
 from graders.probes import cells, notebooks
+from graders.probes.asking import asks
 from graders.probes.clock import replaceable
 
 SOLUTION = "# BEGIN SOLUTION"  # what stubs are made without
@@ -37,6 +38,7 @@ class Submission:
     broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
     lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last
     reference: bool = False  # whether it is a reference solution, by its marks
+    asks: bool = False  # whether it asks which machine this is when it is run, and not only when it is called
     cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
 
 
@@ -60,12 +62,14 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: list[tuple[bool, Raised]] = []
     bound: dict[str, bool] = {}
+    statements: list[ast.stmt] = []
     try:
         for source, first in parts:
             try:
                 with warnings.catch_warnings(), replaceable():
                     warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
                     tree = parse(source, path, first)
+                    statements += [statement for statement in tree.body if not is_demo(statement)]
                     for name, line, stub in bindings(tree):
                         bound[name], found.lines[name] = stub, line
                     exec(compile(tree, str(path), "exec"), module.__dict__)
@@ -79,6 +83,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
         _forget_neighbours(path.parent, known)
+    found.asks = asks(statements)
     found.todo = frozenset(name for name, stub in bound.items() if stub)
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
     found.broken = next((evidence for defines, evidence in sorted(failures, key=lambda f: not f[0])), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from graders.bench.patching import imported_into
@@ -60,7 +61,11 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
 
 
 def _look(name: str, student: Any, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
-    with open_machine(probe.machine, kind) as bench, imported_into(submission.names):
+    with open_machine(probe.machine, kind) as bench, contextlib.ExitStack() as names:
+        if submission.asks:  # on another machine, which this one is not
+            submission = load(submission.path)
+            student = submission.names.get(name, student)
+        names.enter_context(imported_into(submission.names))
         try:
             return Observation(Status.RETURNED, probe.look(Call(student, submission.path, bench, seed)))
         except StudentRaised as error:

@@ -1,0 +1,80 @@
+"""Does a file remember which machine this is? Then it has to be run again on another machine, to have its answer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+# What torch is asked, and what asks by itself when it is made.
+QUESTIONS: Final = frozenset(
+    {
+        "autocast",
+        "current_accelerator",
+        "current_device",
+        "device_count",
+        "get_default_device",
+        "get_device_capability",
+        "get_device_name",
+        "get_device_properties",
+        "GradScaler",
+        "is_available",
+        "is_bf16_supported",
+    }
+)
+CACHES: Final = frozenset({"cache", "lru_cache"})
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def asks(statements: list[ast.stmt]) -> bool:
+    """Whether a module of these statements asks once and for all: when it is run, or in a function that remembers."""
+    asking = _asking_functions(statements)
+    if any(isinstance(node, _FUNCTIONS) and node.name in asking and _remembers(node) for node in statements):
+        return True
+    return any(_asked(node, asking) for node in _run_at_once(statements))
+
+
+def _remembers(function: ast.AST) -> bool:
+    """Whether what it finds out is kept for the next call, by a decorator or in a global name."""
+    return any(
+        isinstance(node, ast.Global)
+        or (isinstance(node, ast.Attribute) and node.attr in CACHES)
+        or (isinstance(node, ast.Name) and node.id in CACHES)
+        for node in ast.walk(function)
+    )
+
+
+def _asking_functions(statements: list[ast.stmt]) -> frozenset[str]:
+    """The functions of the file that ask when they are called, also by way of one another."""
+    functions = {node.name: node for node in statements if isinstance(node, _FUNCTIONS)}
+    asking: frozenset[str] = frozenset()
+    while True:
+        more = frozenset(
+            name for name, node in functions.items() if any(_asked(inner, asking) for inner in ast.walk(node))
+        )
+        if more == asking:
+            return asking
+        asking = more
+
+
+def _asked(node: ast.AST, asking: frozenset[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in QUESTIONS
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in asking:
+        return True
+    return isinstance(node, ast.Name) and node.id in QUESTIONS
+
+
+def _run_at_once(statements: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Everything that is run with the file: of a function its decorators and defaults, and not its body."""
+    waiting: list[ast.AST] = list(statements)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, _FUNCTIONS):
+            defaults = [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
+            waiting += [*node.decorator_list, *defaults]
+        elif isinstance(node, ast.Lambda):
+            waiting += [default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None]
+        else:
+            waiting += ast.iter_child_nodes(node)

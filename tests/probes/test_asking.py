@@ -1,0 +1,38 @@
+"""Is it noticed when a file remembers which machine it was run on, and only then?"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from graders.probes.asking import asks
+
+REMEMBERING = {
+    "a constant": "import torch\nCUDA = torch.cuda.is_available()\n",
+    "in a condition": "if torch.accelerator.is_available():\n    name = 'gpu'\n",
+    "a default": "def f(x, gpus=torch.cuda.device_count()):\n    return gpus\n",
+    "a default of a lambda": "f = lambda gpus=torch.cuda.device_count(): gpus\n",
+    "a decorator": "@torch.autocast('cuda')\ndef f(x):\n    return x\n",
+    "in a class": "class Settings:\n    gpus = torch.cuda.device_count()\n",
+    "by a function": "def best():\n    return torch.cuda.is_available()\nBEST = best()\n",
+    "by two": "def a():\n    return b()\ndef b():\n    return is_available()\nBEST = a()\n",
+    "cached": "@functools.cache\ndef gpus():\n    return torch.cuda.device_count()\n",
+    "in a global name": "N = None\ndef gpus():\n    global N\n    N = N or torch.cuda.device_count()\n    return N\n",
+}
+NOT_REMEMBERING = {
+    "asks when called": "def f(x):\n    return x.cuda() if torch.cuda.is_available() else x\n",
+    "only imports": "from torch.cuda import is_available\ndef f():\n    return is_available()\n",
+    "caches something else": "@cache\ndef f(n):\n    return n * 2\ndef g():\n    return torch.cuda.device_count()\n",
+    "a lambda": "gpus = lambda: torch.cuda.device_count()\n",
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_a_file_that_remembers_its_machine(name: str) -> None:
+    assert asks(ast.parse(REMEMBERING[name]).body)
+
+
+@pytest.mark.parametrize("name", NOT_REMEMBERING)
+def test_a_file_that_asks_each_time(name: str) -> None:
+    assert not asks(ast.parse(NOT_REMEMBERING[name]).body)
