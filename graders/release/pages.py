@@ -54,6 +54,7 @@ The table at the end adds up the points of each exercise; all of them give {poin
 - `--seed {second}` tries other numbers; there are {seeds}. Your work is graded with numbers of its own.
 - `--bench cpu`, `virtual` or `cuda` chooses where your code runs. Without it, it is this machine's GPU or the virtual
   one.
+- `--timeline` draws what each function did: copies, waits, memory.
 - `print` and `breakpoint()` work in your functions: add `-s` to see everything.
 - Stuck? Ask with the text of the failed check: it says what happened and on which line.
 

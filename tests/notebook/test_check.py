@@ -43,6 +43,11 @@ def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> Non
     assert not rows["model.train()"].cells[0]
     assert cell.splitlines()[moved.number - 1] == moved.code, "lines are counted within the cell"
     assert re.search(r"Line \d+ made the host wait for the device \d+ times\.", repr(report))
+    assert checked.picture is not None
+    assert checked.picture[0].waits.keys() <= checked.picture[0].lines.keys()
+    assert re.search(r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report))
+    assert f"yours: {checked.picture[0].walls} walls, theirs: {checked.picture[0].walls}" in repr(report)
+    assert '<span class="t-wall">│</span>' in report._repr_html_()
 
 
 def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> None:
@@ -207,11 +212,11 @@ def test_hostile_texts_stay_texts(session: Session) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     session.run(
         "def train_epoch(model, loader, loss_fn, optimizer, device):\n"
-        f"    model.to(device)  # {evil}\n    raise ValueError('`{evil}`')\n"
+        f"    model.to(device)  # {evil}\n    next(model.parameters()).sum().item()  # {evil}\n    raise ValueError('`{evil}`')\n"
     )
     report = session.look("train_epoch")
     other = notebook.look(f"<b onclick='x'>{evil}", namespace=session.names)
-    for shown, times in ((report, 2), (other, 1)):
+    for shown, times in ((report, 3), (other, 1)):
         tags = Tags()
         tags.feed(shown._repr_html_())
         assert not tags.tags & {"script", "img", "b"}
@@ -261,3 +266,4 @@ def test_the_report_of_a_function_that_moves_nothing_has_no_picture(session: Ses
     report = session.look("read_nvidia_smi")
     assert outcomes(report) == {Outcome.PASSED}
     assert report.checked[0].moves is None
+    assert report.checked[0].picture is None
