@@ -11,7 +11,7 @@ from markupsafe import Markup
 from graders.report.texts import counted, duration, size
 
 WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 18, 40
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 22, 46
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ def bars(title: str, entries: Sequence[Bar]) -> Markup:
         length = max(250 * entry.value / most, 2)
         parts.append(
             Markup(
-                '<text x="104" y="{}" class="end">{}</text><rect class="bar {}" x="112" y="{}" width="{:.1f}" '
+                '<text x="122" y="{}" class="end">{}</text><rect class="bar {}" x="130" y="{}" width="{:.1f}" '
                 'height="20" rx="3"/><text x="{:.1f}" y="{}">{}</text>'
-            ).format(y + 15, entry.label, entry.kind, y, length, 120 + length, y + 15, entry.told)
+            ).format(y + 15, entry.label, entry.kind, y, length, 138 + length, y + 15, entry.told)
         )
     return Markup("").join([*parts, Markup("</svg>")])
 
@@ -76,7 +76,7 @@ def histogram(scores: Sequence[float], most: float) -> Markup:
         if count:
             parts.append(_text(x + wide / 2, TOP + tall - high - 5, str(count), "middle"))
     for number, edge in enumerate(edges):
-        parts.append(_text(LEFT + wide * number, HEIGHT - BOTTOM + 16, f"{edge:g}", "middle"))
+        parts.append(_text(LEFT + wide * number, HEIGHT - BOTTOM + 18, f"{edge:g}", "middle"))
     parts.append(_text(LEFT + wide * 5, HEIGHT - 6, "points", "middle"))
     return Markup("").join([*parts, Markup("</svg>")])
 
@@ -87,21 +87,22 @@ def scatter(points: Sequence[tuple[float, int, str]]) -> Markup:
     largest = max((peak for _, peak, _ in points), default=0) or 1
     told = f"{counted(len(points), 'submission')}; the longest took {duration(longest)}, the largest {size(largest)}"
     parts = [_opened("scatter", WIDTH, HEIGHT, f"Time and memory of each submission: {told}.")]
-    wide, tall = WIDTH - LEFT - RIGHT - 24, HEIGHT - TOP - BOTTOM
+    left = 2 * LEFT  # sizes are longer than counts
+    wide, tall = WIDTH - left - RIGHT, HEIGHT - TOP - BOTTOM
     for mark in _marks(longest):
-        x = LEFT + 24 + wide * mark / longest
-        parts.append(_line(x, TOP, x, TOP + tall) + _text(x, HEIGHT - BOTTOM + 16, f"{mark:g}", "middle"))
+        x = left + wide * mark / longest
+        parts.append(_line(x, TOP, x, TOP + tall) + _text(x, HEIGHT - BOTTOM + 18, f"{mark:g}", "middle"))
     for number in range(3):
         y = TOP + tall * (2 - number) / 2
-        parts.append(_line(LEFT + 24, y, WIDTH - RIGHT, y) + _text(LEFT + 18, y + 4, size(largest * number / 2), "end"))
+        parts.append(_line(left, y, WIDTH - RIGHT, y) + _text(left - 6, y + 4, size(largest * number / 2), "end"))
     # One path for each status: a thousand elements would take longer to draw than the rest of the page.
     kinds: dict[str, list[str]] = {}
     for seconds, peak, kind in points:
-        x, y = LEFT + 24 + wide * seconds / longest, TOP + tall - tall * peak / largest
+        x, y = left + wide * seconds / longest, TOP + tall - tall * peak / largest
         kinds.setdefault(kind, []).append(f"M{x:.1f} {y:.1f}h0")
     for kind, dots in kinds.items():
         parts.append(Markup('<path class="dots {}" d="{}"/>').format(kind, "".join(dots)))
-    parts.append(_text(LEFT + 24 + wide / 2, HEIGHT - 6, "seconds", "middle"))
+    parts.append(_text(left + wide / 2, HEIGHT - 6, "seconds", "middle"))
     return Markup("").join([*parts, Markup("</svg>")])
 
 

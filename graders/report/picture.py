@@ -150,13 +150,13 @@ class _Drawing:
 
     def _group(self, kind: str, told: str, event: Event, shape: Markup) -> Markup:
         return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
-            kind, shown(self._where(event) + told), shape
+            kind, shown(self.says(self._where(event) + told)), shape
         )
 
     def _where(self, event: Event) -> str:
         if event.line is None or not self.code:
             return ""
-        code = self.says(self.timeline.lines.get(event.line, "").strip())
+        code = self.timeline.lines.get(event.line, "").strip()
         return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
 
     def memory(self) -> Markup:

@@ -43,6 +43,7 @@ class Call:
     left_out: int
     waits: list[tuple[int, str, int]]
     headline: str
+    open: bool  # there is something to see at once: more walls than needed, or a check that failed
 
 
 @dataclass
@@ -80,11 +81,12 @@ def student_page(row: SubmissionRow, person: Person, header: ClassResults, known
 
 def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Known) -> list[Part]:
     parts: dict[str, Part] = {}
+    failed = {check.function for check in checks if check.outcome is Outcome.FAILED}
     for check in checks:
         part = parts.get(check.function)
         if part is None:
             part = parts[check.function] = Part(check.function, 0.0, 0.0)
-            part.call = _call(exercise, check.function, person.says, known)
+            part.call = _call(exercise, check.function, check.function in failed, person.says, known)
             if race := known.race(exercise, check.function):
                 part.race = bars(f"How long {check.function} took", race)
             if peaks := known.peaks(exercise, check.function):
@@ -117,7 +119,7 @@ def place(check: CheckRow, person: Person) -> str:
     return f"line {check.line}{cell}" + (f" of {file}" if file else "")
 
 
-def _call(exercise: str, function: str, says: Says, known: Known) -> Call | None:
+def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) -> Call | None:
     mine, theirs = known.timelines(exercise, function)
     if mine is None:
         return None
@@ -126,7 +128,7 @@ def _call(exercise: str, function: str, says: Says, known: Known) -> Call | None
     own = sums(mine)
     others = sums(theirs) if theirs is not None else None
     return Call(
-        mine.scenario,
+        says(mine.scenario),
         picture(mine, f"What your {function} did", highest, widest, says),
         picture(theirs, f"What the reference's {function} did", highest, widest, code=False)
         if theirs is not None
@@ -136,6 +138,7 @@ def _call(exercise: str, function: str, says: Says, known: Known) -> Call | None
         mine.left_out,
         [(line, says(mine.lines.get(line, "").strip()), count) for line, count in sorted(mine.waits.items())],
         _headline(own, others),
+        failed or (others is not None and own.walls > others.walls),
     )
 
 
@@ -143,4 +146,4 @@ def _headline(mine: Sums, theirs: Sums | None) -> str:
     walls = "Yours has " + (counted(mine.walls, "wall") if mine.walls else "no wall")
     if theirs is None:
         return f"{walls}."
-    return f"{walls}, the reference {counted(theirs.walls, 'wall') if theirs.walls else 'none'}."
+    return f"{walls}, the reference {theirs.walls or 'none'}."
