@@ -139,7 +139,8 @@ class _Drawing:
 
     def _arrow(self, x: float, event: Event) -> str:
         """An arrow whose shaft is as wide as the logarithm of what it carries."""
-        wide = 1 + 5 * math.log2(1 + event.bytes) / math.log2(1 + self.widest)
+        carried = min(max(event.bytes, 0), self.widest)  # a stranger's number, which may be less than nothing
+        wide = 1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)
         head = wide / 2 + 2.5
         start, end = (DEVICE[0] - 2, HOST[1] + 2) if event.kind == "to host" else (HOST[1] + 2, DEVICE[0] - 2)
         neck = end + (8 if end < start else -8)
