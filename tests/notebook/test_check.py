@@ -212,7 +212,8 @@ def test_hostile_texts_stay_texts(session: Session) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     session.run(
         "def train_epoch(model, loader, loss_fn, optimizer, device):\n"
-        f"    model.to(device)  # {evil}\n    next(model.parameters()).sum().item()  # {evil}\n    raise ValueError('`{evil}`')\n"
+        f"    model.to(device)  # {evil}\n    next(model.parameters()).sum().item()  # {evil}\n"
+        f"    raise ValueError('`{evil}`')\n"
     )
     report = session.look("train_epoch")
     other = notebook.look(f"<b onclick='x'>{evil}", namespace=session.names)
