@@ -64,6 +64,15 @@ def test_a_failed_check_shows_the_student_s_own_line(graded_pages: Path, name: s
     assert ("of cell 1 of notebook.ipynb" in text) == (name == "notebook")
 
 
+def test_what_the_grader_reads_is_not_put_down_to_the_student(graded_pages: Path) -> None:
+    """It looks at gradients in the middle of a backward pass, which is no wait of the student's."""
+    text = text_of(graded_pages, "forgets")
+    found = re.search(r"Yours has (\d+) walls, the reference (\d+)", text)
+    assert found is not None
+    assert found[1] == found[2]
+    assert not re.search(r"made the host wait [^:]*: <code>loss.backward", text)
+
+
 def test_the_reference_s_code_is_on_no_page(graded_pages: Path) -> None:
     solution = Path(__file__).parents[2] / "reference" / "day8" / FOURTH
     inside = solution.read_text(encoding="utf-8").partition("# BEGIN SOLUTION")[2].partition("# END SOLUTION")[0]

@@ -24,7 +24,7 @@ class Watch:
         self.walks: list[int | None] = []  # lines that moved the whole model between the first batch and the end
         self.losses: list[tuple[Any, int]] = []  # what loss_fn gave, and the size of its batch
         self.loss_devices: list[list[str]] = []  # where outputs and targets were
-        self.leftovers: list[bool] = []  # for every backward pass, whether it found gradients to add to
+        self.found: list[Any] = []  # for every backward pass, a copy of the gradients that it found, or None
         self.steps: list[bool] = []  # for every step of the optimizer, whether it found gradients
         self.sizes: dict[str, set[int]] = {"inputs": set(), "targets": set()}  # bytes of the batches handed out
         self.first: int | None = None  # where in the ledger the first batch was handed out
@@ -47,7 +47,12 @@ class Watch:
     def watch_backward(self, loss: Any) -> None:
         """When a backward pass begins, look whether the gradients of the last layer are still someone else's."""
         if loss.requires_grad:
-            loss.register_hook(lambda gradient: self.leftovers.append(_is_there(self.model[-1].bias.grad)))
+            loss.register_hook(lambda gradient: self.found.append(_copy(self.model[-1].bias.grad)))
+
+    @property
+    def leftovers(self) -> list[bool]:
+        """For every backward pass, whether it found gradients to add to; to be asked when the call is over."""
+        return [gradient is not None and any(gradient.tolist()) for gradient in self.found]
 
     def watch_steps(self, optimizer: Any) -> None:
         def stepping(*_: Any) -> None:
@@ -56,8 +61,9 @@ class Watch:
         optimizer.register_step_pre_hook(stepping)
 
 
-def _is_there(gradient: Any) -> bool:
-    return gradient is not None and any(gradient.tolist())
+def _copy(gradient: Any) -> Any:
+    # Copied now and read after the call: to read it here would be a wait, put down to the student's line.
+    return None if gradient is None else gradient.detach().clone()
 
 
 def model(watch: Watch, weight: Any, bias: Any) -> Any:
