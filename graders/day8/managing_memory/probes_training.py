@@ -123,7 +123,7 @@ def _through(
 ) -> dict[str, Any]:
     """Forward and backward through some blocks; what came out, and how much memory it took."""
     device, gpu = call.device, call.device.type == "cuda"
-    x = x.clone().requires_grad_(gradient)
+    x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
     for block in blocks:
         block.runs = 0
