@@ -12,7 +12,7 @@ from graders.bench.ledger.timeline import Timeline
 from graders.notebook_view.moving import Moves
 from graders.notebook_view.reports import DONE, STUB, Checked, Part, Report, Table, Verdict
 from graders.results import Outcome
-from graders.timelines import LEGEND, drawn
+from graders.timelines import drawn, legend
 
 # The page's own colours, and greys that let them through, so that no theme has to be known. Badges bring both theirs.
 STYLE: Final = """
@@ -117,8 +117,8 @@ def _picture(yours: Timeline, theirs: Timeline | None) -> str:
         )
         for line in drawn(yours, PICTURE, theirs)
     ]
-    legend = "<br>".join(map(escape, LEGEND.splitlines()))
-    return f'<pre class="t">{chr(10).join(lines)}</pre><div class="q">{legend}</div>'
+    signs = "<br>".join(map(escape, legend(PICTURE)))
+    return f'<pre class="t">{chr(10).join(lines)}</pre><div class="q">{signs}</div>'
 
 
 def _row(number: str, code: str, cells: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from graders.notebook_view.reports import DONE, STUB, Checked, Report, Table
 from graders.plugin.feedback import laid_out
 from graders.plugin.summary import WIDTH, bar
 from graders.results import Outcome
-from graders.timelines import LEGEND, drawn, plain
+from graders.timelines import drawn, legend, plain
 
 CODE: Final = 60  # characters of a line of code
 PICTURE: Final = 110
@@ -49,7 +49,7 @@ def _checked(checked: Checked) -> Iterator[str]:
         yield from _moves(checked.moves)
     if checked.picture is not None:
         yield from (f"  {line}" for line in plain(drawn(checked.picture[0], PICTURE, checked.picture[1])))
-        yield from (f"  {line}" for line in LEGEND.splitlines())
+        yield from (f"  {line}" for line in legend(PICTURE))
 
 
 def _moves(moves: Moves) -> Iterator[str]:

@@ -30,7 +30,7 @@ COLOURS: Final[dict[str, dict[str, bool]]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """The busiest call of a student's function, and that of the reference's."""
+    """The busiest call of a student's function, and the same one of the reference's."""
 
     exercise: str
     functions: tuple[Function, Function]  # the same function, watched for the one and the other
@@ -41,7 +41,8 @@ class Pair:
     def over(cls, exercise: Exercise, function: Function) -> Pair:
         from graders.probes.watching import Busiest
 
-        yours, theirs = Busiest(), Busiest()
+        yours = Busiest()
+        theirs = Busiest(like=yours)  # it runs later
         return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs)
 
     def timelines(self) -> tuple[Timeline, Timeline | None] | None:
@@ -97,7 +98,7 @@ def write_section(
 
 
 def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:
-    from graders.timelines import LEGEND, drawn
+    from graders.timelines import drawn, legend
 
     reporter.section("what your code did", sep="=")
     width, nothing = reporter._tw.fullwidth, []
@@ -116,7 +117,8 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
             reporter.write_line("")
     if nothing:
         reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
-    reporter.write_line(LEGEND, light=True)
+    for signs in legend(width):
+        reporter.write_line(signs, light=True)
 
 
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:

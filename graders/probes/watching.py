@@ -34,13 +34,18 @@ class _Watched(Call):
 
 
 class Busiest:
-    """Of all calls of one function, the one that moved most bytes, and of those the one that did most."""
+    """Of all calls of one function, the one that moved most bytes, and of those the one that did most.
 
-    def __init__(self) -> None:
+    With `like`, the call with the same scenario and place as another's: of a reference, so that the two compare.
+    """
+
+    def __init__(self, like: Busiest | None = None) -> None:
+        self.like = like
         self.records: tuple[Record, ...] = ()
         self.file = ""
         self.device = ""
         self.scenario = ""
+        self.place = -1  # among the calls in its scenario
         self.peak_bytes = 0
         self._weight = (0, 0)
 
@@ -66,12 +71,17 @@ class Busiest:
 
     def _choose(self, call: _Watched, scenario: str) -> None:
         """By the rows alone: to read the records of every call would take longer than many calls do."""
-        weighed = [(_weight(ledger), ledger) for ledger in call.ledgers]
-        weight, ledger = max(weighed, key=lambda each: each[0], default=((0, 0), call.ledger))
+        if self.like is not None:
+            here = self.like.scenario == scenario
+            places = [n for n in range(len(call.ledgers)) if here and n == self.like.place]
+        else:
+            places = list(range(len(call.ledgers)))
+        weight, place = max([(_weight(call.ledgers[n]), n) for n in places], default=((0, 0), -1))
         if weight <= self._weight:
             return
+        ledger = call.ledgers[place]
         # Now, while the bench is open and the ledger whole.
-        self._weight, self.records, self.scenario = weight, ledger.records, scenario
+        self._weight, self.records, self.scenario, self.place = weight, ledger.records, scenario, place
         self.file, self.device = str(call.path), str(call.device)
         self.peak_bytes = ledger.peak_bytes(self.device)
 

@@ -6,6 +6,7 @@ replaced, so that a terminal shows it and does not obey it.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -28,9 +29,9 @@ TICKS: Final = {(True, False): "•", (False, False): "·", (True, True): "◆",
 MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
 LINES: Final = 5  # that made the host wait, the worst first
 LEGEND: Final = (
-    "│ the host waits for the device (║ several times, ┊ told to)   ↓ ↑ copies   F forward  B backward  S step  "
-    "s scaler\n"
-    "operations: • grad on  · grad off  ◆ autocast  ◇ autocast, grad off"
+    *("│ the host waits to read from the device", "║ several times", "┊ it was told to", "↓ ↑ copies"),
+    *("F forward", "B backward", "S step", "s scaler"),
+    *("• operation, grad on", "· grad off", "◆ autocast", "◇ autocast, grad off"),
 )
 
 
@@ -48,7 +49,19 @@ def drawn(timeline: Timeline, width: int, theirs: Timeline | None = None) -> lis
         ]
     lines += [((_cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
     if theirs is not None:
-        lines.append(((_cut(compared(timeline, theirs), width), ""),))
+        lines += [((line, ""),) for line in textwrap.wrap(compared(timeline, theirs), width, subsequent_indent="  ")]
+    return lines
+
+
+def legend(width: int) -> list[str]:
+    """What the signs mean, in as many lines as it takes."""
+    lines = [""]
+    for entry in LEGEND:
+        longer = f"{lines[-1]}   {entry}".strip()
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(entry)
     return lines
 
 

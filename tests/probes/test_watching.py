@@ -59,6 +59,21 @@ def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
     assert without.lines == {}
 
 
+def test_a_reference_shows_the_same_call(submission: Submission) -> None:
+    def twice_the_last(call: Call) -> dict[str, Any]:
+        return {"found": [call(torch.ones(size), call.device) for size in (2, 4, 64)]}
+
+    yours = Busiest()
+    theirs, elsewhere = Busiest(like=yours), Busiest(like=yours)
+    seen(yours, submission, Probe("usual", look))
+    seen(theirs, submission, Probe("other", look), Probe("usual", twice_the_last))
+    seen(elsewhere, submission, Probe("other", look))
+    made = theirs.timeline("move")
+    assert made is not None
+    assert (yours.place, theirs.place, made.to_device) == (1, 1, 4 * 4)
+    assert elsewhere.timeline("move") is None
+
+
 def test_a_call_that_raises_has_been_a_call(submission: Submission) -> None:
     def raising(call: Call) -> dict[str, Any]:
         return {"found": [call(torch.ones(size), call.device) for size in (50, 101)]}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graders.bench.ledger.timeline import Event, Timeline
-from graders.timelines import LEGEND, columns, compared, drawn, plain
+from graders.timelines import columns, compared, drawn, legend, plain
 from graders.timelines.columns import UNSEEN
 from graders.timelines.drawing import NARROWEST, size
 
@@ -59,7 +59,7 @@ def test_the_picture() -> None:
     meanings = {meaning for line in drawn(SMALL, 100) for _, meaning in line}
     assert meanings == {"", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"}
     for sign in "│║┊↓↑FBSs•·◆◇":
-        assert sign in LEGEND
+        assert sign in "".join(legend(100))
 
 
 def test_yours_and_theirs() -> None:
@@ -67,6 +67,12 @@ def test_yours_and_theirs() -> None:
     wall = timeline(("sync", 0, 7, False, False, 0), to_host=4)
     assert compared(walls, wall) == "yours: 12 walls, theirs: 1; to the host 0 B, theirs: 4 B"
     assert plain(drawn(walls, 100, wall))[-1] == compared(walls, wall)
+
+
+@pytest.mark.parametrize("width", [40, 70, 160])
+def test_what_the_signs_mean_fits_too(width: int) -> None:
+    assert max(map(len, legend(width))) <= width
+    assert "   ".join(legend(width)) == legend(1000)[0]
 
 
 def test_more_than_there_is_room_for() -> None:
