@@ -1,0 +1,95 @@
+"""How do the pages of a report look? Grades the example class, makes its report, and takes the README's two pictures.
+
+    python examples/screenshots.py              examples/report-class.png and examples/report-student.png
+    python examples/screenshots.py --all DIR    both pages at three widths, in both themes, to be looked at
+
+Needs chromium, and playwright from the extra `dev`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from graders.batch.display import Display
+from graders.batch.grading import Asked, ClassGrading
+from graders.batch.sampling import Made, corpus, hand_in, sample
+from graders.report import Wanted, write_report
+
+ROOT = Path(__file__).resolve().parents[1]
+STUDENTS = 40
+WAITING = "student-41"  # copies every batch back by itself: its picture is full of walls
+MARKERS = (b"# BEGIN SOLUTION", b"# END SOLUTION")
+WIDTHS, THEMES = (360, 800, 1400), ("light", "dark")
+
+
+def report(folder: Path) -> Path:
+    """A class made up from the repository's own solutions, graded here."""
+    from rich.console import Console
+
+    handed_in, out = folder / "class", folder / "graded"
+    handed_in.mkdir()
+    for made in sample(corpus(ROOT, "day8"), STUDENTS, seed=8, hostile=0):
+        hand_in(made, handed_in)
+    wrong = ROOT / "tests/day8/wrong/08_minimizing_transfers/copied_every_batch.py"
+    solved = {path.name: without_markers(path) for path in (ROOT / "reference/day8").glob("*.py")}
+    solved["08_minimizing_transfers.py"] += b"\n\n" + wrong.read_bytes()
+    hand_in(Made(WAITING, solved, "folder"), handed_in)
+    asked = Asked([handed_in], out, ROOT / "reference" / "day8", secret="pictures", jobs=2)
+    ClassGrading(asked, Display(Console(), quiet=True)).run()
+    write_report(Wanted(out, folder / "report"), print)
+    return folder / "report"
+
+
+def without_markers(path: Path) -> bytes:
+    """A solution as a student would have it."""
+    return b"".join(line for line in path.read_bytes().splitlines(True) if line.strip() not in MARKERS)
+
+
+def readme(browser: Any, pages: Path) -> None:
+    """The class from its top; the student's page where the code is drawn."""
+    page = browser.new_page(viewport={"width": 1000, "height": 1000}, color_scheme="light")
+    page.goto((pages / "index.html").as_uri())
+    page.screenshot(path=ROOT / "examples" / "report-class.png")
+    page.set_viewport_size({"width": 1200, "height": 1000})
+    page.goto((pages / "students" / f"{WAITING}.html").as_uri())
+    page.click("#hide-passed")
+    page.locator("h3", has_text="predict").evaluate("each => each.scrollIntoView()")
+    page.screenshot(path=ROOT / "examples" / "report-student.png")
+
+
+def gallery(browser: Any, pages: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name, file in (("class", pages / "index.html"), ("student", pages / "students" / f"{WAITING}.html")):
+        for width in WIDTHS:
+            for theme in THEMES:
+                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+                page.goto(file.as_uri())
+                page.screenshot(path=target / f"{name}-{width}-{theme}.png", full_page=True)
+                page.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", type=Path, metavar="DIR")
+    chosen = parser.parse_args().all
+    path = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+    if path is None:
+        parser.error("there is no chromium on this machine")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        pages = report(Path(folder))
+        if chosen:
+            gallery(browser, pages, chosen)
+        else:
+            readme(browser, pages)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
