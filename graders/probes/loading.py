@@ -70,6 +70,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
                     warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
                     tree = parse(source, path, first)
                     statements += [statement for statement in tree.body if not is_demo(statement)]
+                    found.asks = asks(statements)  # before it runs: afterwards names may mean something else
                     for name, line, stub in bindings(tree):
                         bound[name], found.lines[name] = stub, line
                     exec(compile(tree, str(path), "exec"), module.__dict__)
@@ -83,7 +84,6 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
         _forget_neighbours(path.parent, known)
-    found.asks = asks(statements)
     found.todo = frozenset(name for name, stub in bound.items() if stub)
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
     found.broken = next((evidence for defines, evidence in sorted(failures, key=lambda f: not f[0])), None)
