@@ -16,6 +16,7 @@ from graders.report.texts import counted
 from graders.results import Status
 
 MOST_CHECKS: Final = 15  # shown at once; the others are folded away
+MANY: Final = 200  # submissions, above which a browser lays out the table only when it comes into sight
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) 
         measured=any(line.seconds or line.peak_bytes for line in tally.lines),
         hardest=tally.hardest,
         at_once=MOST_CHECKS,
+        many=MANY,
         examples=[_example(mistake, archive) for mistake in tally.ranked],
         missing=[f"{layer}: {why}" for layer, why in sorted(tally.header.layers.items()) if why],
         heading=f"{tally.header.day}: {counted(len(tally.lines), 'submission')}",

@@ -7,6 +7,7 @@ student code ran, so every number is looked at before it is drawn.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,11 @@ class Known:
         if wanted not in timeline.lines:
             return []
         near = [number for number in sorted(timeline.lines) if wanted - 3 <= number <= wanted + 3 and number > shift]
-        return [(number - shift, timeline.lines[number], number == wanted) for number in near]
+        # Deep in a loop the indentation takes more room than the code; what one line has more than another stays.
+        texts = textwrap.dedent("\n".join(timeline.lines[number].expandtabs(4) for number in near)).split("\n")
+        if len(texts) != len(near):  # a stranger's line with a line break in it
+            return []
+        return [(number - shift, text, number == wanted) for number, text in zip(near, texts, strict=True)]
 
 
 class Archive:

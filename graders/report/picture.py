@@ -174,10 +174,10 @@ class _Drawing:
         peak = bottom - (bottom - top) * min(self.timeline.peak_bytes / self.highest, 1)
         return Markup(
             '<path class="area" d="{}"/><path class="base" d="M{} {}H{}"/><path class="peak" d="M{} {:.1f}H{}"/>'
-            '<text x="{}" y="{}" class="end">memory</text><text x="{}" y="{:.1f}" class="end halo">peak {}</text>'
+            '<text x="{}" y="{}" class="end">memory</text><text x="{}" y="{:.1f}" class="halo">peak {}</text>'
         ).format(
             "".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT,
-            LEFT - 8, (top + bottom) / 2 + 4, RIGHT - 4, peak - 4, size(self.timeline.peak_bytes),
+            LEFT - 8, (top + bottom) / 2 + 4, LEFT + 4, peak - 4, size(self.timeline.peak_bytes),
         )  # fmt: skip
 
 

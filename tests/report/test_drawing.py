@@ -5,17 +5,19 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graders.batch.records import Ran
 from graders.bench.ledger.timeline import Event, Kind, Timeline
 from graders.report.charts import Bar, bars, histogram, scatter
 from graders.report.evidence import Known
 from graders.report.people import Roll, anyone, hidden, made_up
 from graders.report.picture import picture, sums
 from graders.report.texts import counted, duration, prose, shown, size
-from graders.results import Status, SubmissionRow
+from graders.results import CheckRow, Outcome, Status, SubmissionRow
 from tests.report.classes import LOOP, MEMORY, PIXELS, record, timeline
 
 SECRET = b"s" * 32
@@ -160,3 +162,27 @@ def test_names_are_hidden_in_texts_but_words_stay() -> None:
     )
     assert anyone(row("ada")).says("by ada, in Canada") == "by somebody, in Canada"
     assert hidden(row(" ")) == ()
+
+
+def test_lines_around_a_check_s_are_told_without_their_common_indentation() -> None:
+    def around(check: CheckRow, **lines: str) -> list[tuple[int, str, bool]]:
+        mine = record(1, "mine")
+        seen = mine.seen[f"{LOOP}::train_epoch"]
+        assert seen.timeline is not None
+        told = {int(number[1:]): text for number, text in lines.items()}
+        drawn = msgspec.structs.replace(seen.timeline, lines=told)
+        mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
+        mine.files["n.ipynb"] = Ran({}, [1, 9])
+        return Known(mine, None).code(check)
+
+    at_ten = CheckRow(f"{LOOP}::train_epoch::runs", "train_epoch", Outcome.FAILED, 0, 1, line=10)
+    assert around(at_ten, n4="far", n9="    for x in y:", n10="        f(x)", n14="far") == [
+        (9, "for x in y:", False),
+        (10, "    f(x)", True),
+    ]
+    assert around(at_ten, n9="    for x in y:") == []
+    assert around(at_ten, n10="two\nlines") == []
+    # In a notebook the check counts in its cell, and lines of another cell are not around it.
+    in_cell = msgspec.structs.replace(at_ten, file="n.ipynb", cell=2, line=2)
+    assert around(in_cell, n8="of the first cell", n10="f(x)") == [(2, "f(x)", True)]
+    assert around(msgspec.structs.replace(in_cell, cell=3), n10="f(x)") == []

@@ -164,7 +164,7 @@ def test_a_misconception_leads_to_an_example_that_names_nobody(visit: Open, page
     page = visit(pages / "index.html").page
     first = page.locator("#mistakes table a").first
     first.click()
-    example = page.locator("details[open]")
+    example = page.locator("details.example[open]")
     assert example.count() == 1
     said = example.inner_text()
     assert "total += loss.item()" in said

@@ -68,14 +68,17 @@
   // A link to an example opens it.
   const unfold = () => {
     const target = location.hash.startsWith("#example-") && of(location.hash.slice(1));
-    if (target) { target.open = true; target.querySelector("summary").focus(); }
+    if (!target) return;
+    target.open = target.parentElement.open = true;
+    target.scrollIntoView();
+    target.querySelector("summary").focus();
   };
   addEventListener("hashchange", unfold);
   unfold();
 
   // Only what can be scrolled is a stop for the keyboard.
   const stops = () => {
-    for (const box of document.querySelectorAll(".scroll:not(.tall)")) {
+    for (const box of document.querySelectorAll(".scroll:not(.tall), .listing")) {
       if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
