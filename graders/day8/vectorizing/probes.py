@@ -35,6 +35,7 @@ class Pictures:
         self.call, self.names = call, names
         self.ledgers: list[Ledger] = []
         self.lines: list[Counter[int]] = []
+        self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may remember by it
 
     def growing(self, make: Make) -> dict[str, Any]:
         found = {}
@@ -61,6 +62,7 @@ class Pictures:
     def _called(self, inputs: tuple[Any, ...], device: Any = None, stepping: bool = False) -> dict[str, Any]:
         """What came of one call, and whether its inputs are as they were."""
         given = tuple(tensor.to(device or self.call.device, copy=True) for tensor in inputs)
+        self.kept.append(given)
         told = " and ".join(f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True))
         try:
             if stepping:
