@@ -12,7 +12,6 @@ import argparse
 import importlib.metadata
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -100,11 +99,6 @@ print(json.dumps(found))
     return float(sum(times) / len(times))
 
 
-def children_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--students", type=int, default=100)
@@ -125,7 +119,7 @@ def main() -> None:
                 plain.append(target)
         out = base / "out"
         # The start of the grader and the reference's own run, which a class pays once, are in its time.
-        class_seconds, pytests = 0.0, []
+        pytests = []
         half = asked.fresh // 2
         for submission in plain[:half]:
             pytests.append(fresh_pytest(submission))
@@ -154,12 +148,10 @@ def main() -> None:
         console.print(table)
         console.print(f"statuses: { ({s: statuses.count(s) for s in sorted(set(statuses))}) }")
         if asked.grow:
-            grown(base, known, asked.jobs, asked.students, each, asked.grow, console)
+            grown(base, known, asked.jobs, asked.students, asked.grow, console)
 
 
-def grown(
-    base: Path, known: sampling.Corpus, jobs: int, students: int, each: float, more: int, console: Console
-) -> None:
+def grown(base: Path, known: sampling.Corpus, jobs: int, students: int, more: int, console: Console) -> None:
     """The same with many more: cost of each, and the largest the grader has been."""
     folder = base / "larger"
     folder.mkdir()

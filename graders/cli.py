@@ -18,7 +18,7 @@ from graders.commands.export import export
 from graders.commands.grade import grade
 from graders.commands.new import new
 from graders.commands.notebooks import notebooks
-from graders.commands.options import which_day, which_root
+from graders.commands.options import repository, which_day, which_root
 from graders.commands.release import release
 from graders.commands.report import report
 from graders.commands.sample import sample
@@ -160,15 +160,6 @@ def by_line(ledger: Ledger) -> Table:
         shown.no_wrap, shown.overflow = True, "ellipsis"
         table.add_row(str(row.number), shown, *row.cells)
     return table
-
-
-def repository() -> Path:
-    """The folder with `reference`: here, in a folder above, or where this package is."""
-    here = Path.cwd()
-    for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
-        if (folder / "reference").is_dir():
-            return folder
-    raise click.ClickException(f"no folder `reference` in {here} or above it; use --root")
 
 
 @main.command()

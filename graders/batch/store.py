@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import os
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from graders.batch.records import Record, decode, encode
 from graders.errors import BadClass, BadEvidence
+from graders.results.storing import replacing
 
 FOLDER: Final = ".dojo"
 
@@ -84,15 +84,5 @@ def key_of(digest: str, *conditions: str) -> str:
 def write(path: Path, data: bytes, lasting: bool = True) -> None:
     """All of it or nothing, whatever happens meanwhile; `lasting` waits until the disk has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(path, lasting) as file:
+        file.write(data)

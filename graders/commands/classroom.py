@@ -185,7 +185,7 @@ def classroom50(released: Path, target: Path) -> None:
 @which_root
 def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
     """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
-    from graders.cli import repository
+    from graders.commands.options import repository
     from graders.errors import DojoError
     from graders.release.gradescope import archive, write
 

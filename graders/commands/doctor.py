@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import sys
 
 import click
+
+from graders.commands.options import processors
 
 
 @click.command()
@@ -17,9 +18,8 @@ def doctor() -> None:
     from graders.sandbox.examining import ADVICE, examine
     from graders.sandbox.layers import PURPOSE
 
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    click.echo(f"gpudojo {__version__}, {system}, {processors} processors")
+    click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
     problems = _torch()
     click.echo("isolation:")
     for name, why in examine().items():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from graders.commands.options import which_day
+from graders.commands.options import processors, which_day
 
 
 @click.command()
@@ -87,7 +87,7 @@ def grade(
         day,
         bench,
         secret,
-        jobs or _processors(),
+        jobs or processors(),
         time_limit,
         memory,
         frozenset(only),
@@ -117,10 +117,6 @@ def grade(
 
 
 def _reference(day: str) -> Path:
-    from graders.cli import repository
+    from graders.commands.options import repository
 
     return repository() / "reference" / day
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

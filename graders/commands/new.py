@@ -52,7 +52,7 @@ def day_(name: str, title: str | None, exercises: int, points: int, root: Path |
 
 def _plant(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
     from graders.authoring import plant, surroundings
-    from graders.cli import repository
+    from graders.commands.options import repository
     from graders.errors import DojoError
 
     root = (root or repository()).resolve()

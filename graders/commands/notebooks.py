@@ -20,7 +20,7 @@ from graders.commands.options import which_day, which_root
 @click.option("--package", default="gpudojo", show_default=True, help="What pip installs where there is no wheel.")
 def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> None:
     """Make one notebook for each exercise, and one for the whole day, from reference/."""
-    from graders.cli import repository
+    from graders.commands.options import repository
     from graders.errors import DojoError
     from graders.release import notebooks as making
 

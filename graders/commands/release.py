@@ -20,7 +20,7 @@ def release() -> None:
 @which_root
 def stubs(check: bool, day: str, root: Path | None) -> None:
     """Make exercises/ from reference/: the same files without their solutions."""
-    from graders.cli import repository
+    from graders.commands.options import repository
     from graders.errors import BadMarkers
     from graders.release import stubs as making
 
@@ -54,7 +54,7 @@ def student(target: Path, day: str, root: Path | None) -> None:
     The references are run and judged first, and every file is searched for their lines. It takes a quarter of a
     minute, needs no network, and gives the same bytes every time.
     """
-    from graders.cli import repository
+    from graders.commands.options import repository
     from graders.errors import DojoError
     from graders.release.student import release as make
 

@@ -18,7 +18,7 @@ from graders.commands.options import which_day, which_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
     """Make a class of submissions in FOLDER, from this repository's own solutions, right and wrong."""
     from graders.batch import sampling
-    from graders.cli import repository
+    from graders.commands.options import repository
     from graders.errors import DojoError
 
     if folder.exists() and any(folder.iterdir()):

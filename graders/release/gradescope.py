@@ -6,10 +6,8 @@ lies outside of what student code may read, for a seed that only the instructor 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import os
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -20,6 +18,7 @@ from graders.evidence.shipped import SUFFIX
 from graders.release import leaks, recording
 from graders.release.pages import requirements
 from graders.release.wheel import wheel
+from graders.results.storing import replacing
 
 DATE: Final = (2020, 1, 1, 0, 0, 0)
 EXECUTABLE: Final = ("setup.sh", "run_autograder")
@@ -116,13 +115,9 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 def write(path: Path, data: bytes) -> None:
     """All of it or nothing."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(path)
+        with replacing(path) as file:
+            file.write(data)
     except OSError as error:
         raise CannotRelease(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
