@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-import msgspec
-
 from graders import __version__, intake
 from graders.batch import fingerprints, judging, seeds, store
 from graders.batch.attempt import Attempt, Terms
@@ -23,6 +21,7 @@ from graders.batch.judging import Judged
 from graders.batch.recorded import recorded
 from graders.batch.records import Record
 from graders.batch.scheduler import Scheduler, Work
+from graders.batch.verdicts import Verdicts, record_of
 from graders.curriculum import day as exercises_of
 from graders.errors import BadClass
 from graders.intake import Entry, LeftOut
@@ -143,7 +142,6 @@ class ClassGrading:
             f"{asked.seconds:g} {asked.memory}",
             " ".join(sorted(asked.only)),
         )
-        self.checks = fingerprints.of_checks(asked.day)
 
     def _ready(self, entries: Sequence[Entry]) -> dict[str, str]:
         """The names of submissions that need not run, each with its record's key; "" where it cannot be read."""
@@ -179,10 +177,12 @@ class ClassGrading:
             self.store.keep(reference_key, self.recorded.record(self.exercises, self.asked.bench))
         needs_reference = not self.recorded and (self.asked.fresh or not self.store.has(reference_key))
         if self.asked.rejudge:
-            self._only_known(left, keys, needs_reference)
-            self.reference = self._record(reference_key)
-            for name, key in ready.items():
-                self._tell(next(e for e in entries if e.name == name), key, ran=False)
+            self._only_known(left, needs_reference)
+            self._measured_by(reference_key)
+            self._tell_ready(entries, ready)
+            for entry in left:
+                keys[entry.name] = None
+                self._tell(entry, None, ran=False)
             return keys
         with contextlib.ExitStack() as stack:
             if left or needs_reference:
@@ -193,15 +193,13 @@ class ClassGrading:
                 if needs_reference:
                     self.watcher.prepares(f"running {REFERENCE}")
                     self._run_reference(keeper, reference_key, reference_files)
-            self.reference = self._record(reference_key)
+            self._measured_by(reference_key)
             judging.complete(self.reference, self.exercises, self.asked.only)
             self.layers = dict(self.reference.layers)
             self.watcher.fenced(self.layers)
             if self.asked.require_isolation and missing(self.layers):
                 raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
-            by_name = {entry.name: entry for entry in entries}
-            for name, key in ready.items():
-                self._tell(by_name[name], key, ran=False)
+            self._tell_ready(entries, ready)
             if left:
                 Scheduler(keeper, self.asked.jobs, self.watcher.under_way).run(self._works(left, keys))
         return keys
@@ -223,15 +221,17 @@ class ClassGrading:
         judging.complete(done[0], self.exercises, self.asked.only)
         self.store.keep(key, done[0])
 
-    def _only_known(self, left: Sequence[Entry], keys: dict[str, str | None], needs_reference: bool) -> None:
+    def _tell_ready(self, entries: Sequence[Entry], ready: dict[str, str]) -> None:
+        for entry in entries:
+            if entry.name in ready:
+                self._tell(entry, ready[entry.name], ran=False)
+
+    def _only_known(self, left: Sequence[Entry], needs_reference: bool) -> None:
         unknown = [entry.name for entry in left if self._read(entry) is not None]
         if unknown or needs_reference:
             said = f"{len(unknown)} submissions have not been run" if unknown else "the reference has not been run"
             more = f" (the first is {unknown[0]})" if unknown else ""
             raise BadClass(f"--rejudge runs nothing, and {said} under these conditions{more}; leave --rejudge out")
-        for entry in left:
-            keys[entry.name] = None
-            self._tell(entry, None, ran=False)
 
     def _works(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[Work]:
         """One after another, read when its turn has come."""
@@ -264,20 +264,14 @@ class ClassGrading:
 
     # Judging
 
-    def _record(self, key: str) -> Record:
-        record = self.store.record(key)
-        if record is None:
-            raise BadClass(f"the record {self.store.path_of(key)} cannot be read; run again with --fresh")
-        return record
+    def _measured_by(self, reference_key: str) -> None:
+        """From now on, verdicts are made against this record of the reference."""
+        self.reference = record_of(self.store, reference_key)
+        measure = store.key_of(reference_key, fingerprints.of_checks(self.asked.day))
+        self.verdicts = Verdicts(self.store, self.exercises, self.asked.only, self.reference, measure)
 
-    def _judged(self, key: str) -> Judged:
-        path = self.store.row_path(key, self.checks)
-        if not self.asked.fresh and not self.asked.rejudge:
-            with contextlib.suppress(OSError, msgspec.DecodeError):
-                return msgspec.json.decode(path.read_bytes(), type=Judged)
-        found = judging.judged(self._record(key), self.reference, self.exercises, self.asked.only)
-        store.write(path, msgspec.json.encode(found), lasting=False)  # it can be made again
-        return found
+    def _found(self, entry: Entry, key: str | None, anew: bool) -> Judged:
+        return self.verdicts.unreadable(self.problems[entry.name]) if key is None else self.verdicts.of(key, anew)
 
     def _row(self, entry: Entry, found: Judged, key: str | None) -> SubmissionRow:
         """An entry's row: what its content comes to, under its own name."""
@@ -304,24 +298,13 @@ class ClassGrading:
 
     def _tell(self, entry: Entry, key: str | None, ran: bool) -> None:
         """One more is done: its row is on disk, and goes to whoever watches."""
-        if key is None:
-            found = judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only)
-        else:
-            found = self._judged(key)
+        found = self._found(entry, key, anew=self.asked.fresh or self.asked.rejudge)
         self.watcher.graded(self._row(entry, found, key), ran)
 
     def _rows(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:
         for entry in entries:
             key = keys[entry.name]
-            if key is None:
-                lost = judging.unreadable(self.problems[entry.name], self.exercises, self.asked.only)
-                yield self._row(entry, lost, None)
-                continue
-            try:
-                found = msgspec.json.decode(self.store.row_path(key, self.checks).read_bytes(), type=Judged)
-            except (OSError, msgspec.DecodeError):
-                found = self._judged(key)
-            yield self._row(entry, found, key)
+            yield self._row(entry, self._found(entry, key, anew=False), key)
 
     def _put_together(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Path:
         worth = total(

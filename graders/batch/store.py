@@ -72,8 +72,8 @@ class Store:
     def keep(self, key: str, record: Record) -> None:
         write(self.path_of(key), encode(record))
 
-    def row_path(self, key: str, checks: str) -> Path:
-        return self.folder / "rows" / key[:2] / f"{key}-{checks}.json"
+    def row_path(self, key: str, measure: str) -> Path:
+        return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
 
 
 def key_of(digest: str, *conditions: str) -> str:

@@ -168,6 +168,25 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
 
 
+def test_another_reference_is_another_measure(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
+) -> None:
+    """Nobody is run again, and nobody keeps a verdict that was made against the reference of before."""
+    out, _, results = graded
+    for path in REFERENCE.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with (tmp_path / FIRST).open("a", encoding="utf-8") as file:
+        file.write('\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n')
+    watcher = Quiet()
+    asked = Asked([folder], out, tmp_path, only=ONLY, jobs=2, seconds=3.0, secret="secret")
+    ClassGrading(asked, watcher).run()
+    again = by_name(read(out / "results.json"))
+    assert watcher.ran == []
+    assert again["solved"].score < by_name(results)["solved"].score
+    _, _, restored = grade(folder, out)
+    assert restored == results
+
+
 def test_a_changed_submission_alone_is_run_again(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
 ) -> None:
