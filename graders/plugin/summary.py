@@ -77,7 +77,7 @@ def _write_row(reporter: pytest.TerminalReporter, row: Row, wide: int) -> None:
     reporter.write(f"{row.exercise:{wide}}  ")
     reporter.write(bar(row.got, row.most), **colour)
     reporter.write(f"  {row.got:5.4g} of {row.most:<4g}  ")
-    reporter.write_line(row.state, **colour)
+    reporter.write(f"{row.state}\n", **colour)  # write_line would begin a new line after a run without failures
 
 
 def _write_notes(reporter: pytest.TerminalReporter, checks: list[CheckItem]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,7 @@ def test_everything_right_is_a_success(student: Student) -> None:
     assert done.returncode == 0, done.stdout
     assert "bench: cpu (the plain CPU was asked for), seed 11" in done.stdout
     assert "Everything passes. Well done!" in done.stdout
+    assert re.search(r"^01_checking_device .* 8 of 8 +done$", done.stdout, re.M), done.stdout
 
 
 def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student) -> None:
