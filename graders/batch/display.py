@@ -158,10 +158,8 @@ class Display:
 
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
         pace = f", {ran / seconds:.1f} a second" if ran and seconds > 0 else ""
-        self._say(
-            f"\n{self.count} submission{'s' * (self.count != 1)}: {counts}. {ran} run in {_time(seconds)}{pace}.",
-            style="bold",
-        )
+        whole = f"{self.count} submission{'s' * (self.count != 1)}"
+        self._say(f"\n{whole}: {counts}. {ran} run in {_time(seconds)}{pace}.", style="bold")
         self._distribution()
         if self.failed:
             self._say("\nHardest checks", style="bold")
