@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -31,11 +32,20 @@ class Verdicts:
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 return msgspec.json.decode(path.read_bytes(), type=Judged)
         found = judging.judged(record_of(self.store, key), self.reference, self.exercises, self.only)
-        store.write(path, msgspec.json.encode(found), lasting=False)  # it can be made again
+        text = msgspec.json.encode(found)
+        if not _holds(path, text):  # to replace a file by its equal takes milliseconds, and is most of judging again
+            store.write(path, text, lasting=False)  # it can be made again
         return found
 
     def unreadable(self, problem: str) -> Judged:
         return judging.unreadable(problem, self.exercises, self.only)
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    try:
+        return path.read_bytes() == text
+    except OSError:
+        return False
 
 
 def record_of(kept: store.Store, key: str) -> Record:

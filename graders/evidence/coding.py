@@ -14,6 +14,7 @@ LARGEST: Final = 16 << 20
 DEEPEST: Final = 16
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
+TEXTS: Final = {str}
 # Bytes of one element of every kind of array that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
@@ -51,7 +52,7 @@ def _make_whole(facts: Any, depth: int) -> None:
         raise BadEvidence("it is nested too deeply")
     if type(facts) is dict:
         items: Any = facts.items()
-        if not all(type(key) is str for key in facts):
+        if facts and set(map(type, facts)) != TEXTS:
             raise BadEvidence("a name that is no text is no fact")
     else:
         items = enumerate(facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,7 +24,13 @@ QUESTIONS: Final = frozenset(
     }
 )
 CACHES: Final = frozenset({"cache", "lru_cache"})
+_WORDS: Final = re.compile("|".join(sorted(QUESTIONS)))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def mentions(source: str) -> bool:
+    """Whether there is anything to look for: most files ask nothing, and to look is most of loading them."""
+    return _WORDS.search(source) is not None
 
 
 def asks(statements: list[ast.stmt]) -> bool:
@@ -46,15 +53,21 @@ def _remembers(function: ast.AST) -> bool:
 
 def _asking_functions(statements: list[ast.stmt]) -> frozenset[str]:
     """The functions of the file that ask when they are called, also by way of one another."""
-    functions = {node.name: node for node in statements if isinstance(node, _FUNCTIONS)}
-    asking: frozenset[str] = frozenset()
-    while True:
-        more = frozenset(
-            name for name, node in functions.items() if any(_asked(inner, asking) for inner in ast.walk(node))
-        )
-        if more == asking:
-            return asking
-        asking = more
+    names = {node.name: set(_names(node)) for node in statements if isinstance(node, _FUNCTIONS)}
+    asking = frozenset(name for name, used in names.items() if used & QUESTIONS)
+    while more := frozenset(name for name, used in names.items() if name not in asking and used & asking):
+        asking |= more
+    return asking
+
+
+def _names(function: ast.AST) -> Iterator[str]:
+    """What a function may ask or call by name; it is walked through once, whoever else asks."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute):
+            if node.attr in QUESTIONS:
+                yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id
 
 
 def _asked(node: ast.AST, asking: frozenset[str]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from graders.evidence import Raised
 from graders.probes import cells, notebooks
-from graders.probes.asking import asks
+from graders.probes.asking import asks, mentions
 from graders.probes.clock import replaceable
 
 SOLUTION = "# BEGIN SOLUTION"  # what stubs are made without
@@ -63,6 +63,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     failures: list[tuple[bool, Raised]] = []
     bound: dict[str, bool] = {}
     statements: list[ast.stmt] = []
+    mentioned = False
     try:
         for source, first in parts:
             try:
@@ -70,7 +71,8 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
                     warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
                     tree = parse(source, path, first)
                     statements += [statement for statement in tree.body if not is_demo(statement)]
-                    found.asks = asks(statements)  # before it runs: afterwards names may mean something else
+                    mentioned = mentioned or mentions(source)
+                    found.asks = mentioned and asks(statements)  # now: afterwards names may mean something else
                     for name, line, stub in bindings(tree):
                         bound[name], found.lines[name] = stub, line
                     exec(compile(tree, str(path), "exec"), module.__dict__)

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from graders.probes.asking import asks
+from graders.probes.asking import asks, mentions
 
 REMEMBERING = {
     "a constant": "import torch\nCUDA = torch.cuda.is_available()\n",
@@ -30,7 +30,7 @@ NOT_REMEMBERING = {
 
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_a_file_that_remembers_its_machine(name: str) -> None:
-    assert asks(ast.parse(REMEMBERING[name]).body)
+    assert mentions(REMEMBERING[name]) and asks(ast.parse(REMEMBERING[name]).body)
 
 
 @pytest.mark.parametrize("name", NOT_REMEMBERING)
