@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from graders.export import Options, Part, describe, exporter, formats
-from graders.results import ClassResults, read, total
+from graders.export import Options, Part, Results, describe, exporter, formats
+from graders.results import stored, total
 
 
 class _Described(click.Command):
@@ -47,8 +47,9 @@ def export(
         click.echo(f"note: {sentence}", err=True)
 
     try:
-        found = read(results)
-        names = [row.submission for row in found.submissions]
+        found = stored(results)
+        # All of them, before a line is written: a file may be cut off.
+        names = {row.submission: bool(row.needs_human) for row in found.submissions}
         if submission is not None and submission not in names:
             near = difflib.get_close_matches(submission, names, 3)
             meant = f"; is it {' or '.join(map(repr, near))}?" if near else ""
@@ -68,16 +69,17 @@ def export(
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename or out}: {error.strerror}") from error
-    human = sum(bool(row.needs_human) for row in found.submissions)
-    if human:
+    if human := sum(names.values()):
         say(f"{human} of {len(names)} submissions need a person to look at them; {results} says why.")
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 
-def parts(results: ClassResults) -> tuple[Part, ...]:
+def parts(results: Results) -> tuple[Part, ...]:
     """The exercises of the day, for submissions that could not be graded: from the others, or from the curriculum."""
-    rows = {row.exercise: row for submission in results.submissions for row in submission.exercises}
-    seen = tuple(Part(row.exercise, row.title, row.max_score) for _, row in sorted(rows.items()))
+    rows: dict[str, Part] = {}
+    for submission in results.submissions:
+        rows |= {row.exercise: Part(row.exercise, row.title, row.max_score) for row in submission.exercises}
+    seen = tuple(part for _, part in sorted(rows.items()))
     if total(part.max_score for part in seen) == results.max_score:
         return seen
     from graders.curriculum import catalogue

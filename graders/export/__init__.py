@@ -8,15 +8,30 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
-from graders.results import ClassResults
+from graders.results import SubmissionRow
 
-__all__ = ["Exporter", "Options", "Part", "describe", "exporter", "formats"]
+__all__ = ["Exporter", "Options", "Part", "Results", "describe", "exporter", "formats"]
+
+
+class Results(Protocol):
+    """A class's results, of which an exporter holds one row at a time: there may be ten thousand."""
+
+    @property
+    def day(self) -> str: ...
+    @property
+    def bench(self) -> str: ...
+    @property
+    def gpudojo(self) -> str: ...
+    @property
+    def max_score(self) -> float: ...
+    @property
+    def submissions(self) -> Iterable[SubmissionRow]: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class Options:
     say: Callable[[str], None] = _quiet  # what a teacher should know and no file says
 
 
-Exporter = Callable[[ClassResults, Path, Options], list[Path]]
+Exporter = Callable[[Results, Path, Options], list[Path]]
 
 
 def formats() -> list[str]:

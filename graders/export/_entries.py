@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from graders.export import Options, Part
-from graders.results import CheckRow, ClassResults, ExerciseRow, Outcome, Status, SubmissionRow
+from graders.export import Options, Part, Results
+from graders.results import CheckRow, ExerciseRow, Outcome, Status, SubmissionRow
 from graders.results.spreadsheet import number
 
 MILLION: Final = 1_000_000
@@ -53,9 +53,9 @@ def points(parts: int) -> float:
     return parts / MILLION
 
 
-def chosen(results: ClassResults, options: Options) -> list[SubmissionRow]:
+def chosen(results: Results, options: Options) -> Iterator[SubmissionRow]:
     """The submissions to export."""
-    return [row for row in results.submissions if options.submission in (None, row.submission)]
+    return (row for row in results.submissions if options.submission in (None, row.submission))
 
 
 def whole(row: SubmissionRow, known: Iterable[Part]) -> list[ExerciseRow]:

@@ -6,14 +6,14 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from graders.export import Options
-from graders.results import ClassResults, SubmissionRow
+from graders.export import Options, Results
+from graders.results import SubmissionRow
 from graders.results.storing import replacing
 
 FORBIDDEN: Final = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
@@ -30,7 +30,7 @@ def safe_name(name: str) -> str:
     return text
 
 
-def names(results: ClassResults) -> list[str]:
+def names(results: Results) -> list[str]:
     """A name for each submission of a class, none like another even where upper and lower case are one."""
     taken: set[str] = set()
     found = []
@@ -45,10 +45,10 @@ def names(results: ClassResults) -> list[str]:
     return found
 
 
-def named(results: ClassResults, options: Options) -> list[tuple[str, SubmissionRow]]:
+def named(results: Results, options: Options) -> Iterator[tuple[str, SubmissionRow]]:
     """The submissions to export, each with its name; a name does not depend on what is chosen."""
     pairs = zip(names(results), results.submissions, strict=True)
-    return [(name, row) for name, row in pairs if options.submission in (None, row.submission)]
+    return ((name, row) for name, row in pairs if options.submission in (None, row.submission))
 
 
 def folder(target: Path, name: str, options: Options) -> Path:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -70,27 +70,32 @@ def people(
     submissions: Iterable[SubmissionRow],
     identified: Callable[[SubmissionRow], str | None],
     say: Callable[[str], None],
-) -> dict[int, SubmissionRow]:
-    """Whose submission belongs to which line of the table: by the platform's id, without one by the name.
+) -> Iterator[tuple[int, SubmissionRow]]:
+    """Which line of the table each submission belongs to: by the platform's id, without one by the name.
 
     `rows` gives a line's id and name. A submission that fits no line, or several, is left out and said.
     """
-    found: dict[int, SubmissionRow] = {}
+    by_id: dict[str, set[int]] = {}
+    by_name: dict[str, set[int]] = {}
+    for place, (id_, name) in rows.items():
+        by_id.setdefault(id_, set()).add(place)
+        for spelling in spellings(name):
+            by_name.setdefault(spelling, set()).add(place)
+    found: dict[int, str] = {}
     for submission in submissions:
         own = identified(submission)
-        lines = [line for line, (id_, _) in rows.items() if own and id_ == own]
-        if not own:
-            wanted = {plain(submission.student or ""), plain(submission.submission)} - {""}
-            lines = [line for line, (_, name) in rows.items() if wanted & spellings(name)]
+        wanted = {plain(submission.student or ""), plain(submission.submission)}
+        lines = by_id.get(own, set()) if own else set().union(*(by_name.get(name, set()) for name in wanted))
         if len(lines) != 1:
             fits = "nobody" if not lines else f"{len(lines)} people"
             say(f"{submission.submission!r} fits {fits} in the table and is left out.")
-        elif lines[0] in found:
-            first = found[lines[0]].submission
-            say(f"{submission.submission!r} is of the same person as {first!r} and is left out.")
-        else:
-            found[lines[0]] = submission
-    return found
+            continue
+        (line,) = lines
+        if line in found:
+            say(f"{submission.submission!r} is of the same person as {found[line]!r} and is left out.")
+            continue
+        found[line] = submission.submission
+        yield line, submission
 
 
 def digits(text: str) -> str:

@@ -8,15 +8,16 @@ files, so the table made then is for submissions that were downloaded there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from graders.errors import CannotExport
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import chosen, one_line
 from graders.export._files import save_csv
 from graders.export._tables import people, read_table, value
-from graders.results import ClassResults, SubmissionRow
+from graders.results import SubmissionRow
 from graders.results.spreadsheet import number, safe
 
 WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -24,14 +25,14 @@ ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
 POSSIBLE: Final = "    Points Possible"
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     rows = chosen(results, options)
     title = options.title or f"gpudojo {results.day}"
     lines = _filled(rows, title, results.max_score, options) if options.gradebook else _made(rows, title, results)
     return [save_csv(target / "gradebook.csv", lines)]
 
 
-def _made(rows: list[SubmissionRow], title: str, results: ClassResults) -> list[list[str]]:
+def _made(rows: Iterable[SubmissionRow], title: str, results: Results) -> list[list[str]]:
     lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(results.max_score)]]
     for row in rows:
         name = one_line(row.student or row.submission)
@@ -39,7 +40,7 @@ def _made(rows: list[SubmissionRow], title: str, results: ClassResults) -> list[
     return lines
 
 
-def _filled(rows: list[SubmissionRow], title: str, max_score: float, options: Options) -> list[list[str]]:
+def _filled(rows: Iterable[SubmissionRow], title: str, max_score: float, options: Options) -> list[list[str]]:
     assert options.gradebook is not None
     table = read_table(options.gradebook, "canvas")
     missing = [heading for heading in WHO[:2] if heading not in table.headings]
@@ -60,7 +61,7 @@ def _filled(rows: list[SubmissionRow], title: str, max_score: float, options: Op
         )
     name, id_ = table.headings.index("Student"), table.headings.index("ID")
     students = {place: (line[id_].strip(), line[name]) for place, line in enumerate(table.rows) if line[id_].strip()}
-    found = people(students, rows, _identified, options.say)
+    grades = {line: number(row.score) for line, row in people(students, rows, _identified, options.say)}
     keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
     lines = [[*(table.headings[place] for place in keep), title if column is None else table.headings[column]]]
     own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))
@@ -68,8 +69,7 @@ def _filled(rows: list[SubmissionRow], title: str, max_score: float, options: Op
     for place in students:
         line = table.rows[place]
         there = line[column] if column is not None else ""
-        grade = number(found[place].score) if place in found else there
-        lines.append([*(line[each] for each in keep), grade])
+        lines.append([*(line[each] for each in keep), grades.get(place, there)])
     return lines
 
 

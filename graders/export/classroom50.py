@@ -11,16 +11,16 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import MILLION, Entry, of_submission, one_line, printable
 from graders.export._files import folder, named, safe_name, save_json
-from graders.results import ClassResults, SubmissionRow
+from graders.results import SubmissionRow
 
 SCHEMA: Final = "classroom50/result/v1"
 VARIABLES: Final = {"commit": "COMMIT_URL", "release": "RELEASE_URL", "review": "REVIEW_URL"}
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     written = []
     for name, row in named(results, options):
         result = _result(row, name, results.day, options)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import Entry, of_submission, one_line, points, printable, sentence, verdict
 from graders.export._files import folder, named, save_json
-from graders.results import ClassResults, Outcome, Status, SubmissionRow
+from graders.results import Outcome, Status, SubmissionRow
 from graders.results.spreadsheet import number
 
 OUTPUT: Final = 500
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     return [
         save_json(folder(target, name, options) / "results.json", _result(row, options))
         for name, row in named(results, options)

@@ -19,17 +19,17 @@ from typing import Any, Final
 
 import msgspec
 
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import Entry, of_exercise, of_submission, one_line, parts, points, verdict, whole
 from graders.export._files import folder, named, save
-from graders.results import ClassResults, SubmissionRow
+from graders.results import SubmissionRow
 
 LARGEST: Final = 120_000  # characters of base64; the system's limit is 131,072 with the variable's name
 MOST: Final = 5_000  # tests
 LONGEST: Final = 1_000  # characters of a message: a submission must not be able to make its own report too large
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     written: list[Path] = []
     too_large, uneven = 0, 0
     for name, row in named(results, options):

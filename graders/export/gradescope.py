@@ -9,20 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import Entry, of_submission, one_line, points, printable, sentence
 from graders.export._files import folder, named, save_json
-from graders.results import ClassResults, SubmissionRow
+from graders.results import SubmissionRow
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     return [
         save_json(folder(target, name, options) / "results.json", _result(row, results, options))
         for name, row in named(results, options)
     ]
 
 
-def _result(row: SubmissionRow, results: ClassResults, options: Options) -> dict[str, Any]:
+def _result(row: SubmissionRow, results: Results, options: Options) -> dict[str, Any]:
     entries = of_submission(row, options.exercises)
     output = [sentence(row)]
     if row.output:

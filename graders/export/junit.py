@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import Entry, of_submission, one_line, points, printable
 from graders.export._files import named, save
-from graders.results import ClassResults, Outcome, SubmissionRow
+from graders.results import Outcome, SubmissionRow
 from graders.results.spreadsheet import number
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     return [save(target / f"{name}.xml", _document(row, options)) for name, row in named(results, options)]
 
 

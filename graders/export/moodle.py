@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from graders.errors import CannotExport
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import chosen, of_submission, printable, sentence
 from graders.export._files import save_csv
 from graders.export._tables import Table, digits, people, plain, read_table, value
-from graders.results import ClassResults, SubmissionRow
+from graders.results import SubmissionRow
 from graders.results.spreadsheet import number
 
 MAXIMUM: Final = {
@@ -35,7 +35,7 @@ MAXIMUM: Final = {
 FEEDBACK: Final = ("feedback", "kommentar", "comment", "retroaliment", "comentari", "commenti")
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     if options.worksheet is None:
         raise CannotExport(
             "moodle",
@@ -49,7 +49,7 @@ def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
     maximum = _maximum(table, options.worksheet)
     comment = _feedback(table, maximum)
     rows = {place: (identifiers[place], line[1]) for place, line in enumerate(table.rows)}
-    for place, row in people(rows, chosen(results, options), _identified, options.say).items():
+    for place, row in people(rows, chosen(results, options), _identified, options.say):
         line = table.rows[place]
         if value(line[maximum]) != row.max_score:
             raise CannotExport(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from graders.export import Options
+from graders.export import Options, Results
 from graders.export._entries import chosen, one_line, printable
 from graders.export._files import save_csv
-from graders.results import ClassResults, SubmissionRow
+from graders.results import SubmissionRow
 from graders.results.spreadsheet import number, safe
 
 HEADINGS: Final = (
@@ -21,7 +21,7 @@ HEADINGS: Final = (
 ).split(",")
 
 
-def export(results: ClassResults, target: Path, options: Options) -> list[Path]:
+def export(results: Results, target: Path, options: Options) -> list[Path]:
     assignment = options.title or results.day
     rows = [_line(row, assignment) for row in chosen(results, options)]
     return [save_csv(target / "grades.csv", [HEADINGS, *rows])]

@@ -12,7 +12,7 @@ from graders.results.rows import (
     SubmissionRow,
 )
 from graders.results.spreadsheet import write_csv
-from graders.results.storing import encode, header, iterate, read, write
+from graders.results.storing import Stored, encode, header, iterate, read, stored, write
 
 __all__ = [
     "VERSION",
@@ -23,12 +23,14 @@ __all__ = [
     "ExerciseRow",
     "Outcome",
     "Status",
+    "Stored",
     "SubmissionRow",
     "encode",
     "header",
     "iterate",
     "read",
     "rows_of",
+    "stored",
     "total",
     "write",
     "write_csv",

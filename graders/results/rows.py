@@ -26,7 +26,7 @@ class Status(enum.StrEnum):
     UNREADABLE = "unreadable"
 
 
-class CheckRow(msgspec.Struct, frozen=True):
+class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One claim about one function, and what a student should read about it."""
 
     id: str  # "04_modifying_training_loop_gpu::train_epoch::runs"

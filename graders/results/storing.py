@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -82,6 +83,47 @@ def iterate(path: Path) -> Iterator[SubmissionRow]:
             _check(path, row)
             yield row
     raise BadResults(str(path), "it ends in the middle")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Results that stay in their file; the rows are read anew each time somebody goes through them."""
+
+    path: Path
+    head: ClassResults
+
+    @property
+    def day(self) -> str:
+        return self.head.day
+
+    @property
+    def bench(self) -> str:
+        return self.head.bench
+
+    @property
+    def gpudojo(self) -> str:
+        return self.head.gpudojo
+
+    @property
+    def max_score(self) -> float:
+        return self.head.max_score
+
+    @property
+    def submissions(self) -> Iterable[SubmissionRow]:
+        return _Rows(self.path)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    path: Path
+
+    def __iter__(self) -> Iterator[SubmissionRow]:
+        return iterate(self.path)
+
+
+def stored(path: Path) -> Stored:
+    """The results in a file, whatever its size; what is wrong with a row is raised when its turn has come."""
+    return Stored(path, header(path))
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def test_every_format_is_one_function_of_one_signature() -> None:
         ]
         assert public == ["export"]
         assert str(inspect.signature(module.export)) == (
-            "(results: 'ClassResults', target: 'Path', options: 'Options') -> 'list[Path]'"
+            "(results: 'Results', target: 'Path', options: 'Options') -> 'list[Path]'"
         )
         assert describe(name).endswith(".")
 
