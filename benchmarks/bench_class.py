@@ -8,7 +8,6 @@ process, with nobody looking: no fences, no evidence, no verdict; what is timed 
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -19,9 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.tables import Table, cores, options, times
 from graders.batch import sampling
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,13 +97,12 @@ print(json.dumps(found))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--students", type=int, default=100)
-    parser.add_argument("--fresh", type=int, default=8, help="how many are also run by a fresh pytest")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser = options(__doc__)
+    parser.add_argument("--students", type=int, default=100, help="how many are graded (100)")
+    parser.add_argument("--fresh", type=int, default=8, help="how many are also run by a fresh pytest (8)")
+    parser.add_argument("--jobs", type=int, default=cores(), help="how many at once (one for each core)")
     parser.add_argument("--grow", type=int, default=0, help="also grade so many, to see whether cost and memory grow")
     asked = parser.parse_args()
-    console = Console()
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
         known = sampling.corpus(ROOT, "day8")
@@ -130,29 +126,26 @@ def main() -> None:
         statuses = [row["status"] for row in results["submissions"]]
         rejudge = grade(folder, out, asked.jobs, "--rejudge")
         bare_seconds = bare(plain[: asked.fresh])
-        table = Table(title=f"A class of {asked.students}, {asked.jobs} jobs", title_justify="left")
-        table.add_column("")
-        table.add_column("seconds a submission", justify="right")
-        table.add_column("ratio", justify="right")
-        table.add_column("wanted", justify="right")
         each, one = class_seconds / asked.students, sum(pytests) / len(pytests)
-        busy = each * asked.jobs
-        again = rejudge / asked.students
-        table.add_row(f"a fresh pytest each ({len(pytests)} of them)", f"{one:.3f}", "1 ×", "")
-        table.add_row("dojo grade, all of it", f"{each:.3f}", f"{one / each:.1f} × the throughput", "40 ×")
-        table.add_row("bare calls in a warm process", f"{bare_seconds:.3f}", "1 ×", "")
-        table.add_row(
-            "dojo grade, time of one core", f"{busy:.3f}", f"{busy / bare_seconds:.1f} × the bare calls", "3 ×"
+        busy, again = each * asked.jobs, rejudge / asked.students
+        table = Table(
+            f"A class of {asked.students}, {asked.jobs} jobs", ("what", "seconds a submission", "ratio", "wanted")
         )
-        table.add_row("dojo grade --rejudge", f"{again:.4f}", f"{each / again:.0f} × faster than grading", "50 ×")
-        console.print(table)
-        console.print(f"statuses: { ({s: statuses.count(s) for s in sorted(set(statuses))}) }")
+        table.add(f"a fresh pytest each ({len(pytests)} of them)", f"{one:.2f}", "1 ×", "")
+        table.add("dojo grade, its start included", f"{each:.3f}", f"{times(one / each)} the throughput", "40 ×")
+        table.add("the students' own calls in a warm process", f"{bare_seconds:.3f}", "1 ×", "")
+        table.add("dojo grade, time of one core", f"{busy:.3f}", f"{times(busy / bare_seconds)} those calls", "≤ 3 ×")
+        table.add("dojo grade --rejudge", f"{again:.4f}", f"{times(each / again)} faster than grading", "50 ×")
+        counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
+        table.notes = [f"Of {len(statuses)} submissions: {counts}."]
         if asked.grow:
-            grown(base, known, asked.jobs, asked.students, asked.grow, console)
+            table.notes += grown(base, known, asked.jobs, asked.students, asked.grow)
+        table.show(asked.markdown)
 
 
-def grown(base: Path, known: sampling.Corpus, jobs: int, students: int, more: int, console: Console) -> None:
-    """The same with many more: cost of each, and the largest the grader has been."""
+def grown(base: Path, known: sampling.Corpus, jobs: int, students: int, more: int) -> list[str]:
+    """The same with many more: cost of each, and the largest the grader has been, in a sentence each."""
+    found = []
     folder = base / "larger"
     folder.mkdir()
     for made in sampling.sample(known, more, 9, hostile=0.0):
@@ -170,8 +163,9 @@ def grown(base: Path, known: sampling.Corpus, jobs: int, students: int, more: in
                 pass
             time.sleep(0.2)
         took = (time.perf_counter() - began) / count
-        console.print(f"{count} submissions: {took:.3f} s each, grader at most {largest / 1024:.0f} MiB")
+        found.append(f"{count} submissions: {took:.3f} s each, the grader at most {largest / 1024:.0f} MiB.")
         shutil.rmtree(out, ignore_errors=True)
+    return found
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Rounds of the two are interleaved and the fastest of each is compared, so that a
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -13,10 +12,9 @@ import time
 from collections.abc import Callable
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
+from benchmarks.tables import Table, options, times
 from graders.bench import virtual_cuda
 
 
@@ -147,53 +145,45 @@ def kept_alive(steps: int = 300) -> int:
     return after - before
 
 
+def measured(rounds: int) -> Table:
+    """Every comparison, a row each."""
+    table = Table("The virtual device next to the plain CPU", ("what", "plain CPU", "virtual device", "cost", "wanted"))
+    for name, make, shape, wanted in (("CNN epoch", cnn, (3, 16, 16), "1.25"), ("MLP epoch", mlp, (64,), "2.0")):
+        plain, virtual, same = compare_training(make, shape, rounds)
+        losses = "losses identical" if same else "LOSSES DIFFER"
+        table.add(f"{name}, {losses}", _ms(plain), _ms(virtual), times(virtual / plain), f"≤ {wanted} ×")
+    plain, virtual = small_add(rounds)
+    more = f"+{(virtual - plain) * 1e6:.1f} µs"
+    table.add("one small add", _us(plain), _us(virtual), more, "≤ 12 µs more")
+    entered, left = entering(rounds)
+    table.add("entering", "", _ms(entered), "", "≤ 1 ms")
+    table.add("leaving", "", _ms(left), "", "")
+    plain, inside = plain_add_inside(rounds)
+    table.add("a small add on the CPU inside", _us(plain), _us(inside), times(inside / plain), "1.00 ×")
+    plain, inside = plain_inside(rounds)
+    table.add("MLP epoch on the CPU inside", _ms(plain), _ms(inside), times(inside / plain), "1.00 ×")
+    table.add("kept alive after 300 steps", "", f"{kept_alive()} bytes", "", "0 bytes")
+    table.notes = [f"One thread, Adam over batches of 64; the fastest of {rounds} interleaved rounds of each."]
+    return table
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    parser = options(__doc__)
+    parser.add_argument("--rounds", type=int, default=40, help="how often each is timed (40)")
+    asked = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
         # torch.set_num_threads comes too late for the BLAS library's own threads.
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OMP_NUM_THREADS": "1"})
     torch.set_num_threads(1)
-    table = Table("what", "plain CPU", "virtual device", "cost", "wanted")
-    for name, make, shape, wanted in (("CNN epoch", cnn, (3, 16, 16), 1.25), ("MLP epoch", mlp, (64,), 2.0)):
-        plain, virtual, same = compare_training(make, shape, rounds)
-        losses = "losses identical" if same else "LOSSES DIFFER"
-        table.add_row(
-            f"{name} ({losses})",
-            f"{plain * 1e3:.2f} ms",
-            f"{virtual * 1e3:.2f} ms",
-            f"{virtual / plain:.2f} x",
-            f"<= {wanted} x",
-        )
-    plain, virtual = small_add(rounds)
-    table.add_row(
-        "small add",
-        f"{plain * 1e6:.1f} us",
-        f"{virtual * 1e6:.1f} us",
-        f"+{(virtual - plain) * 1e6:.1f} us",
-        "<= 12 us more",
-    )
-    entered, left = entering(rounds)
-    table.add_row("entering", "", f"{entered * 1e3:.2f} ms", f"leaving {left * 1e3:.2f} ms", "<= 1 ms")
-    plain, inside = plain_add_inside(rounds)
-    table.add_row(
-        "small add on the CPU inside",
-        f"{plain * 1e6:.2f} us",
-        f"{inside * 1e6:.2f} us",
-        f"{inside / plain:.2f} x",
-        "1.00 x",
-    )
-    plain, inside = plain_inside(rounds)
-    table.add_row(
-        "MLP epoch on the CPU inside",
-        f"{plain * 1e3:.2f} ms",
-        f"{inside * 1e3:.2f} ms",
-        f"{inside / plain:.2f} x",
-        "1.00 x",
-    )
-    table.add_row("kept alive after 300 steps", "", f"{kept_alive()} bytes", "", "0 bytes")
-    Console(width=120).print(table)
+    measured(asked.rounds).show(asked.markdown)
 
 
 if __name__ == "__main__":

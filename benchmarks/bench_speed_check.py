@@ -7,7 +7,6 @@ by its operations before anybody looked at a clock.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import sys
@@ -15,9 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.tables import Table, cores, options
 from graders.checks.timing import judge_speed
 from graders.curriculum import Exercise, Failed, day
 from graders.curriculum.exercise import Function
@@ -60,29 +57,38 @@ def timed(exercise: Exercise, function: Function, submission: Submission, kind: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__)
     parser.add_argument("runs", nargs="?", type=int, default=1000, help="verdicts to reach (1000)")
-    parser.add_argument("--load", type=int, default=os.cpu_count() or 2, help="busy processes (one for each core)")
+    parser.add_argument("--load", type=int, default=cores(), help="busy processes (one for each core)")
     parser.add_argument("--bench", default="virtual", choices=("virtual", "cuda", "mps", "cpu"))
-    options = parser.parse_args()
+    asked = parser.parse_args()
     exercise = next(e for e in day("day8") if e.stem == STEM)
     reference = load(ROOT / "reference" / "day8" / f"{STEM}.py")
     context = multiprocessing.get_context("spawn")
-    crowd = [context.Process(target=busy, daemon=True) for _ in range(options.load)]
+    crowd = [context.Process(target=busy, daemon=True) for _ in range(asked.load)]
     for process in crowd:
         process.start()
-    table = Table("function", "right answers", "least speedup", "slow answers", "greatest speedup", "rounds", "wrong")
+    columns = (
+        "function",
+        "right answers",
+        "least speedup",
+        "slow answers",
+        "greatest speedup",
+        "rounds",
+        "wrong verdicts",
+    )
+    table = Table("The speed check's verdicts under load", columns)
     rows = {f.name: {True: [], False: [], "rounds": 0, "wrong": 0} for f in exercise.functions}  # type: ignore[var-annotated]
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder:
             pool = answers(Path(folder))
-            for number in range(options.runs):
+            for number in range(asked.runs):
                 name, spelling, right, submission = pool[number * 7 % len(pool)]
                 function = next(f for f in exercise.functions if f.name == name)
                 # The reference is looked at under load as well, as in a student's own run.
-                wanted = timed(exercise, function, reference, options.bench, number).facts
-                facts = timed(exercise, function, submission, options.bench, number).facts
+                wanted = timed(exercise, function, reference, asked.bench, number).facts
+                facts = timed(exercise, function, submission, asked.bench, number).facts
                 passed = True
                 try:
                     judge_speed(facts, wanted, same)
@@ -100,13 +106,13 @@ def main() -> int:
     for name, row in rows.items():
         least = f"{min(row[True]):.1f} ×" if row[True] else "-"
         most = f"{max(row[False]):.2f} ×" if row[False] else "-"
-        table.add_row(
-            name, str(len(row[True])), least, str(len(row[False])), most, str(row["rounds"]), str(row["wrong"])
-        )
-    Console(width=110).print(table)
+        table.add(name, str(len(row[True])), least, str(len(row[False])), most, str(row["rounds"]), str(row["wrong"]))
     wrong = sum(row["wrong"] for row in rows.values())
-    print(f"{wrong} wrong verdicts in {options.runs} runs, {options.load} busy processes on {os.cpu_count()} cores,")
-    print(f"load average {os.getloadavg()[0]:.1f}, {time.monotonic() - began:.0f} s, bench {options.bench}")
+    table.notes = [
+        f"{wrong} wrong verdicts in {asked.runs} runs, with {asked.load} busy processes on {cores()} cores.",
+        f"Load average {os.getloadavg()[0]:.1f}; {time.monotonic() - began:.0f} s; bench {asked.bench}.",
+    ]
+    table.show(asked.markdown)
     return 1 if wrong else 0
 
 

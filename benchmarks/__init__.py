@@ -1,0 +1,1 @@
+"""Scripts that measure, each printing one table of ratios from one run; README.md lists them."""

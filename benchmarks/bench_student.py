@@ -1,0 +1,116 @@
+"""How long does a student wait? `pytest exercises/day8` in some ways, next to a bare `import torch`, in one table.
+
+A copy of the repository's exercises is run as handed out, with every stub still to do, and with the references in
+place of the stubs. Rounds are interleaved, one of each after another, and medians are compared: a busy machine
+disturbs all alike. Runs on every system.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.tables import Table, options, times
+
+ROOT = Path(__file__).resolve().parents[1]
+IMPORT = "python -c 'import torch'"
+FUNCTION = "train_epoch"
+# What is typed, with which files, in the words of the table.
+WAYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("pytest --collect-only", "stubs", ("--collect-only",)),
+    (f"pytest -k {FUNCTION}, still to do", "stubs", ("-k", FUNCTION)),
+    (f"pytest -k {FUNCTION}, solved", "solved", ("-k", FUNCTION)),
+    ("pytest, one file solved", "solved", ("04_modifying_training_loop_gpu.py",)),
+    ("pytest, the whole day still to do", "stubs", ()),
+    ("pytest, the whole day solved", "solved", ()),
+)
+
+
+def copies(base: Path) -> None:
+    """The exercises as handed out, and with the references in their place; references beside, as in the repository."""
+    for name, source in (("stubs", "exercises"), ("solved", "reference")):
+        shutil.copytree(ROOT / source / "day8", base / name / "exercises" / "day8", ignore=_compiled)
+        shutil.copytree(ROOT / "reference", base / name / "reference", ignore=_compiled)
+
+
+_compiled = shutil.ignore_patterns("__pycache__")
+
+
+def command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
+    installed = any(entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "graders.plugin"]
+    folder = base / state / "exercises" / "day8"
+    files = [str(folder / word) for word in words if word.endswith(".py")]
+    rest = [word for word in words if not word.endswith(".py")]
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *rest, *(files or [str(folder)])]
+
+
+class Waited(NamedTuple):
+    """Seconds on the clock, and seconds of processors; zero where a system does not tell them."""
+
+    wall: float
+    cpu: float
+
+
+def waited(words: list[str], base: Path, pytest: bool) -> Waited:
+    """How long until the prompt is back; a pytest that could not start is an error, one with failures is not."""
+    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+    before, began = os.times(), time.perf_counter()
+    run = subprocess.run(
+        words,
+        cwd=base,
+        env=os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    took, after = time.perf_counter() - began, os.times()
+    if run.returncode not in ((0, 1) if pytest else (0,)):
+        raise SystemExit(
+            f"{' '.join(words)} ended with {run.returncode}:\n{run.stdout.decode(errors='replace')[-2000:]}"
+        )
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    return Waited(took, spent)
+
+
+def table(found: dict[str, list[Waited]]) -> Table:
+    made = Table("What a student waits for", ("what", "seconds", "ratio", "CPU seconds", "ratio"))
+    base = _medians(found[IMPORT])
+    for name, several in found.items():
+        wall, cpu = _medians(several)
+        spent = (f"{cpu:.2f}", times(cpu / base.cpu)) if base.cpu else ("–", "–")
+        made.add(name, f"{wall:.2f}", times(wall / base.wall), *spent)
+    made.notes = [f"Medians of {len(found[IMPORT])} interleaved rounds; ratios are to the bare import."]
+    return made
+
+
+def _medians(several: list[Waited]) -> Waited:
+    return Waited(*(statistics.median(column) for column in zip(*several, strict=True)))
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is run (5)")
+    asked = parser.parse_args()
+    found: dict[str, list[Waited]] = {IMPORT: [], **{name: [] for name, _, _ in WAYS}}
+    with tempfile.TemporaryDirectory() as place:
+        base = Path(place)
+        copies(base)
+        waited([sys.executable, "-c", "import torch"], base, pytest=False)  # from the disk, the first time
+        for _ in range(asked.rounds):
+            found[IMPORT].append(waited([sys.executable, "-c", "import torch"], base, pytest=False))
+            for name, state, words in WAYS:
+                found[name].append(waited(command(base, state, words), base, pytest=True))
+    table(found).show(asked.markdown)
+
+
+if __name__ == "__main__":
+    main()
