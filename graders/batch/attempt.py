@@ -53,6 +53,7 @@ class Terms:
     memory: int = 2 << 30
     scratch: int = 64 << 20
     only: frozenset[str] = frozenset()
+    drawn_with: int | None = None  # of a reference: the public seed, which its pictures are of
 
 
 class Attempt:
@@ -91,7 +92,7 @@ class Attempt:
         skip = frozenset(self.skip | set(self.record.seen))
         return Job(
             *(token, terms.day, terms.bench, self.files, terms.seeds, skip),
-            *(terms.seconds, terms.memory, terms.scratch, terms.only),
+            *(terms.seconds, terms.memory, terms.scratch, terms.only, terms.drawn_with),
         )
 
     def heard(self, data: bytes) -> bool:
@@ -141,7 +142,8 @@ class Attempt:
         if key not in self.terms.known or key in self.record.seen or (self.step != key and not missing) or unlooked:
             self._disbelieve("it sent evidence of its own making")
             return False
-        self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature, frame.timeline)
+        drawn = frame.timelines if self.terms.drawn_with is not None else []  # a student has no reason to send any
+        self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
         self._note(key, raised)
         return True
 

@@ -7,6 +7,7 @@ stopped it, goes on where it was and ends with the same results.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from graders.batch.scheduler import Scheduler, Work
 from graders.batch.verdicts import Verdicts, record_of
 from graders.curriculum import day as exercises_of
 from graders.errors import BadClass
+from graders.evidence.shipped import PUBLIC_SEEDS
 from graders.intake import Entry, LeftOut
 from graders.intake.records import digest
 from graders.results import ClassResults, SubmissionRow, iterate, total, write, write_csv
@@ -216,7 +218,8 @@ class ClassGrading:
 
     def _run_reference(self, keeper: Keeper, key: str, files: dict[str, bytes]) -> None:
         done: list[Record] = []
-        work = Work(REFERENCE, Attempt("reference", files, self.terms), done.append, time.monotonic())
+        terms = dataclasses.replace(self.terms, drawn_with=PUBLIC_SEEDS[0])
+        work = Work(REFERENCE, Attempt("reference", files, terms), done.append, time.monotonic())
         Scheduler(keeper, 1, self.watcher.under_way).run(iter([work]))
         judging.complete(done[0], self.exercises, self.asked.only)
         self.store.keep(key, done[0])

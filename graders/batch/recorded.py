@@ -39,7 +39,8 @@ class Recorded:
                     continue  # `judging.complete` says which one is missing
                 evidence = self.shipped.evidence_of(exercise.stem, function.name, bench, self.seed)
                 signature = self.shipped.signature(exercise.stem, function.name)
-                seen[f"{exercise.stem}::{function.name}"] = Seen(evidence, 0.0, signature)
+                timelines = self.shipped.timelines_of(exercise.stem, function.name)
+                seen[f"{exercise.stem}::{function.name}"] = Seen(evidence, 0.0, signature, timelines=timelines)
         return Record("reference", seen=seen, layers=examine())
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from graders.curriculum import exercise_for
+from graders.evidence.shipped import PUBLIC_SEEDS
 from graders.plugin import collection, printing, summary, timelines
 from graders.plugin.grading import Limits
 
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--hints", type=int, default=1, metavar="N", help="show the first N hints (default: %(default)s)")
     timelines.add_options(group)
-    group.addoption("--seed", type=int, default=8, help="seed of the scenarios (default: %(default)s)")
+    group.addoption("--seed", type=int, default=PUBLIC_SEEDS[0], help="seed of the scenarios (default: %(default)s)")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

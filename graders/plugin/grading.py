@@ -67,7 +67,8 @@ class Grader:
                 self.student = load(self.path, stop.ours)
         yours = theirs = function
         if self.watching:
-            pair = self.pairs[function.name] = Pair.over(exercise, function)
+            recorded = reference.timelines(exercise, function)
+            pair = self.pairs[function.name] = Pair.over(exercise, function, recorded)
             yours, theirs = pair.functions
         found: dict[str, Observation] = {}
         for probe in yours.probes:

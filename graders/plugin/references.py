@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from graders.curriculum.catalogue import DAYS, day, day_of
 from graders.curriculum.exercise import Exercise, Function
-from graders.errors import NoReference, ReferenceFails
+from graders.errors import BadEvidence, NoReference, ReferenceFails
 from graders.evidence import Evidence, Status
 from graders.evidence.shipped import Shipped, shipped
 
 if TYPE_CHECKING:
+    from graders.bench.ledger.timeline import Timeline
     from graders.probes.loading import Submission
 
 
@@ -22,6 +23,10 @@ class Reference(Protocol):
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence: ...
 
     def signature(self, exercise: Exercise, function: Function) -> str: ...
+
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        """What its calls did when it was recorded; of a reference that runs here, nothing: it can be watched."""
+        ...
 
 
 class Written:
@@ -49,6 +54,9 @@ class Written:
         except (KeyError, TypeError, ValueError):
             return "(…)"
 
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        return []
+
 
 class Recorded:
     """What a reference solution did when the release was made; it is not here."""
@@ -63,6 +71,12 @@ class Recorded:
 
     def signature(self, exercise: Exercise, function: Function) -> str:
         return self.recorded.signature(exercise.stem, function.name)
+
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        try:
+            return self.recorded.timelines_of(exercise.stem, function.name)
+        except BadEvidence:
+            return []  # a picture less is no reason not to judge
 
 
 def reference_for(path: Path, exercise: Exercise) -> Reference:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,24 +36,27 @@ class Pair:
     functions: tuple[Function, Function]  # the same function, watched for the one and the other
     yours: Busiest
     theirs: Busiest
+    recorded: Sequence[Timeline] = ()  # where the reference is not here, what its calls did on the public seed
 
     @classmethod
-    def over(cls, exercise: Exercise, function: Function) -> Pair:
+    def over(cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()) -> Pair:
         from graders.probes.watching import Busiest
 
         yours = Busiest()
         theirs = Busiest(like=yours)  # it runs later
-        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs)
+        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded)
 
     def timelines(self) -> tuple[Timeline, Timeline | None] | None:
         """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
+        from graders.bench.ledger.timeline import same_call
+
         name = self.functions[0].name
         try:
             yours = self.yours.timeline(name)
             theirs = self.theirs.timeline(name, source=False)
         except BadEvidence:
             return None
-        return None if yours is None else (yours, theirs)
+        return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
 
 
 def add_options(group: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which of the calls that probes make was the busiest, and what happened in it? Kept while the probes look."""
+"""What happened in the calls that probes make? The busiest, or all of them, kept while the probes look."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from graders.bench.ledger import rows
-from graders.bench.ledger.timeline import Timeline, checked, timeline_of
+from graders.bench.ledger.timeline import MOST_CALLS, Timeline, checked, timeline_of
 from graders.curriculum.exercise import Function, Probe
 from graders.probes.calling import Call
 
@@ -33,21 +33,8 @@ class _Watched(Call):
             self.ledgers.append(self.ledger)  # and no more: the probe may be taking the time
 
 
-class Busiest:
-    """Of all calls of one function, the one that moved most bytes, and of those the one that did most.
-
-    With `like`, the call with the same scenario and place as another's: of a reference, so that the two compare.
-    """
-
-    def __init__(self, like: Busiest | None = None) -> None:
-        self.like = like
-        self.records: tuple[Record, ...] = ()
-        self.file = ""
-        self.device = ""
-        self.scenario = ""
-        self.place = -1  # among the calls in its scenario
-        self.peak_bytes = 0
-        self._weight = (0, 0)
+class _Watching:
+    """Who is told of every call that some probes make; what is kept of it is for others to say."""
 
     def over(self, function: Function) -> Function:
         """The same function, its probes watched."""
@@ -68,6 +55,26 @@ class Busiest:
 
         # Nothing of the standard library's in between: student code may have put something in its place.
         return Probe(probe.name, watched, probe.machine)
+
+    def _choose(self, call: _Watched, scenario: str) -> None:
+        raise NotImplementedError
+
+
+class Busiest(_Watching):
+    """Of all calls of one function, the one that moved most bytes, and of those the one that did most.
+
+    With `like`, the call with the same scenario and place as another's: of a reference, so that the two compare.
+    """
+
+    def __init__(self, like: Busiest | None = None) -> None:
+        self.like = like
+        self.records: tuple[Record, ...] = ()
+        self.file = ""
+        self.device = ""
+        self.scenario = ""
+        self.place = -1  # among the calls in its scenario
+        self.peak_bytes = 0
+        self._weight = (0, 0)
 
     def _choose(self, call: _Watched, scenario: str) -> None:
         """By the rows alone: to read the records of every call would take longer than many calls do."""
@@ -93,8 +100,28 @@ class Busiest:
         if len(self.records) < FEWEST:
             return None
         text = [line.rstrip("\n") for line in linecache.getlines(self.file)] if source else []
-        made = timeline_of(self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes)
+        made = timeline_of(
+            self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes, place=self.place
+        )
         return checked(made)
+
+
+class EveryCall(_Watching):
+    """All calls of a reference that are worth a picture, without its lines: a student's may be any of them."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.timelines: list[Timeline] = []
+
+    def _choose(self, call: _Watched, scenario: str) -> None:
+        device = str(call.device)
+        for place, ledger in enumerate(call.ledgers):
+            if len(self.timelines) < MOST_CALLS and len(ledger.records) >= FEWEST:
+                peak = ledger.peak_bytes(device)
+                made = timeline_of(
+                    ledger.records, self.function, scenario, str(call.path), device, (), peak, place=place
+                )
+                self.timelines.append(checked(made))
 
 
 def _weight(ledger: Ledger) -> tuple[int, int]:

@@ -20,13 +20,14 @@ from graders.curriculum import day
 from graders.curriculum.exercise import Exercise, Function
 from graders.errors import CannotRelease, DojoError
 from graders.evidence import Evidence, Observation, decode, encode
-from graders.evidence.shipped import Shipped, compressed, pack
+from graders.evidence.shipped import PUBLIC_SEEDS, Shipped, compressed, compressed_timelines, pack
 from graders.results import Outcome
 
 if TYPE_CHECKING:
+    from graders.bench.ledger.timeline import Timeline
     from graders.plugin.references import Written
 
-SEEDS: Final = (8, 9, 10)
+SEEDS: Final = PUBLIC_SEEDS
 REFUSED: Final = 3  # the process's exit status where the reference does not pass; its last line says why
 # How many times as fast as the loop the reference is said to be: the highest of these that it is found to be here. With
 # 9 and more the checks ask for the same of every student; more than 15 would depend on how busy this machine is.
@@ -62,7 +63,7 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
     """The same in this process, which should have done nothing else before."""
     from graders.plugin.references import Written
 
-    signatures, evidence = {}, {}
+    signatures, evidence, timelines = {}, {}, {}
     for exercise in day(name):
         written = Written(reference / f"{exercise.stem}.py")
         for function in exercise.functions:
@@ -77,7 +78,18 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
                         found = msgspec.structs.replace(found, observations=kept)
                     if found.observations:
                         evidence[f"{seed}/{bench}/{key}"] = compressed(found)
-    return Shipped(name, tuple(seeds), signatures, evidence)
+            if drawn := _drawn(exercise, function, written):
+                timelines[key] = compressed_timelines(drawn)
+    return Shipped(name, tuple(seeds), signatures, evidence, timelines=timelines)
+
+
+def _drawn(exercise: Exercise, function: Function, written: Written) -> list[Timeline]:
+    """What the reference's calls do on the public seed, whichever seeds the evidence is of: these may be a secret."""
+    from graders.probes.watching import EveryCall
+
+    every = EveryCall(function.name)
+    written.evidence(exercise, every.over(function), "virtual", PUBLIC_SEEDS[0])
+    return every.timelines
 
 
 def _seen(exercise: Exercise, function: Function, written: Written, bench: str, seed: int) -> Evidence:

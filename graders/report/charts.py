@@ -11,7 +11,7 @@ from markupsafe import Markup
 from graders.report.texts import counted, duration, size
 
 WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 22, 46
+LEFT, RIGHT, TOP, BOTTOM = 46, 20, 22, 46
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,30 @@ from typing import Any, Final
 
 from graders.batch.records import Record
 from graders.batch.store import Store
-from graders.bench.ledger.timeline import Timeline
+from graders.bench.ledger.timeline import Timeline, same_call
 from graders.report.charts import Bar
+from graders.report.curves import Curve, curve
 from graders.report.texts import duration, size
 from graders.results import CheckRow
 
 RACERS: Final = (("the loop", "loop", "other"), ("yours", "student", "mine"), ("the reference", "reference", "theirs"))
+NO_PICTURES: Final = "There is no picture of the reference's run on the public seed in this evidence."
+UNKNOWN_CALL: Final = (
+    "The record of this run does not say which call this is; only the same call of the reference could stand beside it."
+)
+NOTHING_THERE: Final = (
+    "Of the reference there is nothing to draw in the same call: it did next to nothing on a device, or never made it."
+)
+WITHOUT: Final = "every activation kept"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a student's call did, the same call of the reference on the public seed, and why that is missing."""
+
+    mine: Timeline | None
+    theirs: Timeline | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,9 +48,19 @@ class Known:
     record: Record | None
     reference: Record | None
 
-    def timelines(self, exercise: str, function: str) -> tuple[Timeline | None, Timeline | None]:
-        """What the student's call did, and the reference's."""
-        return _timeline(self.record, exercise, function), _timeline(self.reference, exercise, function)
+    def timelines(self, exercise: str, function: str) -> Beside:
+        """What the student's call did, and the same call of the reference."""
+        mine = _timeline(self.record, exercise, function)
+        if mine is None:
+            return Beside(None)
+        every = self.reference.seen if self.reference is not None else {}
+        seen = every.get(f"{exercise}::{function}")
+        theirs = same_call(mine, seen.timelines) if seen is not None else None
+        if theirs is not None:
+            return Beside(mine, theirs)
+        if not any(each.timelines for each in every.values()):
+            return Beside(mine, missing=NO_PICTURES)
+        return Beside(mine, missing=UNKNOWN_CALL if mine.place is None else NOTHING_THERE)
 
     def race(self, exercise: str, function: str) -> list[Bar]:
         """How long the loop, the student and the reference took, where the three were timed."""
@@ -60,6 +88,20 @@ class Known:
                 bars = [Bar("plain", plain, size(plain), "other"), Bar("yours", peak, size(peak), "mine")]
                 right = next((_number(found.get(name), "peak") for found in theirs.values() if name in found), None)
                 return [*bars, Bar("the reference", right, size(right), "theirs")] if right else bars
+        return []
+
+    def curves(self, exercise: str, function: str) -> list[Curve]:
+        """How memory rose and fell in the plain loop, the student's and the reference's; older records have none."""
+        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
+        for facts in mine.values():
+            plain = curve(WITHOUT, facts.get("stored_curve"), "other")
+            for name, case in facts.items():
+                yours = curve("yours", _within(case, "curve"), "mine")
+                if plain is None or yours is None:
+                    continue
+                others = (_within(found.get(name), "curve") for found in theirs.values())
+                right = next((made for each in others if (made := curve("the reference", each, "theirs"))), None)
+                return [plain, yours, *([right] if right else [])]
         return []
 
     def code(self, check: CheckRow) -> list[tuple[int, str, bool]]:
@@ -107,9 +149,13 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
     return {name: each.facts for name, each in seen.evidence.observations.items()} if seen is not None else {}
 
 
+def _within(facts: Any, key: str) -> Any:
+    return facts.get(key) if isinstance(facts, Mapping) else None
+
+
 def _number(facts: Any, key: str) -> float | None:
     """A number that can be drawn, larger than 0."""
-    value = facts.get(key) if isinstance(facts, Mapping) else None
+    value = _within(facts, key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and 0 < value < 1e15 else None

@@ -17,7 +17,7 @@ from graders.bench.ledger.timeline import Event, Timeline
 from graders.report.texts import counted, shown, size
 
 WIDTH: Final = 720
-LEFT: Final = 58
+LEFT: Final = 96  # room for the names of the lanes, which are written larger on a phone
 RIGHT: Final = WIDTH - 8
 HOST, DEVICE = (12, 40), (86, 116)  # top and bottom of each lane
 MEMORY: Final = (140, 196)

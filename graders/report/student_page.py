@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from markupsafe import Markup
 
 from graders.report.charts import bars
+from graders.report.curves import Curve, curves
 from graders.report.evidence import Known
 from graders.report.people import Person
 from graders.report.picture import Sums, largest_copy, picture, sums
@@ -36,10 +37,12 @@ class Call:
     """What the busiest call of a function did, and the reference's."""
 
     scenario: str
+    place: int | None
     mine: Markup
     theirs: Markup
     sums: Sums
     their_sums: Sums | None
+    missing: str  # why there is no picture of the reference's
     left_out: int
     waits: list[tuple[int, str, int]]
     headline: str
@@ -57,6 +60,8 @@ class Part:
     call: Call | None = None
     race: Markup = field(default_factory=Markup)
     peaks: Markup = field(default_factory=Markup)
+    curves: Markup = field(default_factory=Markup)
+    curved: list[Curve] = field(default_factory=list)
 
 
 def student_page(row: SubmissionRow, person: Person, header: ClassResults, known: Known, home: bool) -> str:
@@ -89,7 +94,10 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Known) 
             part.call = _call(exercise, check.function, check.function in failed, person.says, known)
             if race := known.race(exercise, check.function):
                 part.race = bars(f"How long {check.function} took", race)
-            if peaks := known.peaks(exercise, check.function):
+            part.curved = known.curves(exercise, check.function)
+            if part.curved:
+                part.curves = curves(f"Memory of {check.function}", part.curved)
+            elif peaks := known.peaks(exercise, check.function):
                 part.peaks = bars(f"Peak memory of {check.function}", peaks)
         part.points, part.worth = part.points + check.points, part.worth + check.max_points
         part.judgements.append(_judgement(check, person, known))
@@ -120,7 +128,8 @@ def place(check: CheckRow, person: Person) -> str:
 
 
 def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) -> Call | None:
-    mine, theirs = known.timelines(exercise, function)
+    beside = known.timelines(exercise, function)
+    mine, theirs = beside.mine, beside.theirs
     if mine is None:
         return None
     highest = max(mine.peak_bytes, theirs.peak_bytes if theirs is not None else 0)
@@ -129,12 +138,14 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) 
     others = sums(theirs) if theirs is not None else None
     return Call(
         says(mine.scenario),
+        mine.place,
         picture(mine, f"What your {function} did", highest, widest, says),
         picture(theirs, f"What the reference's {function} did", highest, widest, code=False)
         if theirs is not None
         else Markup(""),
         own,
         others,
+        beside.missing,
         mine.left_out,
         [(line, says(mine.lines.get(line, "").strip()), count) for line, count in sorted(mine.waits.items())],
         _headline(own, others),

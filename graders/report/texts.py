@@ -32,6 +32,11 @@ def prose(text: str) -> Markup:
     return marked + (Markup("<pre>{}</pre>").format("\n".join(rest)) if rest else Markup(""))
 
 
+def breakable(name: str) -> Markup:
+    """The name of a check, which may go on in the next line between its parts."""
+    return Markup("::<wbr>").join(str(shown(name)).split("::"))
+
+
 def size(count: float) -> str:
     """1536 is 1.5 KiB."""
     unit = 0

@@ -205,15 +205,33 @@ def looked_at(
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
     signature = _signature(submission.names.get(function.name))
     interrupted = late is not None and late.status is Status.RAISED
-    timeline = None if late is not None else _timeline(busiest, function.name, submission)
-    return Saw(evidence, time.perf_counter() - began, signature, interrupted, timeline)
+    seconds = time.perf_counter() - began
+    if job.drawn_with is not None:
+        drawn = _drawn(job, exercise, function, submission) if late is None and busiest.records else []
+        return Saw(evidence, seconds, signature, interrupted, timelines=drawn)
+    timeline = None if late is not None else _timeline(busiest, function.name)
+    return Saw(evidence, seconds, signature, interrupted, timeline)
 
 
-def _timeline(busiest: Busiest, function: str, submission: Submission) -> Timeline | None:
+def _timeline(busiest: Busiest, function: str) -> Timeline | None:
     """For the report; whatever student code has done to what it is made of, its evidence is worth the same without."""
     with contextlib.suppress(Exception):
-        return busiest.timeline(function, source=not submission.reference)
+        return busiest.timeline(function)
     return None
+
+
+def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submission) -> list[Timeline]:
+    """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
+    from graders.probes.time_limits import time_limit
+    from graders.probes.watching import EveryCall
+
+    every = EveryCall(function.name)
+    assert job.drawn_with is not None
+    for probe in map(every.watched, function.probes):
+        if probe.machine not in ("value", "reference"):
+            with time_limit(job.seconds, str(submission.path)):
+                _observed(exercise, function, probe, submission, job.bench, job.drawn_with)
+    return every.timelines
 
 
 def _observed(

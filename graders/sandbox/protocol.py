@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from graders.bench.ledger.timeline import Timeline, checked
+from graders.bench.ledger.timeline import MOST_CALLS, Timeline, checked
 from graders.errors import BadEvidence
 from graders.evidence import Evidence, Observation, Raised, validated
 
@@ -40,6 +40,7 @@ class Job(msgspec.Struct, frozen=True):
     memory: int  # bytes more than the child begins with
     scratch: int  # bytes
     only: frozenset[str] = frozenset()
+    drawn_with: int | None = None  # of a reference: the seed of a second run, which is drawn without its lines
 
 
 class Fenced(msgspec.Struct, frozen=True, tag="fenced"):
@@ -83,6 +84,7 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     signature: str = ""
     interrupted: bool = False  # by the time limit, perhaps in the middle of something of ours
     timeline: Timeline | None = None  # of its busiest call: to be looked at, and never judged
+    timelines: Annotated[list[Timeline], msgspec.Meta(max_length=MOST_CALLS)] = []  # of a reference: of every call
 
 
 class Glimpse(msgspec.Struct, frozen=True):
@@ -185,6 +187,7 @@ class Frames:
 def _checked(frame: Any) -> Frame:
     if isinstance(frame, Saw):
         drawn = None if frame.timeline is None else checked(frame.timeline)
-        return msgspec.structs.replace(frame, evidence=validated(frame.evidence), timeline=drawn)
+        every = [checked(timeline) for timeline in frame.timelines]
+        return msgspec.structs.replace(frame, evidence=validated(frame.evidence), timeline=drawn, timelines=every)
     result: Frame = frame
     return result

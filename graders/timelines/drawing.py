@@ -28,6 +28,7 @@ PASSES: Final = {"forward": "F", "backward": "B", "step": "S", "scaler": "s"}
 TICKS: Final = {(True, False): "•", (False, False): "·", (True, True): "◆", (False, True): "◇"}
 MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
 LINES: Final = 5  # that made the host wait, the worst first
+NOTHING_BESIDE: Final = "of the reference there is nothing to draw in the same call"
 LEGEND: Final = (
     *("│ the host waits to read from the device", "║ several times", "┊ it was told to", "↓ ↑ copies"),
     *("F forward", "B backward", "S step", "s scaler"),
@@ -48,9 +49,8 @@ def drawn(timeline: Timeline, width: int, theirs: Timeline | None = None) -> lis
             _memory(found, timeline.peak_bytes),
         ]
     lines += [((_cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
-    if theirs is not None:
-        lines += [((line, ""),) for line in textwrap.wrap(compared(timeline, theirs), width, subsequent_indent="  ")]
-    return lines
+    said = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
+    return lines + [((line, ""),) for line in textwrap.wrap(said, width, subsequent_indent="  ")]
 
 
 def legend(width: int) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -9,9 +11,14 @@ import pytest
 
 from graders.batch.records import Record, decode, encode
 from graders.batch.store import Store
-from graders.bench.ledger.timeline import LARGEST, Event, Timeline, encoded
+from graders.bench.ledger.timeline import LARGEST, Event, Timeline, encoded, same_call
+from graders.curriculum import day
+from graders.curriculum.exercise import Probe
+from graders.probes.calling import Call
+from graders.probes.loading import Submission
 from graders.results import ClassResults
-from graders.sandbox.protocol import Began, Fenced
+from graders.sandbox.child import _drawn
+from graders.sandbox.protocol import Began, Fenced, Job
 from tests.batch.test_attempt import attempt, saw, say
 from tests.batch.test_grading import FOURTH, REFERENCE, grade
 from tests.plugin.test_timelines import WAITING
@@ -46,12 +53,19 @@ def timeline(records: dict[str, Record | None], name: str) -> Timeline | None:
     return record.seen[KEY].timeline
 
 
+def references(records: dict[str, Record | None]) -> list[Timeline]:
+    record = records["the reference"]
+    assert record is not None
+    return record.seen[KEY].timelines
+
+
 def test_the_busiest_call_is_kept_beside_the_evidence(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
     results, records = graded
-    mine, theirs = timeline(records, "waiting"), timeline(records, "the reference")
+    mine = timeline(records, "waiting")
     assert mine is not None
+    theirs = same_call(mine, references(records))
     assert theirs is not None
-    assert (mine.function, mine.scenario) == ("train_epoch", theirs.scenario)
+    assert (mine.function, theirs.function) == ("train_epoch", "train_epoch")
     assert mine.walls > theirs.walls > 0
     assert "norms" in mine.lines[max(mine.waits, key=lambda line: mine.waits[line])]
     assert any(event.kind == "forward" and event.name.startswith("Loud\x1b") for event in mine.events), "as it came"
@@ -62,11 +76,49 @@ def test_the_busiest_call_is_kept_beside_the_evidence(graded: tuple[ClassResults
 
 
 def test_a_reference_keeps_its_lines_to_itself(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
-    for name in ("the reference", "handed_back"):
-        found = timeline(graded[1], name)
-        assert found is not None
-        assert found.events
-        assert found.lines == {}
+    found = references(graded[1])
+    assert len({(each.scenario, each.place) for each in found}) == len(found) > 1
+    assert all(each.events and each.lines == {} for each in found)
+    assert timeline(graded[1], "the reference") is None
+
+
+def test_who_leaves_the_markers_in_place_still_sees_lines(
+    graded: tuple[ClassResults, dict[str, Record | None]],
+) -> None:
+    """Marks are no sign of a reference: what is one is known by who asked for it to be run."""
+    record = graded[1]["handed_back"]
+    assert record is not None
+    found = record.seen[KEY].timeline
+    assert found is not None
+    assert any("loss.item()" in text or ".to(device)" in text for text in found.lines.values())
+    assert record.seen[KEY].timelines == []
+
+
+def test_a_reference_is_drawn_on_the_public_seed_and_judged_on_the_class_s() -> None:
+    """A submission that shows its seed in how much it moves."""
+    exercise = next(each for each in day("day8") if f"{each.stem}::train_epoch" == KEY)
+    function = exercise.functions[0]
+    seeds_seen: list[int] = []
+
+    def look(call: Call) -> dict[str, object]:
+        seeds_seen.append(call.seed)
+        return {"seed": call.seed}
+
+    only = dataclasses.replace(function, probes=[Probe("shown", look)])
+    found = Submission(Path("x.py"), {"train_epoch": lambda: None}, reference=False)
+    job = Job(b"", "day8", "virtual", {}, {f"{KEY}::shown": 77}, frozenset(), 5.0, 0, 0, drawn_with=8)
+    deque(_drawn(job, exercise, only, found))
+    assert seeds_seen == [8]
+
+
+def test_a_student_sends_no_pictures_of_a_reference() -> None:
+    for drawn_with, kept in ((None, []), (8, [GOOD])):
+        one = attempt()
+        one.terms = dataclasses.replace(one.terms, drawn_with=drawn_with)
+        frame = msgspec.structs.replace(saw("04_loop::train"), timelines=[GOOD])
+        assert say(one, Fenced({}), Began("04_loop::train"), frame)
+        assert one.record.seen["04_loop::train"].timelines == kept
+        assert decode(encode(one.record)).seen["04_loop::train"].timelines == kept
 
 
 def test_much_that_happens_is_still_small(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:

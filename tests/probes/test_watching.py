@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from graders.bench.ledger.timeline import same_call
 from graders.curriculum.exercise import Function, Probe
 from graders.evidence import Status
 from graders.probes.calling import Call
 from graders.probes.loading import Submission, load
 from graders.probes.observing import observe_one
-from graders.probes.watching import Busiest
+from graders.probes.watching import Busiest, EveryCall
 
 SOURCE = """
 def move(tensor, device):
@@ -51,7 +52,7 @@ def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
     assert watched[0].facts["last"] == 8 * 4, "a probe still gets the ledger of its last call"
     made = busiest.timeline("move")
     assert made is not None
-    assert (made.to_device, made.walls, made.scenario) == (64 * 4, 1, "usual")
+    assert (made.to_device, made.walls, made.scenario, made.place) == (64 * 4, 1, "usual", 1)
     assert made.lines == {3: "    moved = tensor.to(device)", 6: "    return (moved + 1).sum().item()"}
     assert made.peak_bytes >= 1024
     without = busiest.timeline("move", source=False)
@@ -72,6 +73,24 @@ def test_a_reference_shows_the_same_call(submission: Submission) -> None:
     assert made is not None
     assert (yours.place, theirs.place, made.to_device) == (1, 1, 4 * 4)
     assert elsewhere.timeline("move") is None
+
+
+def test_of_a_reference_every_call_is_kept_without_its_lines(submission: Submission) -> None:
+    every, yours = EveryCall("move"), Busiest()
+    seen(yours, submission, Probe("usual", look))
+    function = every.over(Function("move", (), [Probe("usual", look), Probe("other", look)]))
+    for probe in function.probes:
+        observe_one(None, function, probe, submission, "virtual", 3)  # type: ignore[arg-type]
+    assert [(made.scenario, made.place) for made in every.timelines] == [
+        (scenario, place) for scenario in ("usual", "other") for place in range(3)
+    ]
+    assert all(made.lines == {} and made.events for made in every.timelines)
+    mine = yours.timeline("move")
+    assert mine is not None
+    theirs = same_call(mine, every.timelines)
+    assert theirs is not None
+    assert (theirs.scenario, theirs.place, theirs.events) == ("usual", 1, mine.events)
+    assert same_call(mine, every.timelines[:1]) is None
 
 
 def test_a_call_that_raises_has_been_a_call(submission: Submission) -> None:

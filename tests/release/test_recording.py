@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,22 @@ def test_timed_outputs_are_still_compared(recorded: Shipped, pair: tuple[Exercis
     assert next(r for r in results if r.check == "faster_than_the_loop").outcome is Outcome.FAILED
 
 
+def test_pictures_of_every_call_on_the_public_seed_are_there_and_small(recorded: Shipped) -> None:
+    drawn = {key: recorded.timelines_of(*key.split("::")) for key in recorded.timelines}
+    assert {"04_modifying_training_loop_gpu::train_epoch", "08_minimizing_transfers::predict"} <= drawn.keys()
+    assert all(found and all(each.lines == {} for each in found) for found in drawn.values())
+    assert sum(map(len, recorded.timelines.values())) < 32_000
+    assert recorded.timelines_of("12_self_assessment", "ANSWERS") == []
+    spoiled = msgspec.structs.replace(recorded, timelines=dict.fromkeys(drawn, b"x"))
+    with pytest.raises(BadEvidence, match="the timelines of train_epoch in this release cannot be read"):
+        spoiled.timelines_of("04_modifying_training_loop_gpu", "train_epoch")
+
+
 def test_no_source_and_no_place_of_this_machine_is_in_it(recorded: Shipped, released: Released) -> None:
     everything = released.evidence + b"".join(
         msgspec.msgpack.encode(recorded._decoded(key)) for key in recorded.evidence
     )
+    everything += b"".join(zlib.decompress(packed) for packed in recorded.timelines.values())
     for forbidden in (str(REFERENCE), str(Path.home()), "SOLUTION", "def ", "import torch"):
         assert forbidden.encode() not in everything
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 import venv
@@ -15,6 +16,7 @@ from graders import release
 from graders.curriculum import day
 from graders.errors import CannotRelease
 from graders.release import pages, recording, student
+from tests.plugin.test_timelines import WAITING
 
 from .conftest import REFERENCE, ROOT, Released
 
@@ -88,6 +90,19 @@ def test_a_wrong_solution_is_told_what_is_wrong_and_the_signature(solved: Path, 
     finally:
         path.write_bytes(before)
     assert "(model, loader, loss_fn, device)" in output
+
+
+def test_what_the_reference_did_is_told_though_it_is_not_there(solved: Path, python: Path) -> None:
+    path = solved / "exercises" / "day8" / "04_modifying_training_loop_gpu.py"
+    before = path.read_bytes()
+    path.write_text(WAITING, encoding="utf-8")
+    try:
+        output = run(python, "-m", "pytest", str(path), "--timeline", cwd=solved)
+    finally:
+        path.write_bytes(before)
+    found = re.search(r"yours: (\d+) walls, theirs: (\d+)", output)
+    assert found is not None, output[-3000:]
+    assert int(found[1]) > int(found[2]) > 0
 
 
 def test_another_seed_is_answered_with_those_there_are(solved: Path, python: Path) -> None:

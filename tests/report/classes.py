@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from graders.batch.records import Record, Seen
 from graders.batch.store import Store
 from graders.bench.ledger.timeline import Event, Timeline
@@ -85,7 +87,7 @@ def submission(number: int, name: str, text: str, record: str = "") -> Submissio
     )
 
 
-def timeline(walls: int, text: str) -> Timeline:
+def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
     """A loop that copies a batch, computes, and reads its loss back, so often."""
     events: list[Event] = []
 
@@ -109,23 +111,33 @@ def timeline(walls: int, text: str) -> Timeline:
         counts[event.kind] = counts.get(event.kind, 0) + 1
     lines = {7: "x = x.to(device)", 8: text[:90], 9: "loss.backward()", 10: f"total += loss.item()  # {text}"[:99]}
     peak = max(event.live for event in events)
-    return Timeline("train_epoch", text[:80], "cuda:0", events, peak, 0, lines, counts, {10: walls} if walls else {})  # type: ignore[arg-type]
+    waits = {10: walls} if walls else {}
+    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, waits, place=1)  # type: ignore[arg-type]
 
 
-def record(walls: int, text: str) -> Record:
-    """What a run leaves: a timeline, three times and a peak."""
+def curve(count: int, peak: int) -> dict[str, object]:
+    """Up in the forward pass, down in the backward one."""
+    up = [peak * n // count for n in range(1, count + 1)]
+    return {"bytes": [*up, *reversed(up)], "backward": count, "peak": peak}
+
+
+def record(walls: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
+    """What a run leaves: a timeline, three times, two curves of memory and their peaks."""
 
     def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> Seen:
         evidence = Evidence(stem, function, "virtual", 1, {"probe": Observation(Saw.RETURNED, facts)})
-        return Seen(evidence, 0.1, timeline=drawn)
+        every = [drawn, msgspec.structs.replace(drawn, place=0)] if drawn is not None else []
+        return Seen(evidence, 0.1, timelines=every) if reference else Seen(evidence, 0.1, timeline=drawn)
 
+    curves = {"stored_curve": curve(16, 224 << 10)} if curved else {}
+    mine = {"curve": curve(20, 137 << 10)} if curved else {}
     return Record(
         "digest",
         seen={
-            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(walls, text)),
+            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(walls, text, scenario)),
             f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"loop": 0.02, "student": 0.001, "reference": None}),
             f"{MEMORY}::checkpointed": seen(
-                MEMORY, "checkpointed", {"a list": {"peak": 137 << 10}, "stored": 224 << 10, "blocks": 6}
+                MEMORY, "checkpointed", {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}
             ),
         },
     )
@@ -145,8 +157,10 @@ def sixty(folder: Path) -> Path:
         text = HOSTILE[number] if hostile else f"line 10 waited {WALLS} times; by student-{number:02}"
         key = f"{number:040x}"
         rows.append(submission(number, name, text, key))
-        store.keep(key, record(WALLS if number % 2 else 0, text))
-    store.keep(REFERENCE, record(1, "the secret solution"))
+        # One whose call is none of the reference's, and one whose record is older than curves.
+        scenario = text if hostile else "another" if number == 27 else "epochs"
+        store.keep(key, record(WALLS if number % 2 else 0, text, scenario, curved=number != 27))
+    store.keep(REFERENCE, record(1, "the secret solution", reference=True))
     write(folder / "results.json", header(reference=REFERENCE), rows)
     return folder / "results.json"
 

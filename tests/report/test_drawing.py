@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graders.batch.records import Ran
 from graders.bench.ledger.timeline import Event, Kind, Timeline
 from graders.report.charts import Bar, bars, histogram, scatter
-from graders.report.evidence import Known
+from graders.report.evidence import Beside, Known
 from graders.report.people import Roll, anyone, hidden, made_up
 from graders.report.picture import picture, sums
 from graders.report.texts import counted, duration, prose, shown, size
@@ -99,7 +99,7 @@ def test_times_and_peaks_are_drawn_beside_the_reference_s() -> None:
     assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [224 << 10, 137 << 10, 137 << 10]
     nothing = Known(None, None)
     assert (nothing.race(PIXELS, "grayscale"), nothing.peaks(MEMORY, "checkpointed")) == ([], [])
-    assert nothing.timelines(LOOP, "train_epoch") == (None, None)
+    assert nothing.timelines(LOOP, "train_epoch") == Beside(None)
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 0, True, "1", None, 10**30, [1]])

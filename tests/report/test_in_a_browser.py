@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from graders.report import Wanted, write_report
+from graders.report.evidence import NOTHING_THERE
 from tests.report.classes import HOSTILE, WALLS, thousand
 from tests.report.conftest import Visit
 
@@ -184,7 +185,15 @@ def test_what_the_code_did_is_told_in_pictures_numbers_and_words(visit: Open, pa
         "(the secret solution)", ""
     )
     assert page.locator("pre.listing mark").first.inner_text().strip().startswith("10")
-    assert [label for label in texts(page, "svg.bars text") if "KiB" in label] == ["224 KiB", "137 KiB", "137 KiB"]
+    assert [label for label in texts(page, "svg.curves text") if "KiB" in label] == ["224 KiB", "137 KiB"]
+    assert texts(page, "figure:has(svg.curves) li") == [
+        "every activation kept: peak 224 KiB, 32 operations",
+        "yours: peak 137 KiB, 40 operations",
+        "the reference: peak 137 KiB, 40 operations",
+    ]
+    assert (
+        "(scenario epochs, call 2). The reference's is the same call, on the public seed." in texts(page, ".did p")[0]
+    )
     # By keyboard: from one mark to the next, each with its line.
     page.locator(".walk button").nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -192,6 +201,16 @@ def test_what_the_code_did_is_told_in_pictures_numbers_and_words(visit: Open, pa
     page.keyboard.press("ArrowRight")
     assert "operation" in page.locator(".walk p").first.text_content()
     assert page.locator(".mark.on").count() == 1
+
+
+def test_what_older_records_lack_is_said(visit: Open, pages: Path) -> None:
+    page = visit(student(pages, 27)).page
+    assert [label for label in texts(page, "svg.bars text") if "KiB" in label] == ["224 KiB", "137 KiB", "137 KiB"]
+    assert page.locator("svg.curves").count() == 0
+    assert "The record of this run has no curves, only the peaks." in "".join(texts(page, "figcaption"))
+    assert page.locator("svg.call").count() == 1
+    assert texts(page, ".pair > p") == [NOTHING_THERE]
+    assert "the reference" not in texts(page, ".did summary")[0]
 
 
 def test_passed_checks_can_be_hidden(visit: Open, pages: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graders.bench.ledger.timeline import Event, Timeline
 from graders.timelines import columns, compared, drawn, legend, plain
 from graders.timelines.columns import UNSEEN
-from graders.timelines.drawing import NARROWEST, size
+from graders.timelines.drawing import NARROWEST, NOTHING_BESIDE, size
 
 
 def timeline(*told: tuple[str, int, int, bool, bool, int], **more: object) -> Timeline:
@@ -55,6 +55,7 @@ def test_the_picture() -> None:
         "  memory ▂▃▅▅▅▅▅▅▅███▅▅▅",
         "         peak 4 KiB   ↓ 1 copy, 2 KiB",
         "         1 × │ line 7: total += loss.item()",
+        NOTHING_BESIDE,
     ]
     meanings = {meaning for line in drawn(SMALL, 100) for _, meaning in line}
     assert meanings == {"", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"}
@@ -83,12 +84,12 @@ def test_more_than_there_is_room_for() -> None:
     assert "9 of them not drawn" in heading
     loop = timeline(*[("sync", 0, 7, False, False, 5)] * 1500)
     assert plain(drawn(loop, 80))[1].count("║") == 71
-    assert plain(drawn(loop, 80))[-1] == "         1,500 × │ line 7"
+    assert plain(drawn(loop, 80, loop))[-2] == "         1,500 × │ line 7"
 
 
 def test_only_the_worst_lines_are_listed() -> None:
     waits = timeline(*[("sync", 0, line, False, False, 0) for line in range(1, 9) for _ in range(line)])
-    assert plain(drawn(waits, 80))[-6:] == [
+    assert plain(drawn(waits, 80, waits))[-7:-1] == [
         *(f"         {line} × │ line {line}" for line in (8, 7, 6, 5, 4)),
         "         … and 3 lines more that made the host wait",
     ]

@@ -25,9 +25,10 @@ from graders.bench.ledger.records import (
 )
 from graders.errors import BadEvidence
 
-__all__ = ["Event", "Kind", "Timeline", "checked", "encoded", "timeline_of"]
+__all__ = ["MOST_CALLS", "Event", "Kind", "Timeline", "checked", "encoded", "same_call", "timeline_of"]
 
 MOST_EVENTS: Final = 1_500
+MOST_CALLS: Final = 64  # of one function, where every call has its timeline
 LARGEST: Final = 60_000  # bytes, encoded
 MOST_LINES: Final = 60
 LONGEST: Final = 100  # characters of a line or a name
@@ -87,6 +88,7 @@ class Timeline(msgspec.Struct, frozen=True):
     waits: Annotated[dict[Line, Count], msgspec.Meta(max_length=MOST_LINES)] = {}  # synchronising reads of each line
     to_device: Count = 0  # bytes
     to_host: Count = 0
+    place: Count | None = None  # among the calls in its scenario, from 0; None where nobody wrote it down
 
     @property
     def walls(self) -> int:
@@ -103,6 +105,7 @@ def timeline_of(
     source: Sequence[str] = (),
     peak_bytes: int = 0,
     limit: int = MOST_EVENTS,
+    place: int | None = None,
 ) -> Timeline:
     """The timeline of a call's records: lines are those of `file`, whose text is `source`.
 
@@ -121,6 +124,7 @@ def timeline_of(
         waits=dict(waits.most_common(MOST_LINES)),
         to_device=sum(event.bytes for event in every if event.kind == "to device"),
         to_host=sum(event.bytes for event in every if event.kind == "to host"),
+        place=place,
     )
     while True:
         events = _thinned(every, limit)
@@ -128,6 +132,14 @@ def timeline_of(
         if limit <= FEWEST or len(encoded(made)) <= LARGEST:
             return made
         limit = limit * 3 // 4
+
+
+def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None:
+    """Of somebody else's calls the one in the same place of the same scenario: no other can be compared with it."""
+    if timeline.place is None:
+        return None
+    wanted = (timeline.scenario, timeline.place)
+    return next((other for other in others if (other.scenario, other.place) == wanted), None)
 
 
 def encoded(timeline: Timeline) -> bytes:

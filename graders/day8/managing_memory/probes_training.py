@@ -7,6 +7,7 @@ from typing import Any
 
 from graders.day8.managing_memory.functions import accumulate, checkpointed
 from graders.probes.calling import Call, StudentRaised, array, several
+from graders.probes.curves import memory_curve
 from graders.probes.late import nn, torch
 from graders.probes.sprites import CLASSES, SIZE, sprites
 from graders.probes.watched_batches import WatchedBatches
@@ -119,9 +120,15 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
 
 
 def _through(
-    call: Call, blocks: Any, x: Any, gradient: bool, backward: bool = True, go: Callable[..., Any] | None = None
+    call: Call,
+    blocks: Any,
+    x: Any,
+    gradient: bool,
+    backward: bool = True,
+    go: Callable[..., Any] | None = None,
+    drawn: bool = False,
 ) -> dict[str, Any]:
-    """Forward and backward through some blocks; what came out, and how much memory it took."""
+    """Forward and backward through some blocks; what came out, and how much memory it took, when `drawn` as a curve."""
     device, gpu = call.device, call.device.type == "cuda"
     x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
@@ -136,16 +143,22 @@ def _through(
             torch.cuda.manual_seed(call.seed)  # its own dice, which a student may want to put back for the second run
             torch.cuda.reset_peak_memory_stats(device)
             base = torch.cuda.memory_allocated(device)
+        ledger = call.bench.ledger
+        start = ledger.mark()
         out = (go or call)(blocks, x)
+        forward = ledger.since(start, ledger.mark())
         found: dict[str, Any] = {"class": type(out).__name__, "out": None, "device": "", "error": ""}
         if isinstance(out, torch.Tensor):
             found["out"], found["device"] = array(out), str(out.device)
+            start = ledger.mark()  # without what has just been read for the evidence
             try:
                 if backward:
                     out.sum().backward()
             except Exception as error:  # what a student's own code does in backward is the student's
                 found["error"] = f"{type(error).__name__}: {str(error)[:200]}"
         found["peak"] = torch.cuda.max_memory_allocated(device) - base if gpu else None
+        if gpu and drawn:
+            found["curve"] = memory_curve(forward, ledger.since(start), base, found["peak"])
     gradients = [t.grad.flatten() for t in [*tensors, x] if t.grad is not None]
     found["missing"] = sum(t.grad is None for t in [*tensors, x][: None if gradient else -1])
     found["gradients"] = array(torch.cat(gradients)) if gradients else None
@@ -154,18 +167,22 @@ def _through(
     return found
 
 
-def _stored(call: Call, blocks: list[Any], x: Any) -> int | None:
-    """The memory that the plain loop takes up to its last block, when every activation is there."""
+def _stored(call: Call, blocks: list[Any], x: Any) -> tuple[int | None, dict[str, Any] | None]:
+    """The memory that the plain loop takes up to its last block, when every activation is there, and its curve."""
     if x.device.type != "cuda":
-        return None
+        return None, None
     with torch.random.fork_rng(devices=[x.device.index or 0]):
         if call.bench.kind == "cuda":  # whose libraries take memory of their own at the first call
             blocks[0](x).sum().backward()
+        x = x.detach().clone().requires_grad_()  # as the student's is
         torch.cuda.reset_peak_memory_stats(x.device)
-        base = torch.cuda.memory_allocated(x.device)
-        for block in blocks:
-            x = block(x)
-    return torch.cuda.max_memory_allocated(x.device) - base
+        base, ledger = torch.cuda.memory_allocated(x.device), call.bench.ledger
+        start = ledger.mark()
+        x = _plainly(blocks, x)
+        stored, turn = torch.cuda.max_memory_allocated(x.device) - base, ledger.mark()
+        x.sum().backward()
+    peak = torch.cuda.max_memory_allocated(x.device) - base
+    return stored, memory_curve(ledger.since(start, turn), ledger.since(turn), base, peak)
 
 
 def _without_blocks(call: Call, x: Any) -> dict[str, Any]:
@@ -180,10 +197,10 @@ def _without_blocks(call: Call, x: Any) -> dict[str, Any]:
 def passes(call: Call) -> dict[str, Any]:
     """A list of blocks, a ModuleList of two with data that requires no gradient, one block, and none."""
     blocks, x = _blocks(call.seed, call.device)
-    stored = _stored(call, blocks, x)
+    stored, curve = _stored(call, blocks, x)
     found = several(
         {
-            "a list": lambda: _through(call, blocks, x, gradient=True),
+            "a list": lambda: _through(call, blocks, x, gradient=True, drawn=True),
             "two blocks": lambda: _through(call, nn.ModuleList(blocks[:2]), x, gradient=False),
             "one block": lambda: _through(call, blocks[:1], x, gradient=True, backward=False),
             "no blocks": lambda: _without_blocks(call, x),
@@ -195,7 +212,7 @@ def passes(call: Call) -> dict[str, Any]:
             "two blocks": _through(call, blocks[:2], x, gradient=False, go=_plainly),
             "one block": _through(call, blocks[:1], x, gradient=True, backward=False, go=_plainly),
         }
-    return {**found, "stored": stored, "blocks": COUNT}
+    return {**found, "stored": stored, "stored_curve": curve, "blocks": COUNT}
 
 
 def _plainly(blocks: list[Any], x: Any) -> Any:
