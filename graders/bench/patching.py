@@ -11,6 +11,7 @@ from graders.errors import AlreadyOpen
 
 Patch = tuple[Any, str, Any]  # owner, attribute, value
 
+DEEPEST: Final = 3  # how far lists in lists are looked through
 _MISSING: Final = object()
 _in_force: Final[dict[int, list[Patch]]] = {}  # by identity: what `patch` has replaced and nobody has put back yet
 
@@ -49,23 +50,37 @@ def aside(done: list[Patch]) -> Iterator[None]:
 def imported_into(names: dict[str, Any]) -> Iterator[None]:
     """What a file took out of a module by name, before it was replaced there, is replaced in the file's names as well.
 
-    `from torch.cuda import is_available` at the top of a file that ran before the bench was opened.
+    `from torch.cuda import is_available` at the top of a file that ran before the bench was opened, or a table of
+    such functions.
     """
-    own = {id(value) for value in names.values() if callable(value)}  # callable: not None, which a file has of its own
+    held = list(_held(names))
+    own = {id(value) for _, _, value in held}
     replaced = {
         id(before): vars(owner)[name]
         for done in _in_force.values()
         for owner, name, before in done
         if id(before) in own and isinstance(owner, ModuleType)
     }
-    taken = {name: value for name, value in names.items() if id(value) in replaced} if replaced else {}
-    names.update({name: replaced[id(value)] for name, value in taken.items()})
+    taken = [(holder, key, value) for holder, key, value in held if id(value) in replaced] if replaced else []
+    for holder, key, value in taken:
+        holder[key] = replaced[id(value)]
     try:
         yield
     finally:
-        for name, value in taken.items():
-            if names.get(name) is replaced[id(value)]:
-                names[name] = value
+        for holder, key, value in taken:
+            with contextlib.suppress(LookupError):  # the student's code may have changed it since
+                if holder[key] is replaced[id(value)]:
+                    holder[key] = value
+
+
+def _held(holder: Any, depth: int = 0) -> Iterator[tuple[Any, Any, Any]]:
+    """Every function in a file's names, and in the lists and dicts among them, each with its holder and its place."""
+    for key, value in holder.items() if type(holder) is dict else enumerate(holder):
+        if type(value) is dict or type(value) is list:
+            if depth < DEEPEST and key != "__builtins__":
+                yield from _held(value, depth + 1)
+        elif callable(value):  # not None, which a file has of its own
+            yield holder, key, value
 
 
 def _put_back(done: list[Patch]) -> None:

@@ -1,4 +1,4 @@
-"""Does a file remember which machine this is? Then it has to be run again on another machine, to have its answer."""
+"""Does a file remember which machine this is, or functions of it? Then on another machine it has to be run again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ QUESTIONS: Final = frozenset(
         "is_bf16_supported",
     }
 )
+DEVICES: Final = frozenset({"cuda", "mps", "accelerator"})  # modules of torch that are other ones on another machine
 CACHES: Final = frozenset({"cache", "lru_cache"})
-_WORDS: Final = re.compile("|".join(sorted(QUESTIONS)))
+_WORDS: Final = re.compile("|".join((*sorted(QUESTIONS), *(rf"\b{name}\b(?!['\"])" for name in sorted(DEVICES)))))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -38,7 +39,27 @@ def asks(statements: list[ast.stmt]) -> bool:
     asking = _asking_functions(statements)
     if any(isinstance(node, _FUNCTIONS) and node.name in asking and _remembers(node) for node in statements):
         return True
-    return any(_asked(node, asking) for node in _run_at_once(statements))
+    taken = frozenset(_taken(statements))
+    return any(_asked(node, asking) or _kept(node, taken) for node in _run_at_once(statements))
+
+
+def _taken(statements: list[ast.stmt]) -> Iterator[str]:
+    """The names under which a file has functions of a device: `from torch.cuda import synchronize`."""
+    for node in statements:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] in DEVICES:
+            yield from (name.asname or name.name for name in node.names)
+
+
+def _kept(node: ast.AST, taken: frozenset[str]) -> bool:
+    """Whether a function of a device is put by, in a list or as a default: it is this machine's, for good."""
+    if isinstance(node, ast.Name):
+        return node.id in taken and isinstance(node.ctx, ast.Load)
+    if not isinstance(node, ast.Attribute) or node.attr in DEVICES:
+        return False
+    owner = node.value
+    return (isinstance(owner, ast.Attribute) and owner.attr in DEVICES) or (
+        isinstance(owner, ast.Name) and owner.id in DEVICES
+    )
 
 
 def _remembers(function: ast.AST) -> bool:

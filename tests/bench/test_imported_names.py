@@ -58,3 +58,17 @@ def test_a_name_the_file_binds_anew_stays(names: dict[str, Any]) -> None:
 def test_without_an_accelerator_there_is_none(names: dict[str, Any]) -> None:
     with bench.no_accelerator(built=True), imported_into(names):
         assert names["is_available"]() is False
+
+
+def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
+    names: dict[str, Any] = {}
+    exec(
+        "import torch\nWAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\nwaits = [torch.cuda.is_available]", names
+    )
+    before = names["WAITS"]["cuda"][0]
+    with bench.open("virtual"), imported_into(names):
+        names["WAITS"]["cuda"][0]()
+        assert names["waits"][0]()
+        names["waits"].clear()  # whatever a student's code does with its own lists
+    assert names["WAITS"]["cuda"][0] is before
+    assert names["waits"] == []
