@@ -13,8 +13,10 @@ __all__ = [
     "BadEvidence",
     "BadMarkers",
     "BadName",
+    "BadParcel",
     "BadResults",
     "BadSize",
+    "BadWorker",
     "BenchError",
     "CannotBegin",
     "CannotExport",
@@ -23,6 +25,7 @@ __all__ = [
     "DeviceClosed",
     "DojoError",
     "NameTaken",
+    "NoCluster",
     "NoNursery",
     "NoReference",
     "NoSuchDevice",
@@ -272,6 +275,43 @@ class NoNursery(DojoError):
     def __str__(self) -> str:
         last = self.said.splitlines()[-1] if self.said else ""
         return f"the process that runs submissions did not start: {self.why}" + (f" ({last})" if last else "")
+
+
+class NoCluster(DojoError):
+    """A cluster cannot be reached, or cannot go on."""
+
+    def __init__(self, address: str, why: str, kept: bool = False) -> None:
+        super().__init__(address, why, kept)
+        self.address = address
+        self.why = why
+        self.kept = kept  # something may have been graded before it happened
+
+    def __str__(self) -> str:
+        more = "; what has been graded is kept, and the same command goes on" if self.kept else ""
+        return f"the scheduler at {self.address} {self.why}{more}"
+
+
+class BadWorker(DojoError):
+    """A worker of a cluster is not one that may grade."""
+
+    def __init__(self, worker: str, why: str) -> None:
+        super().__init__(worker, why)
+        self.worker = worker
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the worker {self.worker} cannot be used: {self.why}"
+
+
+class BadParcel(DojoError, ValueError):
+    """What arrived over a cluster is not what was sent."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
 
 
 class BadClass(DojoError):

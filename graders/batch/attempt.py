@@ -38,6 +38,7 @@ CHILDREN: Final = 24
 OUTPUT: Final = 64 << 10
 NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")  # what torch says in a RuntimeError
 EVIDENCE: Final = 64 << 20
+BEFORE: Final = "before anything"  # the step of a child that ended before it had come to one
 STUMBLED: Final = "the grader itself could not go on, which may be its own fault"
 
 
@@ -177,7 +178,7 @@ class Attempt:
         """A child has ended; True if another one is to go on."""
         if self.finished or not self.believed:
             return False
-        step = self.step or "before anything"
+        step = self.step or BEFORE
         if self.paused:
             pass  # as it said it would
         elif self.ended_by_us:

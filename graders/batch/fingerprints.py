@@ -22,14 +22,23 @@ JUDGING: Final = ("checks", "results", "curriculum", "batch/judging.py")
 @functools.cache
 def of_probes(day: str) -> str:
     """Of everything that decides what evidence says."""
-    files = [*_files(LOOKING), *(f for f in _files([day]) if f.name.startswith("probes"))]
-    return _hash(files, importlib.metadata.version("torch"))
+    return _hash(_probing(day), importlib.metadata.version("torch"))
+
+
+@functools.cache
+def of_probes_alone(day: str) -> str:
+    """The same without torch, whose builds for other machines have other names."""
+    return _hash(_probing(day), "")
 
 
 @functools.cache
 def of_checks(day: str) -> str:
     """Of everything that decides what is made of it."""
     return _hash([*_files(JUDGING), *(f for f in _files([day]) if not f.name.startswith("probes"))], "")
+
+
+def _probing(day: str) -> list[Path]:
+    return [*_files(LOOKING), *(f for f in _files([day]) if f.name.startswith("probes"))]
 
 
 def _files(names: tuple[str, ...] | list[str]) -> list[Path]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from graders import __version__, intake
 from graders.batch import fingerprints, judging, seeds, store
@@ -21,15 +21,15 @@ from graders.batch.attempt import Attempt, Terms
 from graders.batch.judging import Judged
 from graders.batch.recorded import recorded
 from graders.batch.records import Record
-from graders.batch.scheduler import Scheduler, Work
+from graders.batch.running import Here, Runner, Watcher
+from graders.batch.scheduler import Work
 from graders.batch.verdicts import Verdicts, record_of
 from graders.curriculum import day as exercises_of
 from graders.errors import BadClass
 from graders.evidence.shipped import PUBLIC_SEEDS
-from graders.intake import Entry, LeftOut
+from graders.intake import Entry
 from graders.intake.records import digest
 from graders.results import ClassResults, SubmissionRow, iterate, total, write, write_csv
-from graders.sandbox.keeper import Keeper
 from graders.sandbox.layers import missing
 
 REFERENCE: Final = "the reference solutions"
@@ -56,16 +56,6 @@ class Asked:
     alone: bool = False  # the one folder given is one submission, whatever lies in it
 
 
-class Watcher(Protocol):
-    """Who is told how it goes; the terminal, or a test."""
-
-    def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None: ...
-    def prepares(self, what: str) -> None: ...
-    def fenced(self, layers: dict[str, str]) -> None: ...
-    def under_way(self, works: Sequence[Work]) -> None: ...
-    def graded(self, row: SubmissionRow, ran: bool) -> None: ...
-
-
 @dataclass
 class Outcome:
     """What came of it all."""
@@ -78,10 +68,11 @@ class Outcome:
 
 
 class ClassGrading:
-    """One run of the command."""
+    """One run of the command; on this machine, where no other runner is given."""
 
-    def __init__(self, asked: Asked, watcher: Watcher) -> None:
+    def __init__(self, asked: Asked, watcher: Watcher, runner: Runner | None = None) -> None:
         self.asked, self.watcher = asked, watcher
+        self.runner = runner or Here(asked.jobs)
         self.exercises = exercises_of(asked.day)
         self.recorded = None if asked.reference else recorded(asked.day, asked.bench, asked.evidence)
         self.store = store.Store(asked.out)
@@ -188,22 +179,20 @@ class ClassGrading:
             return keys
         with contextlib.ExitStack() as stack:
             if left or needs_reference:
-                keeper = Keeper(gpu=self.asked.bench == "cuda")
-                stack.callback(keeper.close)
-                self.watcher.prepares("starting the process that runs submissions")
-                keeper.started()
+                stack.callback(self.runner.close)
+                self.layers = self.runner.start(self.terms, self.watcher)
                 if needs_reference:
                     self.watcher.prepares(f"running {REFERENCE}")
-                    self._run_reference(keeper, reference_key, reference_files)
+                    self._run_reference(reference_key, reference_files)
             self._measured_by(reference_key)
             judging.complete(self.reference, self.exercises, self.asked.only)
-            self.layers = dict(self.reference.layers)
+            self.layers = self.layers or dict(self.reference.layers)
             self.watcher.fenced(self.layers)
             if self.asked.require_isolation and missing(self.layers):
                 raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
             self._tell_ready(entries, ready)
             if left:
-                Scheduler(keeper, self.asked.jobs, self.watcher.under_way).run(self._works(left, keys))
+                self.runner.run(self._works(left, keys))
         return keys
 
     def _reference(self) -> tuple[str, dict[str, bytes]]:
@@ -216,11 +205,11 @@ class ClassGrading:
         sources = tuple(intake.SourceFile(name, data) for name, data in files.items())
         return store.key_of(digest(sources), "reference", *self.conditions), files
 
-    def _run_reference(self, keeper: Keeper, key: str, files: dict[str, bytes]) -> None:
+    def _run_reference(self, key: str, files: dict[str, bytes]) -> None:
         done: list[Record] = []
         terms = dataclasses.replace(self.terms, drawn_with=PUBLIC_SEEDS[0])
         work = Work(REFERENCE, Attempt("reference", files, terms), done.append, time.monotonic())
-        Scheduler(keeper, 1, self.watcher.under_way).run(iter([work]))
+        self.runner.run(iter([work]))
         judging.complete(done[0], self.exercises, self.asked.only)
         self.store.keep(key, done[0])
 

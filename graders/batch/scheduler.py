@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import selectors
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,27 +37,42 @@ class Work:
 
 
 class Scheduler:
-    """Runs works, `jobs` at a time; `watch` is called with those under way, a few times a second."""
+    """Runs works, `jobs` at a time; `watch` is called with those under way, a few times a second.
 
-    def __init__(self, keeper: Keeper, jobs: int, watch: Callable[[list[Work]], None] = lambda under_way: None) -> None:
-        self.keeper, self.jobs, self.watch = keeper, jobs, watch
+    Where works come as they please, None stands for none just now; whoever has another one rings the bell, which is a
+    socket that becomes readable.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        jobs: int,
+        watch: Callable[[list[Work]], None] = lambda under_way: None,
+        bell: socket.socket | None = None,
+    ) -> None:
+        self.keeper, self.jobs, self.watch, self.bell = keeper, jobs, watch, bell
         self.under_way: dict[int, Work] = {}
         self._waiting = selectors.DefaultSelector()
         self._deaths = 0
 
-    def run(self, works: Iterator[Work]) -> None:
+    def run(self, works: Iterator[Work | None]) -> None:
         """Until none is left."""
         self._waiting.register(self.keeper, selectors.EVENT_READ)
+        if self.bell is not None:
+            self._waiting.register(self.bell, selectors.EVENT_READ, "bell")
         more = True
         last = 0.0
         try:
             while more or self.under_way:
                 while more and len(self.under_way) < self.jobs:
-                    work = next(works, None)
-                    if work is None:
+                    try:
+                        work = next(works)
+                    except StopIteration:
                         more = False
-                    else:
-                        self._start(work)
+                        break
+                    if work is None:
+                        break
+                    self._start(work)
                 self._step()
                 now = time.monotonic()
                 if now - last >= TICK:
@@ -91,6 +107,8 @@ class Scheduler:
                     return
                 for exit_ in exits:
                     self._exited(exit_)
+            elif self.bell is not None and key.fileobj is self.bell:
+                self.bell.recv(CHUNK)
             else:
                 work, running, stream = key.data
                 if work.running is running:  # it may have ended since this was found to be readable

@@ -6,10 +6,14 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from graders.commands.options import processors, which_day
+
+if TYPE_CHECKING:
+    from graders.batch.running import Runner
 
 
 @click.command()
@@ -25,6 +29,15 @@ from graders.commands.options import processors, which_day
 )
 @click.option("--seed", "secret", envvar="DOJO_SEED", metavar="SECRET", help="A secret the scenarios are drawn from.")
 @click.option("--jobs", type=click.IntRange(min=1), help="How many at once (default: one for each processor).")
+@click.option("--scheduler", metavar="ADDRESS", help="Grade on the workers of a Dask scheduler (tcp://…, or its file).")
+@click.option(
+    "--wait",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Seconds to wait for a scheduler or workers that are gone.",
+)
 @click.option(
     "--time-limit",
     default=10.0,
@@ -51,6 +64,8 @@ def grade(
     bench: str,
     secret: str | None,
     jobs: int | None,
+    scheduler: str | None,
+    wait: float,
     time_limit: float,
     memory_limit: str,
     only: tuple[str, ...],
@@ -76,6 +91,8 @@ def grade(
 
     if rejudge and fresh:
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
+    if scheduler is not None and jobs is not None:
+        raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
     try:
         memory = parse_size(memory_limit)
     except BadSize as error:
@@ -97,8 +114,9 @@ def grade(
     )
     display = Display(Console(highlight=False), quiet)
     try:
+        runner = None if scheduler is None or rejudge else _cluster(scheduler, wait, require_isolation)
         with display:
-            outcome = ClassGrading(asked, display).run()
+            outcome = ClassGrading(asked, display, runner).run()
     except KeyboardInterrupt:
         click.echo(
             f"\nStopped; {display.done} of {display.count} are graded and kept. The same command goes on.", err=True
@@ -114,6 +132,18 @@ def grade(
     display.summary(outcome.seconds, outcome.ran)
     if not quiet:
         click.echo(f"\n{outcome.path}")
+
+
+def _cluster(address: str, wait: float, require_isolation: bool) -> Runner:
+    try:
+        import distributed  # noqa: F401 - is it there?
+    except ImportError:
+        raise click.ClickException(
+            "--scheduler needs Dask's `distributed`: pip install -c constraints.txt 'gpudojo[cluster]'"
+        ) from None
+    from graders.cluster.cluster import Cluster
+
+    return Cluster(address, wait, require_isolation)
 
 
 def _reference(day: str) -> Path:

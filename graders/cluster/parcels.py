@@ -1,0 +1,127 @@
+"""What travels between the grader and a worker? Bytes with their hash: an order there, a reply back, typed both ways.
+
+Nothing in a parcel is ever unpickled. What a submission has left behind crosses the cluster as the same bytes that a
+store keeps, and is decoded by the grader as strictly as if it came from a child of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import importlib.metadata
+import sys
+from typing import Final
+
+import msgspec
+
+from graders import __version__
+from graders.batch import fingerprints
+from graders.batch.attempt import Terms
+from graders.batch.records import Record, decode
+from graders.errors import BadEvidence, BadParcel
+
+HASH: Final = 32  # bytes of a SHA-256
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What decides what evidence says, and whether two machines understand each other."""
+
+    gpudojo: str
+    probes: str  # the fingerprint of their sources
+    torch: str
+    python: str
+    distributed: str
+
+    def difference(self, there: Versions) -> str | None:
+        """In words, where the other one is not the same; the first that differs explains those after it."""
+        for name in ("python", "distributed", "torch", "gpudojo", "probes"):
+            ours, theirs = getattr(self, name), getattr(there, name)
+            if ours != theirs:
+                called = {"python": "Python", "probes": "other probes:"}.get(name, name)
+                return f"it has {called} {theirs}, and the grader {ours}"
+        return None
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One submission, and everything that decides what becomes of it; of the secret, the seeds drawn from it."""
+
+    versions: Versions
+    digest: str
+    files: dict[str, bytes]
+    terms: Terms
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What became of the order with that hash: an encoded record, or why there is none."""
+
+    order: bytes
+    record: bytes = b""
+    refused: str = ""
+
+
+class Introduction(msgspec.Struct, frozen=True):
+    """What a worker says of itself."""
+
+    versions: Versions
+    layers: dict[str, str]  # of isolation, each with the reason why it does not hold
+
+
+@functools.cache
+def versions(day: str) -> Versions:
+    """Of this process."""
+    # A build for another processor or GPU has the same release and another name: 2.13.0+cpu, 2.13.0+cu130.
+    torch = importlib.metadata.version("torch").partition("+")[0]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    probes = fingerprints.of_probes_alone(day)
+    return Versions(__version__, probes, torch, python, importlib.metadata.version("distributed"))
+
+
+def pack(content: Order | Reply | Introduction) -> bytes:
+    """A parcel: the hash, then what it is the hash of."""
+    body = msgspec.msgpack.encode(content)
+    return hash_of(body) + body
+
+
+def hash_of(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+def unpack_order(parcel: object) -> tuple[bytes, Order]:
+    """An order with its hash; raises where anything of it has changed on the way."""
+    body = _body(parcel)
+    try:
+        return hash_of(body), msgspec.msgpack.decode(body, type=Order)
+    except msgspec.DecodeError as error:
+        raise BadParcel(str(error)) from None
+
+
+def unpack_introduction(parcel: object) -> Introduction:
+    try:
+        return msgspec.msgpack.decode(_body(parcel), type=Introduction)
+    except msgspec.DecodeError as error:
+        raise BadParcel(str(error)) from None
+
+
+def unpack_reply(parcel: object, order: bytes, digest: str) -> Record | str:
+    """The record that an order asked for, or the reason why there is none; raises where it is not that order's."""
+    try:
+        reply = msgspec.msgpack.decode(_body(parcel), type=Reply)
+        if reply.refused:
+            return reply.refused
+        if not hmac.compare_digest(reply.order, order):
+            raise BadParcel("it answers another order")
+        record = decode(reply.record)
+    except (msgspec.DecodeError, BadEvidence) as error:
+        raise BadParcel(str(error)) from None
+    if record.digest != digest:
+        raise BadParcel("it is about another submission")
+    return record
+
+
+def _body(parcel: object) -> bytes:
+    if not isinstance(parcel, bytes) or len(parcel) < HASH:
+        raise BadParcel("it is no parcel")
+    if not hmac.compare_digest(parcel[:HASH], hash_of(parcel[HASH:])):
+        raise BadParcel("its hash is another one")
+    return parcel[HASH:]

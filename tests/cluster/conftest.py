@@ -1,0 +1,43 @@
+"""What is graded here, and on which machines? A cluster that several tests share, and two classes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.platform != "linux":
+    collect_ignore_glob = ["test_*.py"]  # clusters run Linux
+else:
+    pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+
+    from tests.cluster.machines import Machines, grade, rows, write_class
+
+    @pytest.fixture(scope="session")
+    def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+        """Two workers, one of them looked after by a nanny; no test may harm them."""
+        with Machines(tmp_path_factory.mktemp("machines")) as made:
+            made.scheduler()
+            made.worker(threads=2, ready=False)
+            made.worker("--nanny")
+            yield made
+
+    @pytest.fixture(scope="session")
+    def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return write_class(tmp_path_factory.mktemp("mixed"))
+
+    @pytest.fixture(scope="session")
+    def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return write_class(tmp_path_factory.mktemp("slow"), slow=6)
+
+    @pytest.fixture(scope="session")
+    def mixed_rows(mixed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+        """As they come out on one machine."""
+        return rows(grade(mixed, tmp_path_factory.mktemp("here"), None)[2])
+
+    @pytest.fixture(scope="session")
+    def slow_rows(slow: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+        return rows(grade(slow, tmp_path_factory.mktemp("here"), None)[2])

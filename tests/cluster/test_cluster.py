@@ -1,0 +1,190 @@
+"""The same results from a cluster as from one machine, whatever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graders.cluster import foreman
+from graders.results import Status
+from tests.cluster.machines import Machines, Watching, below, grade, rows, until
+
+# A worker that ends as soon as it gets a certain submission, as a machine might that runs out of memory.
+FRAGILE = """
+import os
+from graders.cluster import worker
+whole = worker.__dict__.setdefault("whole", worker.attempted)  # Dask imports this file more than once
+def attempted(parcel):
+    if b"# 3" in parcel:
+        os._exit(9)
+    return whole(parcel)
+worker.attempted = attempted
+"""
+# A worker whose first replies are damaged on the way.
+TAMPERED = """
+from graders.cluster import worker
+whole, left = worker.__dict__.setdefault("whole", worker.attempted), [{count}]
+def attempted(parcel):
+    reply = bytearray(whole(parcel))
+    left[0] -= 1
+    if left[0] >= 0:
+        reply[len(reply) // 2] ^= 1
+    return bytes(reply)
+worker.attempted = attempted
+"""
+# A worker that writes down what it has begun.
+COUNTING = """
+from graders.cluster import parcels, worker
+whole = worker.__dict__.setdefault("whole", worker.attempted)  # Dask imports this file more than once
+def attempted(parcel):
+    order = parcels.unpack_order(parcel)[1]
+    with open({path!r}, "a") as file:
+        file.write(order.digest + "\\n")
+    return whole(parcel)
+worker.attempted = attempted
+"""
+
+
+def test_a_cluster_gives_the_results_of_one_machine(
+    machines: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    outcome, watcher, results = grade(mixed, tmp_path, machines.address)
+    assert rows(results) == mixed_rows
+    assert sorted(watcher.told) == sorted(mixed_rows)
+    assert outcome.ran == len(mixed_rows) - 2  # a twin, and one that cannot be read
+    assert watcher.layers == results.layers
+    assert "2 workers, 3 submissions at once" in watcher.said
+    assert 1 <= watcher.most_under_way <= 3
+    again, _, same = grade(mixed, tmp_path, None)
+    assert (again.ran, same) == (0, results)
+
+
+def test_begun_here_and_finished_there_and_the_other_way_round(
+    machines: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop() -> None:
+        raise Enough
+
+    for number, (first, second) in enumerate(((None, machines.address), (machines.address, None))):
+        out = tmp_path / str(number)
+        with pytest.raises(Enough):
+            grade(mixed, out, first, Watching(after_3=stop))
+        kept = {path.name for path in out.rglob("*.mp")}
+        assert len(kept) >= 2  # the reference, and one at least
+        outcome, _, results = grade(mixed, out, second)
+        assert 0 < outcome.ran <= len(mixed_rows) - 2 - (len(kept) - 1)
+        assert rows(results) == mixed_rows
+
+
+def test_no_more_is_sent_than_fits(
+    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = []
+    send = foreman.Foreman._send
+
+    def counted(self: foreman.Foreman, member: foreman.Member, errand: Any) -> None:
+        send(self, member, errand)
+        most.append(len(member.sent) / member.threads)
+
+    monkeypatch.setattr(foreman.Foreman, "_send", counted)
+    _, _, results = grade(slow, tmp_path, machines.address)
+    assert rows(results) == slow_rows
+    assert max(most) <= foreman.PER_THREAD
+
+
+def test_workers_are_killed_and_leave_no_processes(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+    with Machines(tmp_path) as machines:
+        machines.scheduler()
+        first, second = machines.two()
+        gone: set[int] = set()
+
+        def kill(worker: subprocess.Popen[bytes]) -> None:
+            gone.update(below(worker.pid))
+            worker.kill()
+            worker.wait()
+            machines.worker(ready=False)
+
+        watcher = Watching(after_1=lambda: kill(first), after_3=lambda: kill(second))
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address, watcher)
+        assert rows(results) == slow_rows
+        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+        assert gone
+        until(lambda: not any(_alive(pid) for pid in gone), seconds=10)
+
+
+def test_the_scheduler_is_killed_and_comes_back(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+    with Machines(tmp_path) as machines:
+        scheduler = machines.scheduler()
+        machines.worker(threads=2)
+
+        def restart() -> None:
+            scheduler.kill()
+            scheduler.wait()
+            machines.scheduler()
+            machines.worker(threads=2, ready=False)  # the one before has ended with its scheduler
+
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address, Watching(after_2=restart))
+        assert rows(results) == slow_rows
+        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+        assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
+
+
+def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+    """A worker falls silent, its submission is run by another one, and then it wakes up and ends what it had."""
+    begun = tmp_path / "begun"
+    with Machines(tmp_path) as machines:
+        machines.scheduler(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="1s")
+        silent = machines.worker(preload=COUNTING.format(path=str(begun)))
+
+        def sleep() -> None:
+            until(lambda: len(begun.read_text().split()) > 2)
+            silent.send_signal(signal.SIGSTOP)
+            machines.worker(preload=COUNTING.format(path=str(begun)), ready=False)
+
+        watcher = Watching(after_1=sleep, after_3=lambda: silent.send_signal(signal.SIGCONT))
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address, watcher)
+        assert rows(results) == slow_rows
+        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+        counts = [begun.read_text().split().count(digest) for digest in {row["digest"] for row in slow_rows.values()}]
+        assert max(counts) == 2  # or this test would not be about anything
+
+
+def test_one_that_ends_every_worker_is_left_to_a_human(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+    """And those that were lost with it are not."""
+    with Machines(tmp_path) as machines:
+        machines.scheduler()
+        machines.worker("--nanny", preload=FRAGILE)
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address)
+        found = rows(results)
+        bad = next(row for row in results.submissions if row.submission == "slow-3")
+        assert (bad.status, bad.score) == (Status.CRASHED, 0.0)
+        assert "the worker it was on was lost 4 times" in bad.needs_human[0]
+        assert {name: row for name, row in found.items() if name != "slow-3"} == {
+            name: row for name, row in slow_rows.items() if name != "slow-3"
+        }
+        assert sorted(watcher.told) == sorted(slow_rows)
+
+
+def test_a_damaged_reply_is_asked_for_again(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+    with Machines(tmp_path) as machines:
+        machines.scheduler()
+        machines.worker(threads=3, preload=TAMPERED.format(count=2))
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address)
+        assert rows(results) == slow_rows
+        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (OSError, ValueError):
+        return False

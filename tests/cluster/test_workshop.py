@@ -1,0 +1,127 @@
+"""One nursery for all threads of a worker, and another one when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from graders.batch.attempt import Attempt, Terms
+from graders.batch.records import Record, decode
+from graders.batch.seeds import seeds
+from graders.cluster import worker
+from graders.cluster.parcels import HASH, Order, Reply, pack, unpack_reply, versions
+from graders.cluster.workshop import Workshop
+from graders.curriculum import day
+from graders.errors import NoNursery
+from graders.sandbox.keeper import Keeper
+from tests.cluster.machines import FIRST, REFERENCE, below, until
+
+KEY = "01_checking_device::select_device"
+SLOW = "import time\ntime.sleep(2)\n"
+
+
+def terms() -> Terms:
+    drawn = seeds("secret", day("day8"))
+    return Terms("day8", "virtual", drawn, frozenset({KEY}), 10.0, only=frozenset({"select_device"}))
+
+
+def attempt(number: int) -> Attempt:
+    text = SLOW + (REFERENCE / FIRST).read_text(encoding="utf-8")
+    return Attempt(str(number), {FIRST: text.encode()}, terms())
+
+
+def nurseries() -> set[int]:
+    """Processes of this one that fork submissions."""
+    return {pid for pid in below(os.getpid()) if b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Workshop]:
+    made = Workshop("virtual")
+    yield made
+    made.close()
+
+
+def test_threads_share_a_nursery_and_survive_its_death(shop: Workshop) -> None:
+    before = nurseries()
+    began: list[float] = []
+
+    def begin(number: int) -> Attempt:
+        made = attempt(number)
+        began.append(made.began)
+        return made
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(shop.record, lambda number=number: begin(number)) for number in range(3)]
+        until(lambda: len(began) == 3)
+        mine = nurseries() - before
+        assert mine
+        for pid in mine:
+            os.kill(pid, signal.SIGKILL)
+        records = [one.result(60) for one in waiting]
+    assert [record.digest for record in records] == ["0", "1", "2"]
+    assert all(KEY in record.seen and not record.incidents for record in records)
+    # at once, and not one after another: each sleeps for two seconds
+    assert max(began) - min(began) < 1.5
+
+
+def test_a_worker_without_a_nursery_says_so_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Keeper):
+        def started(self) -> None:
+            raise NoNursery("there is no room for it")
+
+    shop = Workshop("virtual")
+    with monkeypatch.context() as patched:
+        patched.setattr("graders.cluster.workshop.keeper_for", lambda bench: Broken())
+        with pytest.raises(NoNursery):
+            shop.record(lambda: attempt(1))
+        patched.setitem(worker._workshops, "virtual", shop)
+        parcel = pack(Order(versions("day8"), "1", {}, terms()))
+        found = unpack_reply(worker.attempted(parcel), parcel[:HASH], "1")
+        assert found == "the process that runs submissions did not start: there is no room for it"
+    assert KEY in shop.record(lambda: attempt(1)).seen
+    shop.close()
+
+
+def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
+    ours = versions("day8")
+    parcel = pack(Order(ours, "1", {}, terms()))
+    damaged = bytearray(parcel)
+    damaged[-1] ^= 1
+    said = unpack_reply(worker.attempted(bytes(damaged)), parcel[:HASH], "1")
+    assert isinstance(said, str)
+    assert "what the worker got is damaged" in said
+    older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, terms()))
+    assert unpack_reply(worker.attempted(older), older[:HASH], "1") == (
+        f"it has gpudojo {ours.gpudojo}, and the grader 0.0.9"
+    )
+
+
+def test_an_error_of_our_own_is_told_in_words_and_never_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def record(self, begin: object) -> Record:
+            raise ZeroDivisionError("by our fault", threading.Lock())
+
+    monkeypatch.setitem(worker._workshops, "virtual", Failing())
+    parcel = pack(Order(versions("day8"), "1", {}, terms()))
+    reply = worker.attempted(parcel)
+    assert type(reply) is bytes
+    found = unpack_reply(reply, parcel[:HASH], "1")
+    assert isinstance(found, str)
+    assert found.startswith("ZeroDivisionError: ")
+
+
+def test_a_record_is_the_bytes_that_a_store_keeps(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(worker._workshops, "virtual", shop)
+    text = (REFERENCE / FIRST).read_bytes()
+    parcel = pack(Order(versions("day8"), "1", {FIRST: text}, terms()))
+    reply = msgspec.msgpack.decode(worker.attempted(parcel)[HASH:], type=Reply)
+    record = decode(reply.record)
+    assert (record.digest, list(record.seen)) == ("1", [KEY])
