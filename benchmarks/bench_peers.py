@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers import environments
-from benchmarks.peers.assignment import KINDS, Submission, submissions
+from benchmarks.peers.assignment import KINDS, Submission, solved, submissions
 from benchmarks.peers.file_tools import Check50, Dojo, Gradescope, Pytest
 from benchmarks.peers.notebook_tools import Nbgrader, Otter
 from benchmarks.peers.tool import Graded, Tool
@@ -153,7 +153,15 @@ def _made(kind: type[Tool], place: Path, where: Path | None, known: Sequence[Sub
         if where is None or reason:
             raise RuntimeError(reason)
         tool = kind(place, environments.python_of(where.absolute(), kind.package))
-    tool.prepare(known)
+    if tool.whole:
+        tool.prepare(known)
+        return tool
+    # A harness that does not work fails everything, and would seem to catch every mistake.
+    proof = solved()
+    tool.prepare([*known, proof])
+    verdict = tool.grade([proof]).verdicts[proof.name]
+    if verdict.full is not True:
+        raise RuntimeError(f"it gave the reference no full marks here: {', '.join(verdict.failed)}")
     return tool
 
 

@@ -66,12 +66,10 @@ class Table:
         lines += ["", " ".join([f"{date}, {where}.", *self.notes])]
         return "\n".join(lines)
 
-    def drawn(self, date: str, where: str) -> Drawn:
-        caption = "\n".join([f"{date}, {where}", *self.notes])
-        table = Drawn(title=self.title, title_justify="left", caption=caption, caption_justify="left")
+    def drawn(self) -> Drawn:
+        table = Drawn(title=self.title, title_justify="left")
         for column in self.columns:
-            left = self._left(column)
-            table.add_column(column, justify="left" if left else "right", overflow="fold")
+            table.add_column(column, justify="left" if self._left(column) else "right", overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -83,7 +81,11 @@ class Table:
         if markdown:
             print(self.markdown(today(), machine()))
         else:
-            Console(width=None if Console().is_terminal else 140, highlight=False).print(self.drawn(today(), machine()))
+            # Without a terminal there is no width to keep to: a file is read by scrolling.
+            console = Console(width=None if Console().is_terminal else 160, highlight=False)
+            console.print(self.drawn())
+            for line in (f"{today()}, {machine()}", *self.notes):
+                console.print(line, markup=False)
 
 
 def _line(cells: Iterable[str]) -> str:

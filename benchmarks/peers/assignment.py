@@ -1,7 +1,7 @@
 """What is graded? Three exercises of Day 8, handed in by a class made from the repository's own solutions.
 
 Everybody has all three. Of the right submissions each is another spelling; of the wrong ones each has one mistake from
-`tests/day8/wrong` in one function; some have stubs left. Which ones is drawn, evenly over the kinds of mistake, so that
+`tests/day8/wrong` in one function; some have stubs left. Which ones is drawn, as many of each kind of mistake, so that
 nobody's strength is picked out. The same seed draws the same class.
 """
 
@@ -92,13 +92,12 @@ def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Subm
         chosen = {stem: several[number % len(several)] for stem, several in spellings.items()}
         files = {stem: _over(stem, source) for stem, (_, source) in chosen.items()}
         made.append(("right", " ".join(name for name, _ in chosen.values()), files))
-    # One mistake each: in turns from the exercises, and within an exercise in turns from the kinds it has.
-    pools = [_in_turns(_shuffled(dice, _solutions("wrong", stem)), stem) for stem in FUNCTIONS]
+    pools = {kind: _in_turns(dice, kind) for kind in KINDS}
     for number in range(wrong):
-        pool = pools[number % len(pools)]
-        stem, name, source = pool[number // len(pools) % len(pool)]
+        kind = KINDS[number % len(KINDS)]
+        stem, name, source = pools[kind][number // len(KINDS) % len(pools[kind])]
         files = {other: reference(other) for other in FUNCTIONS} | {stem: _over(stem, source)}
-        made.append((kind_of(source), f"{stem}/{name}", files))
+        made.append((kind, f"{stem}/{name}", files))
     for number in range(unfinished):
         done = list(FUNCTIONS)[number % len(FUNCTIONS)]
         made.append(("to do", f"only {done}", {s: reference(s) if s == done else stub(s) for s in FUNCTIONS}))
@@ -112,21 +111,36 @@ def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Subm
     ]
 
 
+def solved() -> Submission:
+    """The references: what every tool must give full marks before anybody trusts its verdicts."""
+    return Submission("solved", "right", "reference", {stem: reference(stem) for stem in FUNCTIONS})
+
+
+def everything() -> list[Submission]:
+    """Each right and each wrong solution of the three exercises once; the other exercises are the reference's."""
+    made = []
+    for stem in FUNCTIONS:
+        for tried in ("right", "wrong"):
+            for name, source in _solutions(tried, stem).items():
+                files = {other: reference(other) for other in FUNCTIONS} | {stem: _over(stem, source)}
+                kind = "right" if tried == "right" else kind_of(source)
+                made.append(Submission(f"{stem[:2]}-{tried}-{name}", kind, f"{stem}/{name}", files))
+    return made
+
+
 def _shuffled(dice: random.Random, solutions: dict[str, str]) -> list[tuple[str, str]]:
     pairs = sorted(solutions.items())
     dice.shuffle(pairs)
     return pairs
 
 
-def _in_turns(solutions: list[tuple[str, str]], stem: str) -> list[tuple[str, str, str]]:
-    """One of each kind after another, as long as there are some; then the rest."""
-    by_kind = {kind: [s for s in solutions if kind_of(s[1]) == kind] for kind in KINDS}
+def _in_turns(dice: random.Random, kind: str) -> list[tuple[str, str, str]]:
+    """Mistakes of one kind, from one exercise after another as long as it has some."""
+    several = {stem: _shuffled(dice, _solutions("wrong", stem)) for stem in FUNCTIONS}
+    left = {stem: [pair for pair in pairs if kind_of(pair[1]) == kind] for stem, pairs in several.items()}
     found = []
-    while any(by_kind.values()):
-        for several in by_kind.values():
-            if several:
-                name, source = several.pop(0)
-                found.append((stem, name, source))
+    while any(left.values()):
+        found += [(stem, *pairs.pop(0)) for stem, pairs in left.items() if pairs]
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.measuring import measured
 from benchmarks.peers import assignment, verdicts
 from benchmarks.peers.assignment import FUNCTIONS, ROOT, Submission
-from benchmarks.peers.tool import HERE, Graded, Tool, Verdict, copied
+from benchmarks.peers.tool import CLAIMS, HERE, Graded, Tool, Verdict, claims_and_functions, copied
 
 NAMES = [name for several in FUNCTIONS.values() for name in several]
 
@@ -79,15 +79,16 @@ class Pytest(OneByOne):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         super().prepare(known)
-        copied(("claims.py", "student.py"), self.place / "tests")
+        copied((*CLAIMS, "student.py"), self.place / "tests")
         shutil.copy(HERE / "claims_pytest.py", self.place / "tests" / "test_claims.py")
+        (self.place / "tests" / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # not one from further up
 
     def command(self, report: Path) -> list[str]:
         tests = str(self.place / "tests" / "test_claims.py")
         return [str(self.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junit-xml", str(report), tests]
 
     def verdict(self, text: str) -> Verdict:
-        return verdicts.from_junit(text)
+        return verdicts.from_junit(text, len(claims_and_functions()))
 
 
 class Gradescope(OneByOne):
@@ -98,13 +99,13 @@ class Gradescope(OneByOne):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         super().prepare(known)
-        copied(("claims.py", "student.py", "claims_gradescope.py"), self.place / "source")
+        copied((*CLAIMS, "student.py", "claims_gradescope.py"), self.place / "source")
 
     def command(self, report: Path) -> list[str]:
         return [str(self.python), str(self.place / "source" / "claims_gradescope.py"), str(report)]
 
     def verdict(self, text: str) -> Verdict:
-        return verdicts.from_gradescope(text)
+        return verdicts.from_gradescope(text, len(claims_and_functions()))
 
 
 class Check50(OneByOne):
@@ -116,7 +117,7 @@ class Check50(OneByOne):
 
     def prepare(self, known: Sequence[Submission]) -> None:
         super().prepare(known)
-        copied(("claims.py", "student.py"), self.place / "checks")
+        copied((*CLAIMS, "student.py"), self.place / "checks")
         shutil.copy(HERE / "claims_check50.py", self.place / "checks" / "__init__.py")
         (self.place / "checks" / ".cs50.yml").write_text("check50:\n  checks: __init__.py\n", encoding="utf-8")
 
@@ -126,7 +127,7 @@ class Check50(OneByOne):
         return [program, "--dev", "--log-level", "error", "-o", "json", "--output-file", str(report), "--", checks]
 
     def verdict(self, text: str) -> Verdict:
-        return verdicts.from_check50(text)
+        return verdicts.from_check50(text, len(claims_and_functions()))
 
     def environment(self) -> dict[str, str]:
         return super().environment() | {"CHECK50_WORKERS": str(self.jobs)}

@@ -13,16 +13,9 @@ import nbformat
 from benchmarks.measuring import measured
 from benchmarks.peers import assignment, verdicts
 from benchmarks.peers.assignment import FUNCTIONS, Submission, cell_of
-from benchmarks.peers.tool import CLAIMS, Graded, Tool
+from benchmarks.peers.tool import CLAIMS, HERE, Graded, Tool, claims_and_functions, copied
 
 ASSIGNMENT = "day8"
-
-
-def claims_and_functions() -> dict[str, str]:
-    """Every claim, and the student's function it is about."""
-    from benchmarks.peers import claims
-
-    return {name: claims.about(claim) for name, claim in claims.CLAIMS.items()}
 
 
 def _write(notebook: nbformat.NotebookNode, path: Path) -> None:
@@ -60,7 +53,7 @@ class Nbgrader(Tool):
     def prepare(self, known: Sequence[Submission]) -> None:
         source = self.place / "course" / "source" / ASSIGNMENT
         _write(nbgrader_notebook({stem: assignment.stub(stem) for stem in FUNCTIONS}), source / "day8.ipynb")
-        shutil.copy(CLAIMS, source / "claims.py")
+        copied(CLAIMS, source)
         self._do("generate_assignment", ASSIGNMENT)
 
     def _do(self, *words: str) -> None:
@@ -120,7 +113,8 @@ class Otter(Tool):
         config = '{"show_stdout": false, "zips": false, "plugins": []}'
         with zipfile.ZipFile(self.place / "autograder.zip", "w") as archive:
             archive.writestr("otter_config.json", config)
-            archive.write(CLAIMS, "files/claims.py")
+            for name in CLAIMS:
+                archive.write(HERE / name, f"files/{name}")
             for name, function in claims_and_functions().items():
                 archive.writestr(f"tests/{name}.py", OTTER_TEST.format(name=name, function=function))
 
@@ -135,5 +129,5 @@ class Otter(Tool):
             graded.add(measured(command, self.place, self.environment()))
             results = out / "results.json"
             text = results.read_text(encoding="utf-8") if results.exists() else ""
-            graded.verdicts[submission.name] = verdicts.from_otter(text, wanted) if text else verdicts.NOTHING
+            graded.verdicts[submission.name] = verdicts.from_gradescope(text, wanted) if text else verdicts.NOTHING
         return graded

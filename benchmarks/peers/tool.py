@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from benchmarks.measuring import Measured
 from benchmarks.peers.assignment import Submission
 
 HERE: Final = Path(__file__).resolve().parent
-CLAIMS: Final = HERE / "claims.py"
+CLAIMS: Final = ("claims.py", "claims_pictures.py")  # what every tool gets
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,15 @@ class Tool:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
         path = f"{self.python.parent}{os.pathsep}{kept.get('PATH', '')}"
         return kept | {"PATH": path, "HOME": str(home), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def claims_and_functions() -> dict[str, str]:
+    """Every claim, and the student's function it is about."""
+    if str(HERE) not in sys.path:
+        sys.path.append(str(HERE))  # they import each other by name, as beside a tool's tests
+    import claims  # late: it imports torch
+
+    return {name: claims.about(claim) for name, claim in claims.CLAIMS.items()}
 
 
 def copied(names: Sequence[str], folder: Path) -> None:

@@ -11,47 +11,37 @@ from xml.etree import ElementTree
 from benchmarks.peers.tool import Verdict
 
 NOTHING = Verdict(None, ("no result",))
+WRONG = ("failure", "error", "skipped")  # what pytest puts into a case that has not passed
 
 
-def from_junit(text: str) -> Verdict:
-    """pytest's --junit-xml."""
-    cases = list(ElementTree.fromstring(text).iter("testcase"))
-    if not cases:
-        return NOTHING
-    wrong = ("failure", "error", "skipped")
-    failed = tuple(_in_brackets(c.get("name", "")) for c in cases if any(c.find(tag) is not None for tag in wrong))
+def _of(wanted: int, tests: dict[str, bool]) -> Verdict:
+    """From what a tool says of each test. A test that is not told of has not passed, and has not failed either."""
+    failed = tuple(name for name, passed in tests.items() if not passed)
+    if len(tests) < wanted:
+        return Verdict(None, (*failed, f"{wanted - len(tests)} tests without a result"))
     return Verdict(not failed, failed)
+
+
+def from_junit(text: str, wanted: int) -> Verdict:
+    """pytest's --junit-xml: a case passed where nothing is inside it."""
+    cases = ElementTree.fromstring(text).iter("testcase")
+    tests = {_in_brackets(c.get("name", "")): not any(c.find(tag) is not None for tag in WRONG) for c in cases}
+    return _of(wanted, tests)
 
 
 def _in_brackets(name: str) -> str:
     return name.partition("[")[2].removesuffix("]") or name
 
 
-def from_gradescope(text: str) -> Verdict:
-    """results.json of the JSON test runner: a score for each test."""
-    tests = json.loads(text)["tests"]
-    if not tests:
-        return NOTHING
-    failed = tuple(test["name"] for test in tests if test["score"] < test["max_score"])
-    return Verdict(not failed, failed)
-
-
-def from_check50(text: str) -> Verdict:
-    """`check50 --output json`: each check passed, did not, or (null) could not be made."""
-    found = json.loads(text)
-    if not found.get("results"):
-        return NOTHING
-    failed = tuple(check["name"] for check in found["results"] if check["passed"] is not True)
-    return Verdict(not failed, failed)
-
-
-def from_otter(text: str, wanted: int) -> Verdict:
-    """results.json in Gradescope's form; where the notebook could not be run, some tests are not there at all."""
+def from_gradescope(text: str, wanted: int) -> Verdict:
+    """results.json of the JSON test runner, which otter-grader writes, too: a score for each test."""
     tests = [test for test in json.loads(text)["tests"] if test.get("max_score")]
-    failed = tuple(test["name"] for test in tests if test["score"] < test["max_score"])
-    if len(tests) < wanted:
-        return Verdict(None, (*failed, f"{wanted - len(tests)} tests without a result"))
-    return Verdict(not failed, failed)
+    return _of(wanted, {test["name"]: test["score"] >= test["max_score"] for test in tests})
+
+
+def from_check50(text: str, wanted: int) -> Verdict:
+    """`check50 --output json`: each check passed, did not, or (null) could not be made."""
+    return _of(wanted, {check["name"]: check["passed"] is True for check in json.loads(text).get("results", ())})
 
 
 def from_nbgrader(text: str, assignment: str) -> dict[str, Verdict]:

@@ -1,0 +1,121 @@
+"""What may a grader without a device claim about pictures? The claims about 06, as plain assertions on CPU tensors."""
+
+import inspect
+import time
+
+import torch
+
+FASTER = 3.0  # times as fast as the loop, at least
+
+
+def grayscale_loop(sprites):
+    gray = torch.zeros(sprites.shape[0], *sprites.shape[2:])
+    for n, y, x in every_pixel(sprites):
+        red, green, blue = sprites[n, :, y, x]
+        gray[n, y, x] = 0.299 * red + 0.587 * green + 0.114 * blue
+    return gray
+
+
+def recolor_loop(indices, palette):
+    count, height, width = indices.shape
+    sprites = torch.zeros(count, 3, height, width)
+    for n, y, x in every_pixel(sprites):
+        sprites[n, :, y, x] = palette[indices[n, y, x]]
+    return sprites
+
+
+def nearest_color_loop(sprites, palette):
+    indices = torch.zeros(sprites.shape[0], *sprites.shape[2:], dtype=torch.int64)
+    for n, y, x in every_pixel(sprites):
+        indices[n, y, x] = ((sprites[n, :, y, x] - palette) ** 2).sum(1).argmin()
+    return indices
+
+
+def every_pixel(sprites):
+    count, _, height, width = sprites.shape
+    return [(n, y, x) for n in range(count) for y in range(height) for x in range(width)]
+
+
+def pictures(name, count, height, width, colours, seed=5):
+    """Arguments for one of the three functions."""
+    dice = torch.Generator().manual_seed(seed)
+    sprites, palette = torch.rand(count, 3, height, width, generator=dice), torch.rand(colours, 3, generator=dice)
+    if name == "recolor":
+        return torch.randint(0, colours, (count, height, width), generator=dice), palette
+    return (sprites,) if name == "grayscale" else (sprites, palette)
+
+
+LOOPS = {"grayscale": grayscale_loop, "recolor": recolor_loop, "nearest_color": nearest_color_loop}
+
+
+def gives_the_values(name, function, *arguments):
+    found, right = function(*arguments), LOOPS[name](*arguments)
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == right.shape
+    if right.dtype == torch.int64:
+        assert found.dtype in (torch.int64, torch.int32)
+        assert torch.equal(found.long(), right)
+    else:
+        assert found.is_floating_point()
+        assert torch.allclose(found.float(), right, rtol=0, atol=1e-4)
+
+
+def seconds(function, arguments):
+    """The fastest of three calls."""
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        function(*arguments)
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def right_values(name, function):
+    gives_the_values(name, function, *pictures(name, 3, 5, 7, 6))
+    gives_the_values(name, function, *pictures(name, 2, 8, 4, 3))
+
+
+def right_on_the_smallest(name, function):
+    for shape in ((1, 4, 4, 3), (2, 1, 1, 3), (2, 1, 5, 3), (2, 3, 3, 1)):
+        gives_the_values(name, function, *pictures(name, *shape))
+
+
+def leaves_its_inputs_alone(name, function):
+    arguments = pictures(name, 2, 4, 4, 3)
+    before = [argument.clone() for argument in arguments]
+    function(*arguments)
+    assert all(torch.equal(a, b) for a, b in zip(arguments, before, strict=True))
+
+
+def faster_than_the_loop(name, function):
+    arguments = pictures(name, 2, 12, 12, 8)
+    function(*arguments)  # the first call of an operation pays for it
+    fast, slow = seconds(function, arguments), seconds(LOOPS[name], arguments)
+    assert slow >= FASTER * fast, f"only {slow / fast:.1f} times as fast as the loop"
+
+
+def lowest_index_on_a_tie(nearest_color):
+    sprites = torch.full((1, 3, 2, 2), 0.5)
+    palette = torch.tensor([[0.0, 0.0, 0.0], [0.25, 0.5, 0.5], [0.75, 0.5, 0.5], [0.5, 0.25, 0.5]])
+    assert nearest_color(sprites, palette).tolist() == [[[1, 1], [1, 1]]]
+
+
+def _about(claim, name):
+    """The claim about one of the three functions, with that function as its parameter."""
+
+    def about(function):
+        claim(name, function)
+
+    about.__name__ = f"{name}_{claim.__name__}"
+    about.__signature__ = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+    return about
+
+
+PICTURE_CLAIMS = (
+    *(
+        _about(claim, name)
+        for name in LOOPS
+        for claim in (right_values, right_on_the_smallest, leaves_its_inputs_alone, faster_than_the_loop)
+    ),
+    lowest_index_on_a_tie,
+)
