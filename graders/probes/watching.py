@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import linecache
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from graders.bench.ledger import rows
 from graders.bench.ledger.timeline import MOST_CALLS, Timeline, checked, timeline_of
 from graders.curriculum.exercise import Function, Probe
+from graders.errors import BadEvidence
 from graders.probes.calling import Call
 
 if TYPE_CHECKING:
@@ -121,7 +123,8 @@ class EveryCall(_Watching):
                 made = timeline_of(
                     ledger.records, self.function, scenario, str(call.path), device, (), peak, place=place
                 )
-                self.timelines.append(checked(made))
+                with contextlib.suppress(BadEvidence):  # a picture less is no reason to have no reference
+                    self.timelines.append(checked(made))
 
 
 def _weight(ledger: Ledger) -> tuple[int, int]:

@@ -6,15 +6,21 @@ import functools
 import html
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from graders import notebook
 from graders.curriculum import day
+from graders.errors import NoReference
+from graders.evidence.shipped import Shipped, compressed, compressed_timelines, pack
 from graders.plugin import references
+from graders.release.recording import _drawn
 from graders.results import Outcome
+from graders.timelines.drawing import NOTHING_BESIDE
 from tests.notebook.conftest import Session
 from tests.notebook.solving import ROOT, answers, reference
 
@@ -48,6 +54,41 @@ def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> Non
     assert re.search(r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report))
     assert f"yours: {checked.picture[0].walls} walls, theirs: {checked.picture[0].walls}" in repr(report)
     assert '<span class="t-wall">│</span>' in report._repr_html_()
+
+
+def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
+    exercise = next(each for each in day("day8") if each.stem == "04_modifying_training_loop_gpu")
+    function = exercise.functions[0]
+    written = references.Written(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
+    key = f"{exercise.stem}::train_epoch"
+    evidence = {f"8/virtual/{key}": compressed(written.evidence(exercise, function, "virtual", 8))}
+    drawn = compressed_timelines(_drawn(exercise, function, written))
+    packed = pack(Shipped("day8", (8,), {key: "(…)"}, evidence, timelines={key: drawn}))
+    release = msgspec.msgpack.decode(packed, type=Shipped)
+
+    def no_reference(path: Path) -> Path:
+        raise NoReference(path.name)
+
+    monkeypatch.setattr(references, "reference_of", no_reference)
+    monkeypatch.setattr(references, "shipped", lambda name: release)
+    waiting = reference()["train_epoch"].replace("optimizer.step()", "optimizer.step()\n        loss.item()")
+    session.run("import torch", waiting)
+    (checked,) = session.look("train_epoch").checked
+    assert checked.picture is not None
+    yours, theirs = checked.picture
+    assert theirs is not None
+    assert (theirs.scenario, theirs.place, theirs.lines) == (yours.scenario, yours.place, {})
+    assert yours.walls > theirs.walls > 0
+    spoiled = msgspec.structs.replace(release, timelines={key: b"x"})
+    monkeypatch.setattr(references, "shipped", lambda name: spoiled)
+    (checked,) = session.look("train_epoch").checked
+    assert checked.picture is not None
+    assert checked.picture[1] is None, "a picture less, and judged all the same"
+    assert checked.points > 0
+    assert NOTHING_BESIDE in repr(session.look("train_epoch"))
 
 
 def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> None:

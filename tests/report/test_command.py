@@ -6,12 +6,15 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+from graders.batch.store import Store
 from graders.cli import main
+from graders.report.evidence import NO_PICTURES
 from graders.results import read, write
-from tests.report.classes import HOSTILE, header, submission
+from tests.report.classes import HOSTILE, header, record, submission
 
 
 def dojo(*arguments: str | Path) -> tuple[int, str]:
@@ -87,6 +90,25 @@ def test_missing_evidence_is_said_on_the_page_and_in_the_terminal(tmp_path: Path
         page = (tmp_path / "report" / "students" / f"{name}.html").read_text(encoding="utf-8")
         assert "the evidence of this run was not beside the results" in page
         assert "line 10" in page or name == "bob"
+
+
+def test_a_record_that_is_torn_or_of_another_version_is_as_good_as_none(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    good, torn, newer = "a" * 40, "b" * 40, "c" * 40
+    for key in (good, torn, newer):
+        store.keep(key, record(1, "code"))
+    store.path_of(torn).write_bytes(store.path_of(torn).read_bytes()[:-50])
+    store.keep(newer, msgspec.structs.replace(record(1, "code"), version=2))
+    rows = [submission(n, name, "no", name[0] * 40) for n, name in enumerate(("ada", "bob", "cyd"))]
+    write(tmp_path / "results.json", header(reference=newer), rows)
+    code, said = dojo(tmp_path)
+    assert code == 0
+    assert "note: 2 of 3 pages are without pictures" in said
+    folder = tmp_path / "report" / "students"
+    pages = [(folder / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
+    assert ["cannot be drawn here" in page for page in pages] == [False, True, True]
+    assert ['class="chart call"' in page for page in pages] == [True, False, False]
+    assert NO_PICTURES.replace("'", "&#39;") in pages[0], "the reference's record cannot be used either"
 
 
 def test_results_that_cannot_be_read_are_said_on_a_page(tmp_path: Path) -> None:

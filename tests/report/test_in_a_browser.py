@@ -237,6 +237,31 @@ def test_nothing_sticks_out_of_a_phone(visit: Open, pages: Path, which: str) -> 
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_on_a_phone_nothing_has_to_be_scrolled_to_be_found(visit: Open, pages: Path) -> None:
+    page = visit(pages / "index.html", **PHONE).page
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    wide = "all => all.filter(box => box.scrollWidth > box.clientWidth).map(box => box.className)"
+    assert page.eval_on_selector_all(".scroll:not(.tall), pre", wide) == []
+    link = page.locator("#mistakes table a").first.bounding_box()
+    assert link["x"] + link["width"] <= 360
+    # The table of everybody is wider than a phone; whose row it is stays in sight.
+    page.locator(".tall").evaluate("box => { box.scrollLeft = 200 }")
+    name = page.locator("#class tbody th").first.bounding_box()
+    assert 0 <= name["x"] < 40
+    page = visit(student(pages, 15), **PHONE).page
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert page.eval_on_selector_all(".scroll, pre", wide) == []
+    for lane in page.locator("svg.call text.end").all():
+        assert lane.bounding_box()["x"] >= lane.locator("xpath=..").bounding_box()["x"]
+
+
+def test_what_is_printed_fits_the_paper(visit: Open, pages: Path) -> None:
+    for which in ("index.html", "students/student-15.html"):
+        page = visit(pages / which, viewport={"width": 718, "height": 1040}).page  # A4 with a margin of a centimetre
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 718
+
+
 def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
     page.keyboard.press("Tab")

@@ -135,11 +135,11 @@ def timeline_of(
 
 
 def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None:
-    """Of somebody else's calls the one in the same place of the same scenario: no other can be compared with it."""
+    """Of somebody else's calls the one in the same place of the same scenario on the same device; no other compares."""
     if timeline.place is None:
         return None
-    wanted = (timeline.scenario, timeline.place)
-    return next((other for other in others if (other.scenario, other.place) == wanted), None)
+    wanted = (timeline.scenario, timeline.place, timeline.device)
+    return next((other for other in others if (other.scenario, other.place, other.device) == wanted), None)
 
 
 def encoded(timeline: Timeline) -> bytes:
