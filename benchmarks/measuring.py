@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,23 +35,25 @@ class Measured:
 
 
 def measured(command: list[str], cwd: Path, environment: dict[str, str], limit: float = 600.0) -> Measured:
-    """Run a command to its end."""
+    """Run a command to its end; after `limit` seconds it is ended with all that it has started."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.json"
         run = subprocess.run(
-            [sys.executable, "-S", "-E", __file__, str(report), *command],
+            [sys.executable, "-S", "-E", __file__, str(report), str(limit), *command],
             cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=limit,
             check=False,
         )
         output = run.stdout.decode(errors="replace")
         if not report.exists():
             raise RuntimeError(f"{command[0]} could not be started: {output[-500:]}")
-        return Measured(**json.loads(report.read_text(encoding="utf-8")), output=output)
+        found = Measured(**json.loads(report.read_text(encoding="utf-8")), output=output)
+        if found.wall > limit:
+            raise RuntimeError(f"{Path(command[0]).name} took longer than {limit:g} seconds")
+        return found
 
 
 def _below(root: int) -> list[int]:
@@ -76,13 +79,17 @@ def _held(pid: int) -> int:
     return 0
 
 
-def _watch(report: Path, command: list[str]) -> int:
+def _watch(report: Path, limit: float, command: list[str]) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)
     began = time.perf_counter()
     process = subprocess.Popen(command)
     peak, looked, wall, code = 0, 0.0, 0.0, None
     while True:
         now = time.perf_counter()
+        if now - began > (limit if code is None else wall + ORPHANS):
+            for pid in _below(os.getpid()):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
         if now - looked > LOOK:
             peak, looked = max(peak, sum(_held(pid) for pid in _below(os.getpid()))), now
         try:
@@ -93,8 +100,6 @@ def _watch(report: Path, command: list[str]) -> int:
             wall, code = time.perf_counter() - began, os.waitstatus_to_exitcode(status)
             process.returncode = code
         elif not pid:
-            if code is not None and time.perf_counter() - began - wall > ORPHANS:
-                break
             time.sleep(PAUSE)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = {"wall": wall, "cpu": spent.ru_utime + spent.ru_stime, "peak": peak, "code": code}
@@ -103,4 +108,4 @@ def _watch(report: Path, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_watch(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(_watch(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))

@@ -209,6 +209,17 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
         measured([str(tmp_path / "nothing")], tmp_path, {})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_a_command_that_takes_too_long_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    from benchmarks.measuring import measured
+
+    sleeping = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(100)"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {sleeping!r}], start_new_session=True)"
+    with pytest.raises(RuntimeError, match="took longer than 2 seconds"):
+        measured([sys.executable, "-c", code], tmp_path, {}, limit=2)
+    assert not Path("/proc", (tmp_path / "pid").read_text(encoding="ascii")).exists()
+
+
 def test_what_students_type_is_what_is_timed(tmp_path: Path) -> None:
     from benchmarks import bench_student
 
