@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from graders.batch.records import Incident, Place, Ran, Record, Seen, What
-from graders.evidence import Raised, Status
+from graders.evidence import Evidence, Raised, Status
 from graders.sandbox.protocol import (
+    ALL,
+    ELSEWHERE,
+    HERE,
     Began,
     Chosen,
     Fenced,
@@ -36,7 +39,6 @@ WHOLE: Final = 6  # times the limit of a function: what a submission may take in
 AGAIN: Final = 3  # how often a child that someone else killed is tried again
 CHILDREN: Final = 24
 OUTPUT: Final = 64 << 10
-NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")  # what torch says in a RuntimeError
 EVIDENCE: Final = 64 << 20
 BEFORE: Final = "before anything"  # the step of a child that ended before it had come to one
 STUMBLED: Final = "the grader itself could not go on, which may be its own fault"
@@ -55,6 +57,7 @@ class Terms:
     scratch: int = 64 << 20
     only: frozenset[str] = frozenset()
     drawn_with: int | None = None  # of a reference: the public seed, which its pictures are of
+    gpu_memory: int = 2 << 30
 
 
 class Attempt:
@@ -75,6 +78,9 @@ class Attempt:
         self.paused = False
         self.stumbled = ""
         self.believed = True
+        # On a real GPU two kinds of children look, each at what the other cannot be.
+        self._machines = [HERE, ELSEWHERE] if terms.bench == "cuda" else [ALL]
+        self._told: set[str] = set()  # by this child
         self._killed: Counter[str] = Counter()
         self._children = 0
         self._frames = Frames(b"", 0)
@@ -90,10 +96,13 @@ class Attempt:
         self.step, self.ended_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
         self.deadline = self.clock() + STARTING
         terms = self.terms
-        skip = frozenset(self.skip | set(self.record.seen))
+        self._told = set()
+        whole = set(self.record.seen) if terms.bench != "cuda" else set()
         return Job(
-            *(token, terms.day, terms.bench, self.files, terms.seeds, skip),
+            *(token, terms.day, terms.bench, self.files, terms.seeds, frozenset(self.skip | whole)),
             *(terms.seconds, terms.memory, terms.scratch, terms.only, terms.drawn_with),
+            *(self._machines[0], terms.gpu_memory),
+            done=frozenset(f"{key}::{probe}" for key, seen in self.record.seen.items() for probe in _probes(seen)),
         )
 
     def heard(self, data: bytes) -> bool:
@@ -108,7 +117,9 @@ class Attempt:
     def _take(self, frame: Frame) -> bool:
         now, record = self.clock(), self.record
         if isinstance(frame, Fenced):
-            record.layers = frame.layers
+            record.layers = {
+                name: record.layers.get(name) or why for name, why in (record.layers | frame.layers).items()
+            }
             self.deadline = now + self.terms.seconds + GRACE
         elif isinstance(frame, Chosen):
             if not any((p.exercise, p.function) == (frame.exercise, frame.function) for p in record.places):
@@ -140,26 +151,38 @@ class Attempt:
         raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
         # A child does not look whether its code is still the grader's where it was interrupted, which earns nothing.
         unlooked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
-        if key not in self.terms.known or key in self.record.seen or (self.step != key and not missing) or unlooked:
+        known = self.record.seen.get(key)
+        again = key in self._told or (known is not None and not self._adds(known, evidence))
+        if key not in self.terms.known or again or (self.step != key and not missing) or unlooked:
             self._disbelieve("it sent evidence of its own making")
             return False
         drawn = frame.timelines if self.terms.drawn_with is not None else []  # a student has no reason to send any
-        self.record.seen[key] = Seen(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
+        seen = Seen(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
+        self.record.seen[key] = seen if known is None else known.joined(seen)
+        self._told.add(key)
         self._note(key, raised)
         return True
+
+    def _adds(self, known: Seen, evidence: Evidence) -> bool:
+        """Whether it may be what another child has left of a function: on a real GPU, and of other probes."""
+        return self.terms.bench == "cuda" and not _probes(known) & set(evidence.observations)
 
     def _note(self, step: str, raised: Sequence[Raised]) -> None:
         """Time and memory that ran out where Python itself could tell."""
         for error in raised:
-            kind, message = error.type, error.message
-            if kind == "TimedOut":
-                self.record.incidents.append(Incident(What.TIMED_OUT, step, message))
+            if error.type == "TimedOut":
+                self._happened(Incident(What.TIMED_OUT, step, error.message))
+                if self.terms.bench == "cuda" and step in self.terms.known:
+                    self.skip.add(step)  # once out of time in one scenario, it is not asked in the others
                 return
-            if kind.endswith("MemoryError") or any(said in message for said in NO_MEMORY):
-                self.record.incidents.append(
-                    Incident(What.OUT_OF_MEMORY, step, "it asked for more memory than it may have")
-                )
+            if error.out_of_memory:
+                self._happened(Incident(What.OUT_OF_MEMORY, step, "it asked for more memory than it may have"))
                 return
+
+    def _happened(self, incident: Incident) -> None:
+        """Once: on a real GPU a file is run by several children."""
+        if incident not in self.record.incidents:
+            self.record.incidents.append(incident)
 
     def _disbelieve(self, why: str) -> None:
         self.believed = False
@@ -174,17 +197,21 @@ class Attempt:
 
     # between children
 
-    def exited(self, status: int | None, too_heavy: bool = False) -> bool:
-        """A child has ended; True if another one is to go on."""
-        if self.finished or not self.believed:
+    def exited(self, status: int | None, too_heavy: bool = False, there: bool = False) -> bool:
+        """A child has ended; True if another one is to go on. `there` is said of the GPU's memory."""
+        if not self.believed:
             return False
+        if self.finished:
+            self._machines.pop(0)
+            return bool(self._machines)
         step = self.step or BEFORE
         if self.paused:
             pass  # as it said it would
         elif self.ended_by_us:
             self._ended(step, What.TIMED_OUT, f"still running after {self.terms.seconds:g} seconds")
         elif too_heavy:
-            self._ended(step, What.OUT_OF_MEMORY, "its processes together took more memory than they may have")
+            whose = " of the GPU" if there else ""
+            self._ended(step, What.OUT_OF_MEMORY, f"its processes together took more memory{whose} than they may have")
         elif status in (None, -signal.SIGKILL):
             # Whoever kills, kills anything; memory that does not suffice does not suffice again.
             self._killed[step] += 1
@@ -211,14 +238,19 @@ class Attempt:
         """The nursery died under it: nobody's fault, begin that child again."""
         self._children -= 1
 
-    def done(self, peak_bytes: int, cpu_seconds: float) -> Record:
+    def done(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
         text = self._output.decode(errors="replace")
         if self._printed > len(self._output):
             text += f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
         self.record.output = text
         self.record.seconds = self.clock() - self.began
         self.record.peak_bytes, self.record.cpu_seconds = peak_bytes, cpu_seconds
+        self.record.device_bytes = device_bytes
         return self.record
+
+
+def _probes(seen: Seen) -> set[str]:
+    return set(seen.evidence.observations)
 
 
 def _told(status: int) -> str:

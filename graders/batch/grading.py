@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from graders import __version__, intake
-from graders.batch import fingerprints, judging, seeds, store
+from graders.batch import fingerprints, judging, panel, seeds, store
 from graders.batch.attempt import Attempt, Terms
 from graders.batch.judging import Judged
 from graders.batch.recorded import recorded
@@ -54,6 +54,7 @@ class Asked:
     require_isolation: bool = False
     evidence: Path | None = None  # the folder of that evidence; None: this installation's
     alone: bool = False  # the one folder given is one submission, whatever lies in it
+    gpu_memory: int = 2 << 30  # of a real GPU, where the bench is one
 
 
 @dataclass
@@ -125,6 +126,7 @@ class ClassGrading:
             asked.seconds,
             asked.memory,
             only=asked.only,
+            gpu_memory=asked.gpu_memory,
         )
         # Two runs under the same conditions find each other's records.
         self.conditions = (
@@ -132,7 +134,7 @@ class ClassGrading:
             asked.bench,
             self.recorded.name if self.recorded else seeds.name_of(secret),
             fingerprints.of_probes(asked.day),
-            f"{asked.seconds:g} {asked.memory}",
+            f"{asked.seconds:g} {asked.memory}" + (f" {asked.gpu_memory}" if asked.bench == "cuda" else ""),
             " ".join(sorted(asked.only)),
         )
 
@@ -214,9 +216,16 @@ class ClassGrading:
         self.store.keep(key, done[0])
 
     def _tell_ready(self, entries: Sequence[Entry], ready: dict[str, str]) -> None:
-        for entry in entries:
-            if entry.name in ready:
-                self._tell(entry, ready[entry.name], ran=False)
+        known = [entry for entry in entries if entry.name in ready]
+        if self.asked.rejudge:
+            measure = panel.Measure(
+                self.asked.out, self.asked.day, self.asked.only, self.reference_key, self.verdicts.measure
+            )
+            made: Iterable[str] = panel.judged(measure, [ready[entry.name] for entry in known], self.asked.jobs)
+        else:
+            made = (ready[entry.name] for entry in known)
+        for entry, key in zip(known, made, strict=True):
+            self._tell(entry, key, ran=False, anew=False)
 
     def _only_known(self, left: Sequence[Entry], needs_reference: bool) -> None:
         unknown = [entry.name for entry in left if self._read(entry) is not None]
@@ -288,9 +297,9 @@ class ClassGrading:
             record=key or "",
         )
 
-    def _tell(self, entry: Entry, key: str | None, ran: bool) -> None:
+    def _tell(self, entry: Entry, key: str | None, ran: bool, anew: bool = True) -> None:
         """One more is done: its row is on disk, and goes to whoever watches."""
-        found = self._found(entry, key, anew=self.asked.fresh or self.asked.rejudge)
+        found = self._found(entry, key, anew and self.asked.fresh)
         self.watcher.graded(self._row(entry, found, key), ran)
 
     def _rows(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:

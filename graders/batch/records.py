@@ -49,6 +49,17 @@ class Seen(msgspec.Struct, frozen=True):
     timeline: Timeline | None = None  # of a student's busiest call
     timelines: list[Timeline] = []  # of a reference's calls on the public seed, without lines of code
 
+    def joined(self, other: Seen) -> Seen:
+        """With what another child saw of the same function, in other scenarios."""
+        both = {**self.evidence.observations, **other.evidence.observations}
+        return Seen(
+            msgspec.structs.replace(self.evidence, observations=both),
+            self.seconds + other.seconds,
+            self.signature or other.signature,
+            self.timeline or other.timeline,
+            [*self.timelines, *other.timelines],
+        )
+
 
 class Ran(msgspec.Struct, frozen=True):
     """One file."""
@@ -71,6 +82,7 @@ class Record(msgspec.Struct):
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
+    device_bytes: int = 0  # of a real GPU, at most
     version: int = VERSION
 
 

@@ -9,6 +9,8 @@ from graders.batch.attempt import Terms
 from graders.batch.scheduler import Scheduler, Work
 from graders.intake import LeftOut
 from graders.results import SubmissionRow
+from graders.sandbox.devices import room_for
+from graders.sandbox.gpu import DEVICE_AROUND
 from graders.sandbox.keeper import Keeper
 from graders.sandbox.layers import Layers
 
@@ -48,6 +50,9 @@ class Here:
     def start(self, terms: Terms, watcher: Watcher) -> Layers:
         watcher.prepares("starting the process that runs submissions")
         self._watch = watcher.under_way
+        if terms.bench == "cuda":  # more at once than the GPU has room for would take memory from each other
+            room = room_for(terms.gpu_memory + DEVICE_AROUND)
+            self.jobs = self.jobs if room is None else min(self.jobs, max(1, room))
         self._keeper = keeper_for(terms.bench)
         self._keeper.started()
         return {}

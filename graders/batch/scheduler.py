@@ -33,6 +33,7 @@ class Work:
     began: float
     running: Running | None = None
     peak_bytes: int = 0
+    device_bytes: int = 0
     cpu_seconds: float = 0.0
 
 
@@ -147,11 +148,12 @@ class Scheduler:
                     pass
         self._forget(work)
         work.peak_bytes = max(work.peak_bytes, exit_.peak_bytes)
+        work.device_bytes = max(work.device_bytes, exit_.device_bytes)
         work.cpu_seconds += exit_.cpu_seconds
-        if work.attempt.exited(exit_.status, exit_.too_heavy):
+        if work.attempt.exited(exit_.status, exit_.too_heavy, exit_.there):
             self._start(work)
         else:
-            work.done(work.attempt.done(work.peak_bytes, work.cpu_seconds))
+            work.done(work.attempt.done(work.peak_bytes, work.cpu_seconds, work.device_bytes))
 
     def _forget(self, work: Work) -> None:
         assert work.running is not None

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     help="Seconds each function may take.",
 )
 @click.option("--memory-limit", default="2 GiB", show_default=True, help="Memory each submission may take.")
+@click.option("--gpu-memory-limit", default="2 GiB", show_default=True, help="With --bench cuda: the GPU's, likewise.")
 @click.option("--only", multiple=True, metavar="FUNCTION", help="Grade this function only; may be given again.")
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again, whatever is known.")
@@ -68,6 +69,7 @@ def grade(
     wait: float,
     time_limit: float,
     memory_limit: str,
+    gpu_memory_limit: str,
     only: tuple[str, ...],
     rejudge: bool,
     fresh: bool,
@@ -94,9 +96,9 @@ def grade(
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
     try:
-        memory = parse_size(memory_limit)
+        memory, gpu_memory = parse_size(memory_limit), parse_size(gpu_memory_limit)
     except BadSize as error:
-        raise click.BadParameter(str(error), param_hint="--memory-limit") from None
+        raise click.BadParameter(str(error), param_hint="--memory-limit, --gpu-memory-limit") from None
     asked = Asked(
         submissions,
         out,
@@ -111,6 +113,7 @@ def grade(
         rejudge,
         fresh,
         require_isolation,
+        gpu_memory=gpu_memory,
     )
     display = Display(Console(highlight=False), quiet)
     try:

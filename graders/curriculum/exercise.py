@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from graders.evidence import Observation
 
 Seen = Mapping[str, Observation]  # what each probe saw, by the probe's name
 Look = Callable[[Any], dict[str, Any]]  # gets a probes.Call
 Judge = Callable[[Seen, Seen], None]  # (student's, reference's); raises Failed
+OTHERS: Final = ("one gpu", "two gpus", "mac", "laptop")  # machines that are never the one with the real GPU
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Probe:
     name: str
     look: Callable[[Any], dict[str, Any]]  # gets a probes.Call
     machine: str = "bench"  # which machine it needs: see probes.machines
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it looks on a machine that a process with a real GPU cannot be; a reference's tries out several."""
+        return self.machine in (*OTHERS, "reference")
 
 
 @dataclass(frozen=True)

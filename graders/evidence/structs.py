@@ -30,12 +30,20 @@ class Status(enum.StrEnum):
     BROKEN = "broken"  # the file itself could not be run
 
 
+NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")
+
+
 class Raised(msgspec.Struct, frozen=True):
     """An exception, at the student's own line."""
 
     type: str
     message: str
     line: int | None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory had run out, of the host or of a GPU; torch says so of the host's in a RuntimeError."""
+        return self.type.endswith("MemoryError") or any(said in self.message for said in NO_MEMORY)
 
 
 class Observation(msgspec.Struct, frozen=True):

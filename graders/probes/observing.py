@@ -6,15 +6,13 @@ import contextlib
 from typing import Any
 
 from graders.bench.patching import imported_into
-from graders.curriculum.exercise import Exercise, Function, Probe
+from graders.curriculum.exercise import OTHERS, Exercise, Function, Probe
 from graders.errors import DeviceClosed, RealDeviceInUse
 from graders.evidence import Evidence, Observation, Raised, Status
 from graders.probes.apart import observe_apart
 from graders.probes.calling import Call, StudentRaised
 from graders.probes.loading import Submission, load
 from graders.probes.machines import open_machine
-
-OTHERS = ("one gpu", "two gpus", "mac", "laptop")  # machines that are never this one
 
 
 def observe(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Evidence:

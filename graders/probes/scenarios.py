@@ -18,8 +18,11 @@ def tried(look: Callable[..., dict[str, Any]], call: Call, *args: Any, **kwargs:
 
 
 def described(error: StudentRaised) -> dict[str, Any]:
-    """An error of the student's; one about a device that is closed goes on, because a fresh start may mend it."""
+    """An error of the student's; one about a device that is closed goes on, because a fresh start may mend it.
+
+    So does one about memory, which is a matter of the whole submission: an instructor is told of it.
+    """
     evidence = error.evidence
-    if evidence.type == DeviceClosed.__name__:
+    if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
         raise error
     return {"type": evidence.type, "message": evidence.message[:500], "line": evidence.line}

@@ -6,6 +6,7 @@ Here student code runs. Nothing this process says is taken for more than evidenc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import random
@@ -26,6 +27,8 @@ from graders.evidence import Evidence, Observation, Raised, Status
 from graders.intake.definitions import choose
 from graders.sandbox import integrity
 from graders.sandbox.protocol import (
+    ALL,
+    ELSEWHERE,
     Began,
     Chosen,
     Fenced,
@@ -57,10 +60,10 @@ MESSAGE = 2000
 _changed: integrity.Changed | None = None
 
 
-def prepare() -> None:
+def prepare(for_gpu: bool = False) -> None:
     """In the nursery: what is slow the first time, and what the grader's code looks like before anybody has run."""
     global _changed
-    warm_up()
+    warm_up(for_gpu)
     _changed = integrity.watch()
 
 
@@ -74,8 +77,8 @@ def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences
     with os.fdopen(job_end, "rb") as file:
         file.seek(0)
         job = decode_job(file.read())
-    evidence_end = _alone_with(evidence_end, output_end, [path for path, _ in fences.readable])
-    layers = fences.confine(number, job.memory, job.scratch, _total(job), job.files)
+    evidence_end = _alone_with(evidence_end, output_end, fences.descriptors())
+    layers = fences.confine(number, job.memory, job.scratch, _total(job), job.files, job.on_gpu)
     tempfile.tempdir = None  # the nursery has looked for one already, where this process may not write
     os.register_at_fork(after_in_child=_closing(evidence_end))
     changed = globals().pop("_changed") or integrity.watch()
@@ -84,8 +87,12 @@ def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences
 
 
 def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
-    yield Fenced(layers)
     try:
+        if job.on_gpu:
+            from graders.bench.real import owning
+
+            owning.take(job.gpu_memory)
+        yield Fenced(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked
         yield Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE])
@@ -140,6 +147,10 @@ def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
     loaded: dict[str, Submission] = {}
     choice = choose(job.files, exercises)
     asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
+    if job.bench == "cuda":
+        asked = [(e, left) for e, f in asked if (left := _left(job, e, f)).probes]
+    if job.machines == ELSEWHERE:
+        job = msgspec.structs.replace(job, bench="virtual")  # as there is no GPU in this process
     for exercise, function in asked:
         one = choice.of(function.name)
         if one is not None:
@@ -162,9 +173,16 @@ def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
         yield Began(key)
         saw = yield from looked_at(job, exercise, function, loaded[file], home)
         yield saw
-        if saw.interrupted:
+        if saw.interrupted or saw.spent:
             return True
     return False
+
+
+def _left(job: Job, exercise: Exercise, function: Function) -> Function:
+    """The function with those of its probes that this child can be the machine for, and that none has looked with."""
+    key = f"{exercise.stem}::{function.name}"
+    here = [p for p in function.probes if job.machines == ALL or p.elsewhere == (job.machines == ELSEWHERE)]
+    return dataclasses.replace(function, probes=[p for p in here if f"{key}::{p.name}" not in job.done])
 
 
 def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
@@ -183,11 +201,14 @@ def looked_at(
     job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
 ) -> Generator[Glimpse, None, Saw]:
     """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
+    from graders.bench.real.owning import lost
+    from graders.probes.loading import raised
     from graders.probes.time_limits import TimedOut, time_limit
     from graders.probes.watching import Busiest
 
     began = time.perf_counter()
     late: Observation | None = None
+    spent = False
     busiest = Busiest()
     for probe in map(busiest.watched, function.probes):
         if late is None:
@@ -201,16 +222,23 @@ def looked_at(
                 # It had what earlier scenarios had left of the time; the limit is what a student knows of.
                 said = msgspec.structs.replace(seen.raised, message=str(TimedOut(job.seconds)))
                 late = seen = msgspec.structs.replace(seen, raised=said)
+            if job.on_gpu and (error := lost()) is not None:
+                spent = True
+                if seen.raised is None:  # it came up after everything had been looked at
+                    seen = Observation(Status.RAISED, raised=_plain(raised(error, submission.path), home))
         yield Glimpse(probe.name, late or seen)
+        if spent and late is None:
+            break
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
     signature = _signature(submission.names.get(function.name))
     interrupted = late is not None and late.status is Status.RAISED
     seconds = time.perf_counter() - began
     if job.drawn_with is not None:
-        drawn = _drawn(job, exercise, function, submission) if late is None and busiest.records else []
-        return Saw(evidence, seconds, signature, interrupted, timelines=drawn)
+        looks = late is None and not spent and bool(busiest.records)
+        drawn = _drawn(job, exercise, function, submission) if looks else []
+        return Saw(evidence, seconds, signature, interrupted, timelines=drawn, spent=spent)
     timeline = None if late is not None else _timeline(busiest, function.name)
-    return Saw(evidence, seconds, signature, interrupted, timeline)
+    return Saw(evidence, seconds, signature, interrupted, timeline, spent=spent)
 
 
 def _timeline(busiest: Busiest, function: str) -> Timeline | None:

@@ -9,10 +9,11 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any, Final
 
-from graders.sandbox import kernel
-from graders.sandbox.layers import CALLS, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
+from graders.sandbox import gpu, kernel
+from graders.sandbox.layers import CALLS, DEVICE, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
 from graders.sandbox.limits import first_to_go, limit
 from graders.sandbox.readable import readable_paths
 
@@ -21,7 +22,6 @@ USERS: Final = (2_000_000_000, 50_000)
 AT_ONCE: Final = 10_000
 FILES_AT_MOST: Final = 4096
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
-GPU: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-caps", "/proc", "/sys/devices")
 DENIED: Final = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise"),
     *("mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "move_mount", "open_tree", "mount_setattr"),
@@ -35,14 +35,17 @@ DENIED: Final = (
 class Fences:
     """What of the isolation can be made ready before there is a child."""
 
-    def __init__(self, scratch: str, gpu: bool = False) -> None:
+    def __init__(self, scratch: str, with_gpu: bool = False, processes: bool = True) -> None:
         self.scratch = scratch
-        self.gpu = gpu
+        self.with_gpu = with_gpu
+        self.processes = processes  # whether there may be process namespaces at all
+        self.visible = os.environ.pop(gpu.VISIBLE, None)
         self.layers: Layers = {}
         self.namespaces = 0
         self.own_processes: int | None = None
         self.landlock: Any = None
         self.readable: list[tuple[int, bool]] = []  # open paths, and whether they may be written to
+        self.on_gpu: list[tuple[int, bool]] = []  # those of a child that uses the real one
         self.filter: Any = None
         self.users = first_user()
 
@@ -55,10 +58,13 @@ class Fences:
     def _namespaces(self) -> None:
         why = ""
         try:
-            own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-            kernel.unshare(kernel.NEWPID)
-            kernel.enter(own, kernel.NEWPID)
-            self.own_processes = own
+            if self.processes:
+                own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+                kernel.unshare(kernel.NEWPID)
+                kernel.enter(own, kernel.NEWPID)
+                self.own_processes = own
+            else:
+                why = gpu.NO_PROC
         except OSError as error:
             why = _reason(error)
         self.layers[PROCESSES] = why
@@ -87,16 +93,13 @@ class Fences:
         self.read = AccessFs.READ_FILE | AccessFs.READ_DIR
         self.execute = AccessFs.EXECUTE
         self.abi = abi
-        devices = [*DEVICES, *(self._gpu_devices() if self.gpu else ())]
-        for path, writable in [*((p, False) for p in readable_paths()), *((p, True) for p in devices)]:
-            with contextlib.suppress(OSError):
-                self.readable.append((os.open(path, os.O_PATH | os.O_CLOEXEC), writable))
+        self.readable = [*_opened(readable_paths(), False), *_opened(DEVICES, True)]
+        if self.with_gpu:
+            self.on_gpu = [*_opened(gpu.libraries(), False), *_opened(gpu.devices(), True)]
 
-    @staticmethod
-    def _gpu_devices() -> list[str]:
-        import glob
-
-        return [path for path in (*GPU, *glob.glob("/dev/nvidia[0-9]*")) if os.path.exists(path)]
+    def descriptors(self) -> list[int]:
+        """What is open for a child to step behind the fences, and closed by that."""
+        return [path for path, _ in (*self.readable, *self.on_gpu)]
 
     def _seccomp(self) -> None:
         try:
@@ -129,9 +132,11 @@ class Fences:
 
     # In the child
 
-    def confine(self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes]) -> Layers:
+    def confine(
+        self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes], on_gpu: bool = False
+    ) -> Layers:
         """Put up every fence, put the submission's files in its scratch folder, and tell which fences hold."""
-        layers = dict(self.layers)
+        layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
         with contextlib.suppress(OSError):
             kernel.die_with_parent()
@@ -151,9 +156,13 @@ class Fences:
         laid_out(home, files, user)
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
-        limit(memory, scratch, seconds, alone=user is not None)
+        limit(memory, scratch, seconds, user is not None, on_gpu)
         layers[LIMITS] = ""
-        rules = self._ruleset(home)
+        if on_gpu:
+            gpu.shown(self.visible)
+            if self.own_processes is not None:
+                kernel.mount_processes()
+        rules = self._ruleset(home, on_gpu)
         layers[USER] = self._drop(user, bool(rules))
         if rules is not None:
             self.landlock.restrict_self(rules, None)
@@ -162,7 +171,7 @@ class Fences:
             self.filter.load()
         return layers
 
-    def _ruleset(self, home: str) -> int | None:
+    def _ruleset(self, home: str, on_gpu: bool) -> int | None:
         if self.landlock is None:
             return None
         from py_landlock.abi import MIN_SCOPE_ABI, get_supported_fs, get_supported_scope
@@ -175,14 +184,18 @@ class Fences:
         rules: int = self.landlock.create_ruleset(attributes)
         supported = get_supported_fs(self.abi)
         writing = (self.read | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV) & supported
-        for path, writable in self.readable:
+        also = [*self.on_gpu, *_opened(gpu.READ, False)] if on_gpu else []
+        for path, writable in (*self.readable, *also):
             directory = stat.S_ISDIR(os.fstat(path).st_mode)
             access = writing if writable else (self.read | self.execute) & supported
             self._allow(rules, path, access if directory else access & ~AccessFs.READ_DIR)
             os.close(path)
-        own = os.open(home, os.O_PATH | os.O_CLOEXEC)
-        self._allow(rules, own, supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE)
-        os.close(own)
+        if not on_gpu:
+            for path, _ in self.on_gpu:
+                os.close(path)
+        for own, _ in _opened([home, *(gpu.WRITTEN if on_gpu else ())], True):
+            self._allow(rules, own, supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE)
+            os.close(own)
         from py_landlock.prctl import set_no_new_privs
 
         set_no_new_privs()
@@ -232,6 +245,14 @@ def laid_out(home: str, files: dict[str, bytes], owner: int | None) -> None:
             os.chown(folder, owner, owner)
             for name in names:
                 os.chown(os.path.join(folder, name), owner, owner)
+
+
+def _opened(paths: Iterable[str], writable: bool) -> list[tuple[int, bool]]:
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append((os.open(path, os.O_PATH | os.O_CLOEXEC), writable))
+    return found
 
 
 def _tried(flags: int) -> str:

@@ -17,7 +17,20 @@ from typing import IO, Final
 
 import graders
 from graders.errors import NoNursery
-from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY, Job, encode_job
+from graders.sandbox.gpu import hidden
+from graders.sandbox.protocol import (
+    ASKED,
+    EXITED,
+    FAILED,
+    KILL,
+    READY,
+    SPAWN,
+    TOLD,
+    TOO_HEAVY,
+    TOO_HEAVY_THERE,
+    Job,
+    encode_job,
+)
 
 STARTING: Final = 120.0  # seconds: importing torch from a slow disk
 STARTS: Final = 3
@@ -48,6 +61,8 @@ class Exit:
     peak_bytes: int
     cpu_seconds: float
     too_heavy: bool = False  # ended because its processes together held more memory than they may
+    device_bytes: int = 0  # of the GPU, at most
+    there: bool = False  # it was the GPU's memory that it held too much of
 
 
 class Keeper:
@@ -71,8 +86,7 @@ class Keeper:
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "USER": "student"}
         environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
         environment |= {"KINETO_LOG_LEVEL": "99"}
-        if not self.gpu:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment |= hidden() if self.gpu else {"CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", "-c", _START, str(Path(graders.__file__).resolve().parents[1])]
         command += [str(there.fileno()), *(["gpu"] if self.gpu else [])]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as the nursery lives
@@ -133,7 +147,7 @@ class Keeper:
             ends.callback(os.close, evidence_end)
             ends.callback(os.close, output_end)
             try:
-                message = ASKED.pack(SPAWN, self._numbers, job.memory)
+                message = ASKED.pack(SPAWN, self._numbers, job.memory, job.gpu_memory if job.on_gpu else 0)
                 socket.send_fds(self._control, [message], [file.fileno(), evidence_end, output_end])
             except OSError:
                 running.close()
@@ -145,7 +159,7 @@ class Keeper:
     def kill(self, number: int) -> None:
         assert self._control is not None
         with contextlib.suppress(OSError):
-            self._control.sendall(ASKED.pack(KILL, number, 0))
+            self._control.sendall(ASKED.pack(KILL, number, 0, 0))
 
     def heard(self) -> list[Exit] | None:
         """The children that have ended, to be called when the handle is readable; None when the nursery itself has."""
@@ -159,11 +173,12 @@ class Keeper:
         self._heard += data
         found = []
         while len(self._heard) >= TOLD.size:
-            event, number, status, largest, used = TOLD.unpack_from(self._heard)
+            event, number, status, largest, used, device = TOLD.unpack_from(self._heard)
             del self._heard[: TOLD.size]
-            if event in (EXITED, FAILED, TOO_HEAVY):
-                ended = None if event == FAILED else status
-                found.append(Exit(number, ended, largest << 10, used / 1e6, event == TOO_HEAVY))
+            if event in (EXITED, FAILED, TOO_HEAVY, TOO_HEAVY_THERE):
+                ended, there = None if event == FAILED else status, event == TOO_HEAVY_THERE
+                heavy = there or event == TOO_HEAVY
+                found.append(Exit(number, ended, largest << 10, used / 1e6, heavy, device << 10, there))
         return found
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ NEWUSER: Final = 0x10000000
 NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 
-_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 4, 8, 36
 _CAPABILITY_VERSION_3: Final = 0x20080522
 DAC_READ_SEARCH: Final = 2
@@ -55,6 +55,11 @@ def mount_memory(path: str, size: int, files: int) -> None:
     """A file system in memory."""
     options = f"size={size},nr_inodes={files},mode=700".encode()
     _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
+
+
+def mount_processes() -> None:
+    """A /proc that shows the processes of this process's namespace, by the numbers they have there."""
+    _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
 
 
 def loopback_up() -> None:

@@ -12,6 +12,7 @@ SIGNALS: Final = "signals"
 CALLS: Final = "system calls"
 USER: Final = "user"
 LIMITS: Final = "limits"
+DEVICE: Final = "device memory"
 
 PURPOSE: Final[dict[str, str]] = {
     PROCESSES: "a process namespace: whatever a submission starts ends with it",
@@ -22,6 +23,7 @@ PURPOSE: Final[dict[str, str]] = {
     CALLS: "seccomp: no tracing, mounting, kernel keys or other processes' memory",
     USER: "a user of its own without privileges",
     LIMITS: "limits on memory, processor time, processes, files and output",
+    DEVICE: "memory of the GPU: a limit within torch, and every process weighed by the driver's own account",
 }
 
 # A name and why the layer does not hold; an empty text where it does.

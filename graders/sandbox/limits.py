@@ -8,18 +8,22 @@ import resource
 import signal
 from typing import Final
 
+from graders.sandbox.gpu import HOST_AROUND
+
 PROCESSES_AT_MOST: Final = 64
 
 
-def limit(memory: int, scratch: int, seconds: float, alone: bool) -> None:
+def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = False) -> None:
     """What the child may take in all; memory comes on top of what torch holds already.
 
-    `alone` is said of a child whose user has no other processes: the kernel counts those of a user.
+    `alone` is said of a child whose user has no other processes: the kernel counts those of a user. On a GPU, CUDA
+    reserves addresses by the gigabyte, which cost nothing: there what can be written to is counted instead.
     """
     processes = PROCESSES_AT_MOST + (0 if alone else _running())
     processor = int(seconds) + 5
+    size, data = _sizes()
     for kind, most in (
-        (resource.RLIMIT_AS, _address_space() + memory),
+        (resource.RLIMIT_DATA, data + HOST_AROUND + memory) if gpu else (resource.RLIMIT_AS, size + memory),
         (resource.RLIMIT_CPU, processor),
         (resource.RLIMIT_FSIZE, scratch),
         (resource.RLIMIT_NPROC, processes),
@@ -42,12 +46,14 @@ def _running() -> int:
     return found
 
 
-def _address_space() -> int:
+def _sizes() -> tuple[int, int]:
+    """The bytes of this process's addresses, and of those that it alone can write to."""
     try:
         with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
+            pages = [int(word) for word in file.read().split()]
+            return pages[0] * resource.getpagesize(), pages[5] * resource.getpagesize()
     except OSError:
-        return 8 << 30
+        return 8 << 30, 8 << 30
 
 
 def first_to_go() -> None:

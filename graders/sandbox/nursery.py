@@ -18,7 +18,10 @@ import time
 import traceback
 from typing import Final
 
-from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY
+from graders.sandbox.devices import DeviceScales
+from graders.sandbox.gpu import proc_of_its_own
+from graders.sandbox.layers import DEVICE
+from graders.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY, TOO_HEAVY_THERE
 
 LINUX: Final = sys.platform == "linux"
 PASSES: Final = 100
@@ -27,8 +30,10 @@ WEIGHED: Final = 0.2  # seconds from one weighing of the children to the next
 
 def main(number: int, gpu: bool) -> None:
     control = socket.socket(fileno=number)
+    devices = DeviceScales() if LINUX and gpu else None
+    processes = not gpu or (LINUX and proc_of_its_own())
     if LINUX:
-        own_namespaces()
+        own_namespaces(processes)
     from graders.sandbox import child
     from graders.sandbox.confinement import Fences
 
@@ -36,16 +41,19 @@ def main(number: int, gpu: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="dojo-") as scratch:
         if os.getuid() == 0:
             os.chmod(scratch, 0o711)
-        fences = Fences(scratch, gpu)
+        fences = Fences(scratch, gpu, processes)
         fences.prepare()
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
-            child.prepare()
+            child.prepare(gpu)
+        if devices is not None:
+            devices.ready()
+            fences.layers[DEVICE] = devices.why
         gc.collect()
         gc.freeze()
-        _serve(control, fences)
+        _serve(control, fences, devices)
 
 
-def own_namespaces() -> None:
+def own_namespaces(processes: bool = True) -> None:
     """Become the first process of namespaces of our own; the original process only waits for it."""
     from graders.sandbox import kernel
 
@@ -53,10 +61,11 @@ def own_namespaces() -> None:
     with contextlib.suppress(OSError):
         kernel.adopt_orphans()
     try:
+        flags = kernel.NEWPID if processes else 0
         if uid == 0:
-            kernel.unshare(kernel.NEWPID)
+            kernel.unshare(flags)
         else:
-            kernel.unshare(kernel.NEWUSER | kernel.NEWPID)
+            kernel.unshare(kernel.NEWUSER | flags)
             for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
                 descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
                 os.write(descriptor, text.encode())
@@ -72,9 +81,9 @@ def own_namespaces() -> None:
     kernel.die_with_parent()
 
 
-def _serve(control: socket.socket, fences: object) -> None:
+def _serve(control: socket.socket, fences: object, devices: DeviceScales | None) -> None:
     from graders.sandbox.confinement import Fences
-    from graders.sandbox.weighing import Scales
+    from graders.sandbox.weighing import Allowed, Scales
 
     assert isinstance(fences, Fences)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides what a Ctrl-C ends
@@ -83,39 +92,46 @@ def _serve(control: socket.socket, fences: object) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     children: dict[int, int] = {}  # process → number
-    limits: dict[int, int] = {}  # process → bytes that it may hold with all it has started
-    heavy: set[int] = set()
-    scales = Scales() if LINUX else None
+    limits: dict[int, Allowed] = {}  # process → what it may hold with all it has started
+    heavy: dict[int, int] = {}  # process → what is told of it when it has ended
+    there: dict[int, int] = {}  # process → the most it has held of the GPU
+    scales = Scales(devices) if LINUX else None
     waiting = selectors.DefaultSelector()
     waiting.register(control, selectors.EVENT_READ)
     waiting.register(woken, selectors.EVENT_READ)
-    control.sendall(TOLD.pack(READY, 0, 0, 0, 0))
+    control.sendall(TOLD.pack(READY, 0, 0, 0, 0, 0))
     weighed = 0.0
     while True:
         ready = waiting.select(WEIGHED if children and scales else None)
         if scales and children and time.monotonic() > weighed + WEIGHED:
             weighed = time.monotonic()
-            heavy |= set(scales.heavy({pid: limits[pid] for pid in children}))
-            for pid in heavy & children.keys():
+            for pid, load in scales.loads().items():
+                if pid in children:
+                    there[pid] = max(there.get(pid, 0), load.device)
+                    if limits[pid].too_much_here(load):
+                        heavy[pid] = TOO_HEAVY
+                    elif limits[pid].too_much_there(load):
+                        heavy[pid] = TOO_HEAVY_THERE
+            for pid in heavy.keys() & children.keys():
                 _end(pid)
         for key, _ in ready:
             if key.fileobj is woken:
                 woken.recv(4096)
-                _bury(control, children, heavy)
+                _bury(control, children, heavy, there)
                 continue
             message, descriptors, _, _ = socket.recv_fds(control, ASKED.size, 3)
             if len(message) < ASKED.size:  # the grader is gone
                 for pid in children:
                     _end(pid)
                 return
-            request, number, memory = ASKED.unpack(message)
+            request, number, memory, gpu_memory = ASKED.unpack(message)
             if request == KILL:
                 for pid in [pid for pid, known in children.items() if known == number]:
                     _end(pid)
             elif request == SPAWN:
                 pid = _spawn(control, fences, number, descriptors, waiting)
                 if pid > 0:
-                    children[pid], limits[pid] = number, memory
+                    children[pid], limits[pid] = number, Allowed(memory, gpu_memory)
 
 
 def _spawn(
@@ -133,7 +149,7 @@ def _spawn(
         fences.before_fork()
         pid = os.fork()
     except OSError:
-        control.sendall(TOLD.pack(FAILED, number, 0, 0, 0))
+        control.sendall(TOLD.pack(FAILED, number, 0, 0, 0, 0))
         pid = -1
     if pid == 0:
         signal.set_wakeup_fd(-1)
@@ -157,7 +173,7 @@ def _spawn(
     return pid
 
 
-def _bury(control: socket.socket, children: dict[int, int], heavy: set[int]) -> None:
+def _bury(control: socket.socket, children: dict[int, int], heavy: dict[int, int], there: dict[int, int]) -> None:
     """Tell of every child that has ended."""
     while True:
         try:
@@ -174,9 +190,8 @@ def _bury(control: socket.socket, children: dict[int, int], heavy: set[int]) -> 
         _end_orphans(children)
         largest = usage.ru_maxrss if LINUX else usage.ru_maxrss // 1024
         used = int((usage.ru_utime + usage.ru_stime) * 1e6)
-        event = TOO_HEAVY if pid in heavy else EXITED
-        heavy.discard(pid)
-        control.sendall(TOLD.pack(event, number, os.waitstatus_to_exitcode(status), largest, used))
+        event, device = heavy.pop(pid, EXITED), there.pop(pid, 0) >> 10
+        control.sendall(TOLD.pack(event, number, os.waitstatus_to_exitcode(status), largest, used, device))
 
 
 def _end_orphans(children: dict[int, int]) -> None:

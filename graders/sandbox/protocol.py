@@ -17,13 +17,17 @@ from graders.bench.ledger.timeline import MOST_CALLS, Timeline, checked
 from graders.errors import BadEvidence
 from graders.evidence import Evidence, Observation, Raised, validated
 
-SPAWN, KILL, READY, EXITED, FAILED, TOO_HEAVY = 1, 2, 3, 4, 5, 6
-ASKED: Final = struct.Struct("<BQQ")  # what the grader asks: the request, the child's number, and its bytes at most
-TOLD: Final = struct.Struct("<BQiQQ")  # what the nursery tells: the event, number, wait status, KiB at most, µs of CPU
+SPAWN, KILL, READY, EXITED, FAILED, TOO_HEAVY, TOO_HEAVY_THERE = 1, 2, 3, 4, 5, 6, 7  # there: on the GPU
+# What the grader asks: the request, the child's number, and its bytes at most, of the host and of a GPU.
+ASKED: Final = struct.Struct("<BQQQ")
+# What the nursery tells: the event, number, wait status, KiB at most, µs of CPU, KiB of the GPU at most.
+TOLD: Final = struct.Struct("<BQiQQQ")
 HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
 LARGEST_FRAME: Final = 16 << 20
+# Which machines a child is to be: the one it runs on, or those that a process with a real GPU cannot be.
+ALL, HERE, ELSEWHERE = "all", "here", "elsewhere"
 STRANGER: Final = "something else than the grader's code wrote to the evidence pipe"
 
 
@@ -41,6 +45,14 @@ class Job(msgspec.Struct, frozen=True):
     scratch: int  # bytes
     only: frozenset[str] = frozenset()
     drawn_with: int | None = None  # of a reference: the seed of a second run, which is drawn without its lines
+    machines: str = ALL
+    gpu_memory: int = 0  # bytes of a real GPU that torch may take
+    done: frozenset[str] = frozenset()  # "exercise::function::probe": what another child has seen of a function
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the child is given the real one."""
+        return self.bench == "cuda" and self.machines != ELSEWHERE
 
 
 class Fenced(msgspec.Struct, frozen=True, tag="fenced"):
@@ -85,6 +97,7 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     interrupted: bool = False  # by the time limit, perhaps in the middle of something of ours
     timeline: Timeline | None = None  # of its busiest call: to be looked at, and never judged
     timelines: Annotated[list[Timeline], msgspec.Meta(max_length=MOST_CALLS)] = []  # of a reference: of every call
+    spent: bool = False  # the GPU is lost to this process: what is not in the evidence is for another one to see
 
 
 class Glimpse(msgspec.Struct, frozen=True):

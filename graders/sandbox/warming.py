@@ -29,8 +29,12 @@ LATE: Final = (
 )
 
 
-def warm_up() -> None:
-    """With one thread and no parallel operation: a process with threads cannot be forked safely."""
+def warm_up(for_gpu: bool = False) -> None:
+    """With one thread and no parallel operation: a process with threads cannot be forked safely.
+
+    Where children are to use a real GPU, nothing is trained either. Torch asks how many there are at the first
+    backward pass, keeps the answer for the process and all that are forked from it, and begins CUDA to find out.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -42,7 +46,7 @@ def warm_up() -> None:
         # All of ours: what is loaded after student code has run might be somebody else's.
         for package in ("bench", "probes", "checks", "intake", *DAYS):
             _whole(f"graders.{package}")
-        _train()
+        _train(learns=not for_gpu)
 
 
 def _whole(name: str) -> None:
@@ -54,7 +58,7 @@ def _whole(name: str) -> None:
                 importlib.import_module(module.name)
 
 
-def _train() -> None:
+def _train(learns: bool) -> None:
     """A little of everything the exercises do, on the virtual device; no solution of any of them."""
     import torch
     from torch import nn
@@ -71,11 +75,12 @@ def _train() -> None:
             for pictures, classes in torch.utils.data.DataLoader(data, 2):
                 with torch.autocast("cuda"):
                     loss = nn.functional.cross_entropy(model(pictures.to("cuda")), classes.to("cuda"))
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                scaler.step(optimizer)
-                scaler.update()
+                if learns:
+                    scaler.scale(loss).backward()
+                    scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    scaler.step(optimizer)
+                    scaler.update()
                 loss.item()
             torch.rand(2, device="cuda").argmax().cpu().numpy()
             torch.cuda.synchronize()

@@ -105,6 +105,22 @@ def test_transfers_and_waits_on_cuda(program: Callable[[str], Any]) -> None:
     assert all(record.site is not None and record.site.file == __file__ for record in real.ledger)
 
 
+@needs_gpu
+def test_a_convolution_does_not_depend_on_the_size_of_the_batch() -> None:
+    before = torch.backends.cudnn.allow_tf32
+    model = nn.Conv2d(3, 2, 1)
+    pictures = torch.rand(10, 3, 16, 16)
+    with torch.no_grad():
+        right = model(pictures)
+        with real_device("cuda"):
+            there = model.to("cuda")
+            whole = there(pictures.to("cuda")).cpu()
+            parts = torch.cat([there(part.to("cuda")).cpu() for part in pictures.split(4)])
+    torch.testing.assert_close(whole, right, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(parts, right, rtol=1e-5, atol=1e-6)
+    assert torch.backends.cudnn.allow_tf32 == before
+
+
 def test_an_operation_says_how_it_ran() -> None:
     with real_device("cpu") as bench:
         x = torch.ones(256, requires_grad=True)

@@ -137,8 +137,30 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
             undo.callback(hook.remove)
         undo.callback(_close, observer, bench.ledger)
         _open.observer = observer
+        undo.enter_context(_whole_numbers(kind))
         undo.enter_context(Watch(observer))
         yield bench
+
+
+@contextlib.contextmanager
+def _whole_numbers(kind: str) -> Iterator[None]:
+    """Convolutions with all 23 bits of their numbers, as everywhere else.
+
+    By default cuDNN may round them to ten bits, and does so for some sizes of a batch only: what is right then differs
+    between one batch and two by more than many a mistake does.
+    """
+    if kind != "cuda":
+        yield
+        return
+    try:
+        before = torch._C._get_cudnn_allow_tf32()
+    except RuntimeError:  # torch does not say, where a file has set its newer settings
+        before = True
+    torch._C._set_cudnn_allow_tf32(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_allow_tf32(before)
 
 
 def _close(observer: Observer, ledger: Ledger) -> None:

@@ -110,7 +110,7 @@ def _real_gpus() -> bool:
     return torch.version.cuda is not None and torch.cuda.device_count() > 0
 
 
-def _withdraw() -> None:
+def withdraw() -> None:
     """Where there is a real GPU its own kernels come back. Elsewhere ours may stay: nothing reaches them."""
     if _registered.kernels is not None:
         _registered.kernels.destroy()
@@ -122,7 +122,7 @@ def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
     if _registered.kernels is None:
         _registered.kernels = Kernels()
     if _real_gpus():
-        undo.callback(_withdraw)
+        undo.callback(withdraw)
     torch.utils._device._device_constructors()  # a cached set that must hold the original functions
     recorder, dice = Recorder(gpu.ledger.rows, without_lazy), randomness.Dice(gpu)
     with footing.watched():
