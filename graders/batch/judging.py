@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from graders.batch.attempt import BEFORE
 from graders.batch.records import Incident, Record, Seen, What
 from graders.checks import judge
 from graders.checks.explaining import explained
@@ -143,7 +144,7 @@ def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
     file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise.stem, function.name)), None)
-    steps = (key, f"file {file}")
+    steps = (key, f"file {file}", BEFORE)
     incident = next((i for i in record.incidents if i.step in steps and i.what in ENDED), None)
     if incident is None:
         raised = Raised("NotRun", "it was not run, because the submission had used up its time", None)

@@ -50,9 +50,7 @@ class Here:
     def start(self, terms: Terms, watcher: Watcher) -> Layers:
         watcher.prepares("starting the process that runs submissions")
         self._watch = watcher.under_way
-        if terms.bench == "cuda":  # more at once than the GPU has room for would take memory from each other
-            room = room_for(terms.gpu_memory + DEVICE_AROUND)
-            self.jobs = self.jobs if room is None else min(self.jobs, max(1, room))
+        self.jobs = at_once(terms, self.jobs)
         self._keeper = keeper_for(terms.bench)
         self._keeper.started()
         return {}
@@ -65,6 +63,12 @@ class Here:
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
+
+
+def at_once(terms: Terms, jobs: int) -> int:
+    """As many as are wanted; on a GPU no more than it has room for, since they would take memory from each other."""
+    room = room_for(terms.gpu_memory + DEVICE_AROUND) if terms.bench == "cuda" else None
+    return jobs if room is None else min(jobs, max(1, room))
 
 
 def keeper_for(bench: str) -> Keeper:

@@ -118,19 +118,12 @@ class Cluster:
             try:
                 yield client
             finally:
-                with contextlib.suppress(OSError, TimeoutError, RuntimeError):
-                    await client.close(timeout=ONCE)  # type: ignore[no-untyped-call]
+                await _closed(client)
 
     async def _reached(self, until: float, seconds: float, kept: bool) -> Client:
         while True:
             try:
-                client: Client = await Client(  # type: ignore[no-untyped-call]
-                    self.address,
-                    asynchronous=True,
-                    timeout=max(0.1, min(ONCE, until - time.monotonic())),
-                    set_as_default=False,
-                )
-                return client
+                return await _client(self.address, max(0.1, min(ONCE, until - time.monotonic())))
             except (OSError, TimeoutError) as error:
                 if time.monotonic() > until:
                     cause = error.__cause__ or error
@@ -139,6 +132,21 @@ class Cluster:
             except (ValueError, TypeError, RuntimeError, ImportError) as error:
                 raise NoCluster(self.address, f"cannot be spoken to: {error}", kept) from None
             await asyncio.sleep(AGAIN)
+
+
+async def _client(address: str, seconds: float) -> Client:
+    client = Client(address, asynchronous=True, timeout=seconds, set_as_default=False)  # type: ignore[no-untyped-call]
+    try:
+        await client
+    except BaseException:
+        await _closed(client)
+        raise
+    return client
+
+
+async def _closed(client: Client) -> None:
+    with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+        await client.close(timeout=ONCE)  # type: ignore[no-untyped-call]
 
 
 def address_of(given: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from graders.cluster.parcels import Introduction, Versions, unpack_introduction
-from graders.cluster.worker import introduced
 from graders.errors import BadParcel
 from graders.sandbox.layers import Layers, missing
 
@@ -19,19 +18,17 @@ ANSWER: Final = 60.0  # seconds for a worker to say what it is: it tries its fen
 
 async def meet(client: Client, workers: Sequence[str], day: str) -> dict[str, Introduction | str]:
     """What each worker says of itself, or why it could not; nothing of those that are gone before they answer."""
+    asking = client.run(_introducing(), day, workers=list(workers), on_error="return")
     try:
-        answers = await asyncio.wait_for(
-            client.run(introduced, day, workers=list(workers), on_error="return"),
-            ANSWER,
-        )
+        answers = await asyncio.wait_for(asking, ANSWER)
     except TimeoutError:
         return dict.fromkeys(workers, f"it did not say within {ANSWER:g} s what it is") if len(workers) == 1 else {}
     found: dict[str, Introduction | str] = {}
     for worker, answer in answers.items():
         if isinstance(answer, OSError):
             continue
-        if isinstance(answer, Exception):
-            found[worker] = _unable(answer)
+        if isinstance(answer, str):
+            found[worker] = answer
             continue
         try:
             found[worker] = unpack_introduction(answer)
@@ -40,10 +37,20 @@ async def meet(client: Client, workers: Sequence[str], day: str) -> dict[str, In
     return found
 
 
-def _unable(error: Exception) -> str:
-    if isinstance(error, ImportError | AttributeError):
-        return f"gpudojo with its extra `cluster` is not installed there, or not this one ({error})"
-    return f"it could not say what it is ({type(error).__name__}: {error})"
+def _introducing() -> Callable[[str], Coroutine[Any, Any, bytes | str]]:
+    """What a worker is asked to call, sent by value: one that has no gpudojo can say so."""
+
+    async def introduced(day: str) -> bytes | str:
+        try:
+            from graders.cluster import worker
+
+            return await worker.introduced(day)
+        except ImportError as error:
+            return f"gpudojo with its extra `cluster` is not installed there, or not this one ({error})"
+        except Exception as error:
+            return f"it could not say what it is ({type(error).__name__}: {error})"
+
+    return introduced
 
 
 def objection(said: Introduction | str, ours: Versions, require_isolation: bool) -> str | None:

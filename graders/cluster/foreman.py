@@ -12,25 +12,22 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed import KilledWorker
-from distributed.client import FutureCancelledError
+from distributed.client import FutureCancelledError, FuturesCancelledError
 
-from graders.batch import attempt
-from graders.batch.attempt import Terms
 from graders.batch.scheduler import TICK, Work
 from graders.cluster import crew, parcels
 from graders.cluster.errands import LOSSES, REFUSALS, Errand, Errands
+from graders.cluster.members import Member, Sent
 from graders.cluster.parcels import HASH, Introduction, Order, Versions
 from graders.errors import BadParcel, NoCluster
-from graders.sandbox import keeper
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-PER_THREAD: Final = 2  # submissions: one runs, and one is there when it ends
 LOOKED: Final = 0.5  # seconds from one look at who is there to the next
 ANSWER: Final = 30.0  # seconds for the scheduler to say who is there
 STRIKES: Final = 3  # refusals, one right after another, that end the service of a worker
@@ -38,39 +35,6 @@ STRIKES: Final = 3  # refusals, one right after another, that end the service of
 
 class Disconnected(Exception):
     """The scheduler is gone, or has forgotten what it was asked."""
-
-
-@dataclass(eq=False)
-class Sent:
-    """A submission at a worker; it runs there if only as many came before it as that worker has other threads."""
-
-    errand: Errand
-    order: bytes  # the hash of what was sent
-    future: Future[Any]
-    fetching: asyncio.Task[Any]
-    began: float | None = None
-
-
-@dataclass(eq=False)
-class Member:
-    """A worker that may grade."""
-
-    address: str
-    threads: int
-    sent: list[Sent] = field(default_factory=list)
-    strikes: int = 0
-
-    @property
-    def running(self) -> list[Sent]:
-        return self.sent[: self.threads]
-
-    @property
-    def load(self) -> float:
-        return len(self.sent) / self.threads
-
-    @property
-    def room(self) -> bool:
-        return len(self.sent) < PER_THREAD * self.threads and not any(sent.errand.alone for sent in self.sent)
 
 
 @dataclass(frozen=True)
@@ -200,38 +164,41 @@ class Foreman:
         work = errand.work.attempt
         parcel = parcels.pack(Order(self.wishes.versions, work.record.digest, work.files, work.terms))
         self._count += 1
-        future = self.client.submit(
-            errand_function(),
-            parcel,
-            key=f"dojo-{self._run}-{self._count}",  # never the same twice, so that no old result is taken for a new one
-            workers=[member.address],
-            priority=-self._count,  # first come, first served: it is known then which of them run
-            pure=False,
-        )
+        try:
+            future = self.client.submit(
+                errand_function(),
+                parcel,
+                key=f"dojo-{self._run}-{self._count}",  # never the same twice: no old result is taken for a new one
+                workers=[member.address],
+                priority=-self._count,  # first come, first served: it is known then which of them run
+                pure=False,
+            )
+        except Exception as error:  # no narrower one, where a client has closed itself
+            self.errands.put_back(errand)
+            raise Disconnected(str(error)) from None
         sent = Sent(errand, parcel[:HASH], future, asyncio.create_task(_fetched(future)))
-        sent.fetching.add_done_callback(lambda task: None if task.cancelled() else self._tell(sent))
+        sent.fetching.add_done_callback(lambda task: self._tell(sent))
         member.sent.append(sent)
-        _begin(member)
+        member.begin()
 
     def _returned(self, sent: Sent) -> None:
         """Something came back from a worker."""
         member = next((m for m in self.members.values() if sent in m.sent), None)
-        error = sent.fetching.exception()
         if member is None:
             return  # its worker was given up meanwhile, and it has been sent to another one
-        if isinstance(error, Disconnected):
-            raise error
+        reply = Disconnected("it was closed") if sent.fetching.cancelled() else sent.fetching.result()
+        if isinstance(reply, Disconnected):
+            raise reply
         member.sent.remove(sent)
-        _begin(member)
+        member.begin()
         sent.future.release()  # type: ignore[no-untyped-call]
         errand = sent.errand
-        if isinstance(error, KilledWorker):  # several, one after another, had that address
+        if isinstance(reply, KilledWorker | OSError):  # several with that address, or on its way from there
             self._suffered(member, [errand])
             return
+        if isinstance(reply, Exception):
+            reply = f"{type(reply).__name__}: {reply}"
         try:
-            if error is not None:
-                raise BadParcel(f"{type(error).__name__}: {error}")
-            reply = sent.fetching.result()
             digest = errand.work.attempt.record.digest
             found = reply if isinstance(reply, str) else parcels.unpack_reply(reply, sent.order, digest)
         except BadParcel as damage:
@@ -259,7 +226,7 @@ class Foreman:
         """A worker is gone, and whatever it had may be the reason: of what it had finished, too, nothing has come."""
         del self.members[member.address]
         errands = [sent.errand for sent in member.sent]
-        self._forget(member)
+        member.forget()
         self._suffered(member, errands)
 
     def _suffered(self, member: Member, errands: Sequence[Errand]) -> None:
@@ -279,29 +246,15 @@ class Foreman:
         """What a worker has is to be sent to another one, and it is not to blame."""
         for sent in member.sent:
             self.errands.put_back(sent.errand)
-        self._forget(member)
-
-    def _forget(self, member: Member) -> None:
-        """Nobody waits any more for what a worker has."""
-        for sent in member.sent:
-            sent.fetching.cancel()
-            sent.future.release()  # type: ignore[no-untyped-call]
-        member.sent.clear()
+        member.forget()
 
     def _overdue(self, now: float) -> None:
-        """A worker that is there and does not answer for longer than any submission can take."""
+        """A worker may be there and not answer."""
         for member in list(self.members.values()):
-            for sent in member.running:
-                if sent.began is not None and now - sent.began > patience(sent.errand.work.attempt.terms):
-                    self._lost(member)
-                    self._dismiss(member.address, f"it has not answered for {now - sent.began:.0f} s")
-                    break
-
-
-def patience(terms: Terms) -> float:
-    """Seconds after which a submission must be back: all it may take, twice, and the start of a nursery, each time."""
-    whole = attempt.WHOLE * terms.seconds + attempt.GRACE + attempt.STARTING
-    return 2 * whole + keeper.STARTS * keeper.STARTING
+            silent = member.silent(now)
+            if silent is not None:
+                self._lost(member)
+                self._dismiss(member.address, f"it has not answered for {silent:.0f} s")
 
 
 def errand_function() -> Callable[[bytes], bytes | str]:
@@ -319,14 +272,10 @@ def errand_function() -> Callable[[bytes], bytes | str]:
 
 
 async def _fetched(future: Future[Any]) -> Any:
+    """The reply, or the error that there is in its place."""
     try:
         return await future.result()
-    except FutureCancelledError as error:
-        raise Disconnected(str(error)) from None
-
-
-def _begin(member: Member) -> None:
-    """The first ones at a worker run."""
-    for sent in member.running:
-        if sent.began is None:
-            sent.began = sent.errand.work.began = time.monotonic()
+    except (FutureCancelledError, FuturesCancelledError) as error:
+        return Disconnected(str(error))
+    except Exception as error:
+        return error

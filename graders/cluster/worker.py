@@ -11,7 +11,7 @@ import functools
 import threading
 from typing import Final
 
-from graders.batch.attempt import Attempt
+from graders.batch.attempt import Attempt, Terms
 from graders.batch.records import encode
 from graders.cluster.parcels import HASH, Introduction, Reply, pack, unpack_order, versions
 from graders.cluster.workshop import Workshop
@@ -44,7 +44,7 @@ def attempted(parcel: bytes) -> bytes:
     if differing is not None:
         return pack(Reply(number, refused=differing))
     try:
-        record = _workshop(order.terms.bench).record(lambda: Attempt(order.digest, order.files, order.terms))
+        record = _workshop(order.terms).record(lambda: Attempt(order.digest, order.files, order.terms))
     except DojoError as error:
         return pack(Reply(number, refused=str(error)))
     except Exception as error:
@@ -52,9 +52,9 @@ def attempted(parcel: bytes) -> bytes:
     return pack(Reply(number, record=encode(record)))
 
 
-def _workshop(bench: str) -> Workshop:
+def _workshop(terms: Terms) -> Workshop:
     """One for each bench, since what its children may use is settled when a nursery begins."""
     with _opening:
-        if bench not in _workshops:
-            _workshops[bench] = Workshop(bench)
-        return _workshops[bench]
+        if terms.bench not in _workshops:
+            _workshops[terms.bench] = Workshop(terms)
+        return _workshops[terms.bench]

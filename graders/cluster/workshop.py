@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Final
 
-from graders.batch.attempt import Attempt
+from graders.batch.attempt import Attempt, Terms
 from graders.batch.records import Record
-from graders.batch.running import keeper_for
+from graders.batch.running import at_once, keeper_for
 from graders.batch.scheduler import Scheduler, Work
 
 AT_ONCE: Final = sys.maxsize  # as many as orders come: Dask gives a worker no more of them than it has threads
@@ -29,8 +29,8 @@ Waiting = tuple[Callable[[], Attempt], "Future[Record]"]
 class Workshop:
     """Turns attempts into records, for any thread that asks."""
 
-    def __init__(self, bench: str) -> None:
-        self.bench = bench
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms  # those of its first order
         self._orders: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._open: set[Future[Record]] = set()
         self._lock = threading.Lock()
@@ -62,10 +62,10 @@ class Workshop:
         self._rope.close()
 
     def _work(self) -> None:
-        keeper = keeper_for(self.bench)
+        keeper = keeper_for(self.terms.bench)
         try:
             keeper.started()
-            Scheduler(keeper, AT_ONCE, bell=self._bell).run(self._works())
+            Scheduler(keeper, at_once(self.terms, AT_ONCE), bell=self._bell).run(self._works())
         except BaseException as error:
             self._give_up(error)
         finally:

@@ -27,12 +27,12 @@ MEASURED = ("seconds", "peak_bytes")
 class Machines:
     """A scheduler and its workers; their logs are in the folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protocol: str = "tcp") -> None:
         self.folder = folder
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.address = f"{protocol}://127.0.0.1:{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Machines:
@@ -57,10 +57,10 @@ class Machines:
     def log(self, process: subprocess.Popen[bytes]) -> str:
         return (self.folder / f"log-{self.processes.index(process)}").read_text(errors="replace")
 
-    def scheduler(self, **environment: str) -> subprocess.Popen[bytes]:
+    def scheduler(self, *more: str, **environment: str) -> subprocess.Popen[bytes]:
         """It does not have gpudojo, and does not need it."""
         words = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
-        process = self._start([*words, "--no-jupyter"], self.folder, **environment)
+        process = self._start([*words, "--no-jupyter", *more], self.folder, **environment)
         until(lambda: "Scheduler at:" in self.log(process), process)
         return process
 

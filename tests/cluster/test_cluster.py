@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from graders.cluster import foreman
+from graders.cluster import foreman, members
 from graders.results import Status
 from tests.cluster.machines import Machines, Watching, below, grade, rows, until
 
@@ -90,14 +90,14 @@ def test_no_more_is_sent_than_fits(
     most = []
     send = foreman.Foreman._send
 
-    def counted(self: foreman.Foreman, member: foreman.Member, errand: Any) -> None:
+    def counted(self: foreman.Foreman, member: members.Member, errand: Any) -> None:
         send(self, member, errand)
         most.append(len(member.sent) / member.threads)
 
     monkeypatch.setattr(foreman.Foreman, "_send", counted)
     _, _, results = grade(slow, tmp_path, machines.address)
     assert rows(results) == slow_rows
-    assert max(most) <= foreman.PER_THREAD
+    assert max(most) <= members.PER_THREAD
 
 
 def test_workers_are_killed_and_leave_no_processes(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
@@ -167,6 +167,7 @@ def test_one_that_ends_every_worker_is_left_to_a_human(slow: Path, slow_rows: di
         bad = next(row for row in results.submissions if row.submission == "slow-3")
         assert (bad.status, bad.score) == (Status.CRASHED, 0.0)
         assert "the worker it was on was lost 4 times" in bad.needs_human[0]
+        assert "the worker it was on was lost 4 times" in bad.exercises[0].checks[0].happened
         assert {name: row for name, row in found.items() if name != "slow-3"} == {
             name: row for name, row in slow_rows.items() if name != "slow-3"
         }

@@ -44,7 +44,7 @@ def nurseries() -> set[int]:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Workshop]:
-    made = Workshop("virtual")
+    made = Workshop(terms())
     yield made
     made.close()
 
@@ -77,7 +77,7 @@ def test_a_worker_without_a_nursery_says_so_and_tries_again(monkeypatch: pytest.
         def started(self) -> None:
             raise NoNursery("there is no room for it")
 
-    shop = Workshop("virtual")
+    shop = Workshop(terms())
     with monkeypatch.context() as patched:
         patched.setattr("graders.cluster.workshop.keeper_for", lambda bench: Broken())
         with pytest.raises(NoNursery):

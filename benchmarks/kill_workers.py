@@ -1,0 +1,156 @@
+"""Is anything lost when a cluster falls apart? `python benchmarks/kill_workers.py` kills it and compares results.
+
+A class is graded once in peace on this machine. Then on a scheduler and workers of their own, over loopback, while
+`kill -9` hits, at random moments, a worker, the scheduler, or the command itself, each of which is started again. In
+the end both results must be the same, but for times and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from graders.batch import sampling
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kill_loop import ROOT, below, command, differences, results
+
+SHARES = {"a worker": 0.7, "the scheduler": 0.15, "the command": 0.15}
+
+
+class Cluster:
+    """A scheduler and workers, each looked after as a cluster's own supervision would: what ends is started again."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder = folder
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port = found.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.scheduler = self._scheduler()
+        self.workers = [self._worker() for _ in range(workers)]
+        self.orphans: set[int] = set()
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen([sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet)
+
+    def _scheduler(self) -> subprocess.Popen[bytes]:
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        return self._start("distributed.cli.dask_scheduler", *where, "--no-dashboard", "--no-jupyter")
+
+    def _worker(self) -> subprocess.Popen[bytes]:
+        how = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
+        return self._start("distributed.cli.dask_worker", self.address, *how)
+
+    def tend(self) -> None:
+        if self.scheduler.poll() is not None:
+            self.scheduler = self._scheduler()
+        self.workers = [worker if worker.poll() is None else self._worker() for worker in self.workers]
+
+    def kill(self, what: str, dice: random.Random) -> None:
+        victim = dice.choice(self.workers) if what == "a worker" else self.scheduler
+        if what == "a worker":
+            self.orphans |= set(below(victim.pid))
+        victim.kill()
+        victim.wait()
+
+    def left(self) -> int:
+        """Processes that a killed worker has left behind."""
+        return sum(_alive(pid) for pid in self.orphans)
+
+    def close(self) -> None:
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.wait()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--students", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=8)
+    asked = parser.parse_args()
+    dice = random.Random(asked.seed)
+    with tempfile.TemporaryDirectory() as place:
+        base = Path(place)
+        folder, out = base / "class", base / "war"
+        folder.mkdir()
+        for made in sampling.sample(sampling.corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0):
+            sampling.hand_in(made, folder)
+        began = time.monotonic()
+        subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
+        peace = time.monotonic() - began
+        cluster = Cluster(base, asked.workers)
+        try:
+            began = time.monotonic()
+            kills, starts = _war(cluster, [*command(folder, out), "--scheduler", cluster.address], asked.kills, dice)
+            war = time.monotonic() - began
+            time.sleep(2.0)
+            left = cluster.left()
+        finally:
+            cluster.close()
+        first, second = results(base / "peace"), results(out)
+        differing = list(differences(first, second))
+        print("| what | how often |\n| --- | --- |")
+        for what in SHARES:
+            print(f"| {what} killed | {kills[what]} |")
+        print(f"| the command typed | {starts} |\n| processes left behind | {left} |")
+        print(f"| submissions | {len(first)} |\n| results that differ | {len(differing)} |")
+        print(f"\nin peace on this machine {peace:.0f} s, on {asked.workers} workers that are killed {war:.0f} s")
+        for line in differing:
+            print(line)
+        if differing or left:
+            raise SystemExit(1)
+
+
+def _war(cluster: Cluster, words: list[str], most: int, dice: random.Random) -> tuple[Counter[str], int]:
+    """Until the command has ended well, with so many killed on the way as there was time for."""
+    kills: Counter[str] = Counter()
+    starts = 0
+    process: subprocess.Popen[bytes] | None = None
+    while True:
+        if process is None:
+            process = subprocess.Popen(words, cwd=ROOT)
+            starts += 1
+        pause = dice.uniform(0.5, 8.0) if kills.total() < most else 1.0
+        try:
+            code = process.wait(pause)
+        except subprocess.TimeoutExpired:
+            if kills.total() < most:
+                what = dice.choices(list(SHARES), list(SHARES.values()))[0]
+                kills[what] += 1
+                if what == "the command":
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                    process = None
+                else:
+                    cluster.kill(what, dice)
+            cluster.tend()
+            continue
+        if code == 0:
+            return kills, starts
+        process = None
+        cluster.tend()
+
+
+if __name__ == "__main__":
+    main()
