@@ -184,7 +184,7 @@ def test_the_nursery_sees_no_gpu_and_its_children_see_what_the_grader_does(monke
 HOSTILE = {
     # name → what train_epoch does, and what becomes of the submission
     "host_memory": ("keep.append(bytearray(8 << 30))", "out of memory"),
-    "host_pages": ("[keep.append(bytearray(1 << 28)) for _ in range(64)]", "out of memory"),
+    "host_pages": ("[bytearray(1 << 28) for _ in range(64)]", "out of memory"),
     "pinned_memory": (
         "[keep.append(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()) for _ in range(64)]; time.sleep(5)",
         "out of memory",
