@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterable
 from typing import Any, Final
 
-from graders.sandbox import gpu, kernel
+from graders.sandbox import calls, gpu, kernel
 from graders.sandbox.layers import CALLS, DEVICE, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
 from graders.sandbox.limits import first_to_go, limit
 from graders.sandbox.readable import readable_paths
@@ -22,14 +21,6 @@ USERS: Final = (2_000_000_000, 50_000)
 AT_ONCE: Final = 10_000
 FILES_AT_MOST: Final = 4096
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
-DENIED: Final = (
-    *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise"),
-    *("mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "move_mount", "open_tree", "mount_setattr"),
-    *("unshare", "setns", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "open_by_handle_at"),
-    *("keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff"),
-    *("init_module", "finit_module", "delete_module", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
-    *("sethostname", "setdomainname", "acct", "quotactl", "syslog", "iopl", "ioperm", "personality", "vhangup"),
-)
 
 
 class Fences:
@@ -53,7 +44,7 @@ class Fences:
         """Find out what this machine allows; to be called in the process that will fork children."""
         self._namespaces()
         self._landlock()
-        self._seccomp()
+        self.filter, self.layers[CALLS] = calls.filter_of_calls()
 
     def _namespaces(self) -> None:
         why = ""
@@ -101,25 +92,6 @@ class Fences:
         """What is open for a child to step behind the fences, and closed by that."""
         return [path for path, _ in (*self.readable, *self.on_gpu)]
 
-    def _seccomp(self) -> None:
-        try:
-            import pyseccomp as seccomp  # type: ignore[import-untyped]
-        except ImportError:
-            self.layers[CALLS] = "pyseccomp is not installed"
-            return
-        except (RuntimeError, OSError, AttributeError) as error:
-            self.layers[CALLS] = f"libseccomp is not installed ({error})"
-            return
-        self.filter = seccomp.SyscallFilter(seccomp.ALLOW)
-        for name in DENIED:
-            with contextlib.suppress(OSError):  # not on every processor
-                self.filter.add_rule(seccomp.ERRNO(errno.EPERM), name)
-        for flag in (kernel.NEWUSER, kernel.NEWNS, kernel.NEWNET, kernel.NEWPID):
-            self.filter.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
-        # Its flags lie in memory, where a filter cannot look; libraries then use clone instead.
-        self.filter.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
-        self.layers[CALLS] = ""
-
     # In the nursery, around fork
 
     def before_fork(self) -> None:
@@ -160,7 +132,7 @@ class Fences:
         layers[LIMITS] = ""
         if on_gpu:
             gpu.shown(self.visible)
-            if self.own_processes is not None:
+            if self.may_mount_processes():
                 kernel.mount_processes()
         rules = self._ruleset(home, on_gpu)
         layers[USER] = self._drop(user, bool(rules))
@@ -170,6 +142,10 @@ class Fences:
         if self.filter is not None:
             self.filter.load()
         return layers
+
+    def may_mount_processes(self) -> bool:
+        """Only where nobody else would see it: what is mounted without a namespace for it is mounted for the machine."""
+        return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
 
     def _ruleset(self, home: str, on_gpu: bool) -> int | None:
         if self.landlock is None:

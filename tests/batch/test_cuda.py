@@ -167,6 +167,20 @@ def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
 
 
+@linux
+def test_proc_is_never_mounted_for_the_whole_machine(tmp_path: Path) -> None:
+    from graders.sandbox import kernel
+    from graders.sandbox.confinement import Fences
+
+    fences = Fences(str(tmp_path), with_gpu=True)
+    fences.own_processes, fences.namespaces = 5, kernel.NEWNET
+    assert not fences.may_mount_processes()
+    fences.namespaces |= kernel.NEWNS
+    assert fences.may_mount_processes()
+    fences.own_processes = None
+    assert not fences.may_mount_processes()
+
+
 def test_the_nursery_sees_no_gpu_and_its_children_see_what_the_grader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     hidden = gpu.hidden()
