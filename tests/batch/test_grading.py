@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from graders.batch import fingerprints
+from graders.batch import fingerprints, judging, panel
 from graders.batch.grading import Asked, ClassGrading, Outcome
 from graders.errors import BadClass
 from graders.intake import LeftOut
@@ -166,6 +168,44 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     _, watcher, again = grade(folder, out, rejudge=True)
     assert watcher.ran == []
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
+
+
+def test_a_panel_of_processes_judges_as_one_does(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, results = graded
+    for kept in (out / ".dojo" / "rows").rglob("*.json"):
+        kept.write_text("{}")  # whoever judges has to write it anew
+    monkeypatch.setattr(panel, "WORTHWHILE", 2)
+    monkeypatch.setattr(panel, "SHARE", 1)
+    in_here = list[str]()
+    monkeypatch.setattr(judging, "judged", lambda *more: in_here.append("judged"))
+    _, watcher, again = grade(folder, out, rejudge=True)
+    assert again == results
+    assert (watcher.ran, in_here) == ([], [])
+    assert len(watcher.told) == len(results.submissions)
+
+
+def test_a_judge_that_is_killed_is_said(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, results = graded
+    monkeypatch.setattr(panel, "WORTHWHILE", 2)
+    monkeypatch.setattr(panel, "SHARE", 1)
+
+    def kill() -> None:
+        while not (judges := multiprocessing.active_children()):
+            time.sleep(0.01)
+        judges[0].kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.raises(BadClass, match="ended from outside"):
+        grade(folder, out, rejudge=True)
+    killer.join()
+    monkeypatch.undo()
+    _, _, again = grade(folder, out, rejudge=True)
+    assert again == results
 
 
 def test_another_reference_is_another_measure(
