@@ -144,7 +144,7 @@ class Fences:
         return layers
 
     def may_mount_processes(self) -> bool:
-        """Only where nobody else would see it: what is mounted without a namespace for it is mounted for the machine."""
+        """Only where nobody else sees it: what is mounted outside a namespace is mounted for the machine."""
         return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
 
     def _ruleset(self, home: str, on_gpu: bool) -> int | None:
