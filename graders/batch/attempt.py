@@ -6,6 +6,7 @@ that one endless loop does not cost a student the rest. No process is touched he
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections import Counter
@@ -39,6 +40,9 @@ WHOLE: Final = 6  # times the limit of a function: what a submission may take in
 AGAIN: Final = 3  # how often a child that someone else killed is tried again
 CHILDREN: Final = 24
 OUTPUT: Final = 64 << 10
+# What nobody's code printed, or is another text in every run: the folder a child runs in, and what torch's profiler
+# says of a process that cannot look at itself.
+OURS: Final = re.compile(r"^Failed to read process name for pid \d+\n|/[\w/.-]*/dojo-\w{8}/", re.MULTILINE)
 EVIDENCE: Final = 64 << 20
 BEFORE: Final = "before anything"  # the step of a child that ended before it had come to one
 STUMBLED: Final = "the grader itself could not go on, which may be its own fault"
@@ -239,7 +243,7 @@ class Attempt:
         self._children -= 1
 
     def done(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
-        text = self._output.decode(errors="replace")
+        text = OURS.sub("", self._output.decode(errors="replace"))
         if self._printed > len(self._output):
             text += f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
         self.record.output = text

@@ -168,6 +168,13 @@ def test_a_submission_that_uses_up_its_time_says_what_was_not_run() -> None:
     assert [i.what for i in one.record.incidents] == [What.TIMED_OUT, What.NOT_RUN]
 
 
+def test_output_is_the_students_and_the_same_in_every_run() -> None:
+    one = attempt()
+    one.printed(b"mine\nFailed to read process name for pid 1\nFailed to read process name for pid 23\n")
+    one.printed(b"/tmp/dojo-2a26hz1l/04_train.py:43: UserWarning: slow\nFailed to read it\n")
+    assert one.done(0, 0.0).output == "mine\n04_train.py:43: UserWarning: slow\nFailed to read it\n"
+
+
 def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
     one = attempt()
     for _ in range(10):
