@@ -1,8 +1,8 @@
 """What is graded? Three exercises of Day 8, handed in by a class made from the repository's own solutions.
 
-Everybody has all three. Of the right submissions each is another spelling; of the wrong ones each has one mistake from
-`tests/day8/wrong` in one function; some have stubs left. Which ones is drawn, as many of each kind of mistake, so that
-nobody's strength is picked out. The same seed draws the same class.
+Everybody has all three. A right submission has one of them in another spelling, from `tests/day8/right`; a wrong one
+has one mistake, from `tests/day8/wrong`; the rest is the reference's. Some have stubs left. Which ones is drawn, as
+many of each kind of mistake, so that nobody's strength is picked out. The same seed draws the same class.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def stub(stem: str) -> str:
     return source.partition('\nif __name__ == "__main__":')[0]
 
 
-def _over(stem: str, source: str) -> str:
-    """A solution of some functions, and the reference's for the others; the last definition counts."""
-    return f"{reference(stem)}\n\n{source}"
+def _with(stem: str, source: str) -> dict[str, str]:
+    """Some functions of one exercise, and the reference's for all others; of two definitions the last counts."""
+    return {other: reference(other) for other in FUNCTIONS} | {stem: f"{reference(stem)}\n\n{source}"}
 
 
 def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Submission]:
@@ -89,15 +89,14 @@ def submissions(right: int, wrong: int, unfinished: int, seed: int) -> list[Subm
     spellings = {stem: _shuffled(dice, _solutions("right", stem)) for stem in FUNCTIONS}
     made: list[tuple[str, str, dict[str, str]]] = []
     for number in range(right):
-        chosen = {stem: several[number % len(several)] for stem, several in spellings.items()}
-        files = {stem: _over(stem, source) for stem, (_, source) in chosen.items()}
-        made.append(("right", " ".join(name for name, _ in chosen.values()), files))
+        stem = list(FUNCTIONS)[number % len(FUNCTIONS)]
+        name, source = spellings[stem][number // len(FUNCTIONS) % len(spellings[stem])]
+        made.append(("right", f"{stem}/{name}", _with(stem, source)))
     pools = {kind: _in_turns(dice, kind) for kind in KINDS}
     for number in range(wrong):
         kind = KINDS[number % len(KINDS)]
         stem, name, source = pools[kind][number // len(KINDS) % len(pools[kind])]
-        files = {other: reference(other) for other in FUNCTIONS} | {stem: _over(stem, source)}
-        made.append((kind, f"{stem}/{name}", files))
+        made.append((kind, f"{stem}/{name}", _with(stem, source)))
     for number in range(unfinished):
         done = list(FUNCTIONS)[number % len(FUNCTIONS)]
         made.append(("to do", f"only {done}", {s: reference(s) if s == done else stub(s) for s in FUNCTIONS}))
@@ -122,9 +121,8 @@ def everything() -> list[Submission]:
     for stem in FUNCTIONS:
         for tried in ("right", "wrong"):
             for name, source in _solutions(tried, stem).items():
-                files = {other: reference(other) for other in FUNCTIONS} | {stem: _over(stem, source)}
                 kind = "right" if tried == "right" else kind_of(source)
-                made.append(Submission(f"{stem[:2]}-{tried}-{name}", kind, f"{stem}/{name}", files))
+                made.append(Submission(f"{stem[:2]}-{tried}-{name}", kind, f"{stem}/{name}", _with(stem, source)))
     return made
 
 
