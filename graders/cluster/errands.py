@@ -11,8 +11,9 @@ from graders.batch.attempt import BEFORE
 from graders.batch.records import Incident, Record, What
 from graders.batch.scheduler import Work
 
-LOSSES: Final = 4  # workers that may be lost with a submission; as often as a child may be killed
-ALONE: Final = 2  # losses after which it has a worker for itself: if that is lost, too, it was no neighbour
+ALONE: Final = 2  # workers lost with a submission, after which it gets one for itself: then it is no neighbour's fault
+LOSSES: Final = 6  # so many, with no other worker lost in between, and the submission must be the reason
+AT_MOST: Final = 20  # so many in all, whatever else was lost: somewhere there has to be an end
 REFUSALS: Final = 4
 
 
@@ -21,13 +22,21 @@ class Errand:
     """A work, and what has kept it from being done."""
 
     work: Work
-    losses: int = 0
+    losses: int = 0  # that speak against it
+    all_losses: int = 0
     refusals: int = 0
     avoided: set[str] = field(default_factory=set)  # workers that have failed it
 
     @property
     def alone(self) -> bool:
         return self.losses >= ALONE
+
+    def lost(self, worker: str) -> bool:
+        """A worker is lost that had it; True if it is not to be tried again."""
+        self.losses += 1
+        self.all_losses += 1
+        self.avoided.add(worker)
+        return self.losses >= LOSSES or self.all_losses >= AT_MOST
 
     def given_up(self, why: str) -> Record:
         """What stands for a submission that no worker brings back: for a human, and never lost."""
@@ -62,6 +71,10 @@ class Errands:
 
     def put_back(self, errand: Errand) -> None:
         self._back.append(errand)
+
+    def waiting(self) -> list[Errand]:
+        """Those that came back."""
+        return list(self._back)
 
     def finish(self, errand: Errand, record: Record) -> None:
         self.done += 1

@@ -20,7 +20,7 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 
 from graders.batch.scheduler import TICK, Work
 from graders.cluster import crew, parcels
-from graders.cluster.errands import LOSSES, REFUSALS, Errand, Errands
+from graders.cluster.errands import REFUSALS, Errand, Errands
 from graders.cluster.members import Member, Sent
 from graders.cluster.parcels import HASH, Introduction, Order, Versions
 from graders.errors import BadParcel, NoCluster
@@ -227,15 +227,17 @@ class Foreman:
         del self.members[member.address]
         errands = [sent.errand for sent in member.sent]
         member.forget()
+        if not any(errand.alone for errand in errands):
+            # Workers are lost without those that were suspected, which speaks for them.
+            elsewhere = [sent.errand for other in self.members.values() for sent in other.sent]
+            for errand in (*self.errands.waiting(), *elsewhere):
+                errand.losses = 0 if errand.alone else errand.losses
         self._suffered(member, errands)
 
     def _suffered(self, member: Member, errands: Sequence[Errand]) -> None:
         for errand in errands:
-            errand.losses += 1
-            errand.avoided.add(member.address)
-            if errand.losses >= LOSSES:
-                why = "the last times with nothing else on it"
-                self._give_up(errand, f"the worker it was on was lost {errand.losses} times, {why}")
+            if errand.lost(member.address):
+                self._give_up(errand, f"the worker it was on was lost, {errand.all_losses} times one after another")
             else:
                 self.errands.put_back(errand)
 

@@ -8,7 +8,7 @@ from graders.batch import judging
 from graders.batch.attempt import Attempt, Terms
 from graders.batch.records import Record
 from graders.batch.scheduler import Work
-from graders.cluster.errands import ALONE, Errand, Errands
+from graders.cluster.errands import ALONE, AT_MOST, LOSSES, Errand, Errands
 from graders.curriculum import day
 from graders.results import Status
 
@@ -58,6 +58,20 @@ def test_one_that_was_lost_twice_gets_a_worker_for_itself() -> None:
     assert errands.take("a", ["a"], idle=False) is None
     assert errands.more()
     assert errands.take("a", ["a"], idle=True) is errand
+
+
+def test_so_many_losses_are_enough() -> None:
+    asked: list[int] = []
+    errands = Errands(works(2, [], asked))
+    first, second = errands.take("a", ["a"], idle=True), errands.take("a", ["a"], idle=True)
+    assert first is not None
+    assert second is not None
+    assert [first.lost(str(number)) for number in range(LOSSES)] == [False] * (LOSSES - 1) + [True]
+    found = []
+    for number in range(AT_MOST):  # others are lost all the time, and there is an end to it nevertheless
+        second.losses = 0
+        found.append(second.lost(str(number)))
+    assert found == [False] * (AT_MOST - 1) + [True]
 
 
 def test_one_that_is_given_up_is_a_result_for_a_human() -> None:
