@@ -1,7 +1,8 @@
 """How is a machine looked at that this process cannot be? A process that has used a real GPU can open no virtual one.
 
 Such probes run in a process that sees no GPU. It is started once, imports torch once, and where the system can fork
-it looks at each probe in a child of its own. Observations come back as evidence.
+it looks at each probe in a child of its own. Observations come back as evidence. This is for students' own runs; when
+a class is graded, the nursery forks a child without a GPU instead.
 """
 
 from __future__ import annotations
