@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from graders.cluster import errands, foreman, members
 from graders.results import Status
-from tests.cluster.machines import Machines, Watching, below, grade, rows, until
+from tests.cluster.machines import ONLY, ROOT, Machines, Watching, below, grade, rows, until
 
 # A worker that ends as soon as it gets a certain submission, as a machine might that runs out of memory.
 FRAGILE = """
@@ -184,6 +185,31 @@ def test_a_damaged_reply_is_asked_for_again(slow: Path, slow_rows: dict[str, Any
         _, watcher, results = grade(slow, tmp_path / "out", machines.address)
         assert rows(results) == slow_rows
         assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+
+
+def test_a_stopped_command_says_so_and_goes_on(
+    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "graders", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]
+    command += ["--time-limit", "3", *(word for name in sorted(ONLY) for word in ("--only", name))]
+    process = subprocess.Popen(
+        [*command, "--scheduler", machines.address],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell that starts many tests may have told its children to ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    until(lambda: len(list(tmp_path.rglob("*.mp"))) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.strip().startswith("Stopped; ")
+    assert said.strip().endswith("The same command goes on.")
+    outcome, _, results = grade(slow, tmp_path, machines.address)
+    assert 0 < outcome.ran < len(slow_rows)
+    assert rows(results) == slow_rows
 
 
 def _alive(pid: int) -> bool:
