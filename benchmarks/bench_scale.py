@@ -80,8 +80,8 @@ def fifths(marks: list[Mark]) -> list[tuple[int, float, int]]:
     found, since = [], first
     for part in range(1, 6):
         goal = first.done + (last - first.done) * part // 5
-        within = [mark for mark in marks if since.done <= mark.done <= goal]
         mark = next(mark for mark in marks if mark.done >= goal)
+        within = marks[marks.index(since) : marks.index(mark) + 1]
         count = mark.done - since.done
         found.append((mark.done, (mark.seconds - since.seconds) / max(count, 1), max(m.memory for m in within)))
         since = mark
