@@ -191,12 +191,8 @@ def _likeness(place: int, event: Event) -> tuple[object, ...]:
 def _told(event: Event, count: int) -> str:
     match event.kind:
         case "op":
-            modes = [
-                text
-                for text, held in (("recorded for backward", event.grad), ("under autocast", event.autocast))
-                if held
-            ]
-            return ", ".join([counted(count, "operation"), *(modes or ["without a graph"])])
+            modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
+            return ", ".join([counted(count, "operation"), *modes])
         case "sync":
             return f"the host waits for the device ({event.name})"
         case "explicit sync":
