@@ -54,7 +54,7 @@ def _kept(node: ast.AST, taken: frozenset[str]) -> bool:
     """Whether a function of a device is put by, in a list or as a default: it is this machine's, for good."""
     if isinstance(node, ast.Name):
         return node.id in taken and isinstance(node.ctx, ast.Load)
-    if not isinstance(node, ast.Attribute) or node.attr in DEVICES:
+    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load) or node.attr in DEVICES:
         return False
     owner = node.value
     return (isinstance(owner, ast.Attribute) and owner.attr in DEVICES) or (
@@ -110,5 +110,7 @@ def _run_at_once(statements: list[ast.stmt]) -> Iterator[ast.AST]:
             waiting += [*node.decorator_list, *defaults]
         elif isinstance(node, ast.Lambda):
             waiting += [default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None]
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            pass  # who replaces a function of torch's does not keep it
         else:
             waiting += ast.iter_child_nodes(node)

@@ -31,6 +31,7 @@ NOT_REMEMBERING = {
     "names a device": "DEVICE = torch.device('cuda')\ndef f():\n    torch.cuda.synchronize()\n",
     "as a type": "def f(stream: torch.cuda.Stream | None = None):\n    pass\n",
     "imports a module": "import torch.cuda\nfrom torch import cuda\ndef f():\n    cuda.synchronize()\n",
+    "replaces": "torch.cuda.synchronize = print\ntorch.cuda.Event.record = lambda self: None\n",
     "a lambda": "gpus = lambda: torch.cuda.device_count()\n",
 }
 
