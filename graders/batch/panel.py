@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Final
 
 from graders.batch.store import Store
 from graders.batch.verdicts import Verdicts, record_of
 from graders.curriculum import day as exercises_of
-from graders.errors import BadClass
+from graders.errors import BadClass, DojoError
 
 SHARE: Final = 16  # records at a time
 WORTHWHILE: Final = 100  # a process takes as long to start as it takes to judge some forty records
@@ -35,36 +35,77 @@ class Measure:
         return Verdicts(store, exercises_of(self.day), self.only, record_of(store, self.reference_key), self.name)
 
 
-class _Judge:
-    """This process, where it is one of the panel."""
-
-    verdicts: Verdicts
-
-
 def judged(measure: Measure, keys: Sequence[str], jobs: int) -> Iterator[str]:
     """Every key, in order, once the verdict on its record has been made anew and is on disk."""
-    jobs = min(jobs, len(keys) // SHARE)
+    shares = [list(keys[first : first + SHARE]) for first in range(0, len(keys), SHARE)]
+    jobs = min(jobs, len(shares))
     if len(keys) < WORTHWHILE or jobs < 2:
         verdicts = measure.verdicts()
         for key in keys:
             verdicts.of(key, anew=True)
             yield key
         return
+    with contextlib.ExitStack() as room:
+        judges = [_seated(measure, room) for _ in range(jobs)]
+        done: set[int] = set()
+        told = 0
+        for number in _answered(judges, shares):
+            done.add(number)
+            while told in done:
+                yield from shares[told]
+                told += 1
+
+
+def _seated(measure: Measure, room: contextlib.ExitStack) -> Connection:
+    """One more judge, who leaves with the others. Not a pool of the library's: one of whose processes is killed may
+    wait for itself for ever."""
     fresh = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=fresh, initializer=_sit, initargs=(measure,))
+    here, there = fresh.Pipe()
+    process = fresh.Process(target=_judge, args=(measure, there), daemon=True)
+    process.start()
+    there.close()
+    room.callback(process.join)
+    room.callback(process.kill)
+    room.callback(here.close)
+    return here
+
+
+def _answered(judges: Sequence[Connection], shares: Sequence[list[str]]) -> Iterator[int]:
+    """The number of each share, as soon as it has been judged."""
+    left = iter(enumerate(shares))
+    busy: dict[Connection, int] = {}
+
+    def give(judge: Connection) -> None:
+        share = next(left, None)
+        if share is not None:
+            busy[judge] = share[0]
+            judge.send(share[1])
+
     try:
-        yield from pool.map(_judge, keys, chunksize=SHARE)
-    except BrokenProcessPool:
+        for judge in judges:
+            give(judge)
+        while busy:
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                problem = ready.recv()
+                if problem is not None:
+                    raise BadClass(problem)
+                yield busy.pop(ready)
+                give(ready)
+    except (EOFError, OSError):
         raise BadClass("a process that judges was ended from outside; the same command begins anew") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
-def _sit(measure: Measure) -> None:
+def _judge(measure: Measure, there: Connection) -> None:
+    """What one of them does: shares come, and for each a word goes back, None where all is well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader hears it, and ends the panel
-    _Judge.verdicts = measure.verdicts()
-
-
-def _judge(key: str) -> str:
-    _Judge.verdicts.of(key, anew=True)
-    return key
+    with contextlib.suppress(EOFError):
+        verdicts = measure.verdicts()
+        while True:
+            try:
+                for key in there.recv():
+                    verdicts.of(key, anew=True)
+            except DojoError as error:
+                there.send(str(error))
+            else:
+                there.send(None)

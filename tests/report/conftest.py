@@ -27,9 +27,9 @@ def pages(class_of_sixty: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, without a window."""
+    """Chromium, without a window. Its driver keeps a loop running in this thread, which other tests may want."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(
         (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
@@ -57,7 +57,7 @@ class Visit:
         self.page.goto(file.as_uri() + fragment)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def contexts(browser: Any) -> dict[str, Any]:
     """One for each way of looking: to make a new one takes longer than to open a page."""
     return {}
