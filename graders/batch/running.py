@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from graders.batch.attempt import Terms
 from graders.batch.scheduler import Scheduler, Work
+from graders.errors import BadClass
 from graders.intake import LeftOut
 from graders.results import SubmissionRow
 from graders.sandbox.devices import room_for
-from graders.sandbox.gpu import DEVICE_AROUND
+from graders.sandbox.gpu import DEVICE_AROUND, devices
 from graders.sandbox.keeper import Keeper
 from graders.sandbox.layers import Layers
 
@@ -72,5 +74,9 @@ def at_once(terms: Terms, jobs: int) -> int:
 
 
 def keeper_for(bench: str) -> Keeper:
-    """The nursery that a bench needs, not yet started."""
+    """The nursery that a bench needs, not yet started; raises where this machine cannot have one."""
+    if bench == "cuda" and not devices():
+        raise BadClass("--bench cuda needs an NVIDIA GPU, and this machine has none; --bench virtual needs none")
+    if bench == "mps" and sys.platform != "darwin":
+        raise BadClass("--bench mps needs a Mac; --bench virtual is a CUDA device on any machine")
     return Keeper(gpu=bench == "cuda")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import time
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -29,6 +30,7 @@ FIRST: Final = 10.0  # seconds to reach a scheduler that has not been reached be
 ONCE: Final = 5.0  # seconds for one try of several
 SETBACKS: Final = 5  # connections lost, one right after another, without anything done between them
 AGAIN: Final = 0.5  # seconds between two tries
+OBJECT: Final = re.compile(r"^in <[^>]*>: ")  # where in distributed it happened, which tells nobody anything
 
 
 class Cluster:
@@ -127,7 +129,8 @@ class Cluster:
             except (OSError, TimeoutError) as error:
                 if time.monotonic() > until:
                     cause = error.__cause__ or error
-                    why = f"cannot be reached, tried for {seconds:g} s ({cause})"
+                    said = OBJECT.sub("", str(cause)).strip() or "it does not answer"
+                    why = f"cannot be reached, tried for {seconds:g} s ({said})"
                     raise NoCluster(self.address, why, kept) from None
             except (ValueError, TypeError, RuntimeError, ImportError) as error:
                 raise NoCluster(self.address, f"cannot be spoken to: {error}", kept) from None

@@ -62,14 +62,12 @@ class Workshop:
         self._rope.close()
 
     def _work(self) -> None:
-        keeper = keeper_for(self.terms.bench)
         try:
-            keeper.started()
-            Scheduler(keeper, at_once(self.terms, AT_ONCE), bell=self._bell).run(self._works())
+            with contextlib.closing(keeper_for(self.terms.bench)) as keeper:
+                keeper.started()
+                Scheduler(keeper, at_once(self.terms, AT_ONCE), bell=self._bell).run(self._works())
         except BaseException as error:
             self._give_up(error)
-        finally:
-            keeper.close()
 
     def _give_up(self, error: BaseException) -> None:
         """Whoever waits is told why; the next order gets a new thread and a new nursery."""

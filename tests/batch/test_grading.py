@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from graders.batch import fingerprints, judging, panel
+from graders.batch import fingerprints, judging, panel, running
 from graders.batch.grading import Asked, ClassGrading, Outcome
 from graders.errors import BadClass
 from graders.intake import LeftOut
@@ -251,9 +251,15 @@ def test_a_changed_submission_alone_is_run_again(
         ({"only": frozenset({"train_epok"})}, "did you mean train_epoch"),
         ({"reference": Path("/nonexistent")}, "no reference solutions"),
         ({"submissions": []}, "nothing to grade"),
+        ({"bench": "cuda"}, "needs an NVIDIA GPU, and this machine has none"),
+        ({"bench": "mps"}, "needs a Mac"),
     ],
 )
-def test_bad_wishes_get_a_sentence(folder: Path, tmp_path: Path, more: dict[str, Any], said: str) -> None:
+def test_bad_wishes_get_a_sentence(
+    folder: Path, tmp_path: Path, more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "devices", list)
+    monkeypatch.setattr(sys, "platform", "linux")
     wishes: dict[str, Any] = {"submissions": [folder], "out": tmp_path, "reference": REFERENCE, **more}
     with pytest.raises(BadClass, match=said):
         ClassGrading(Asked(**wishes), Quiet()).run()

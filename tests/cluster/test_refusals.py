@@ -48,6 +48,7 @@ def test_no_scheduler(mixed: Path, tmp_path: Path) -> None:
     found = dojo(str(mixed), "--out", str(tmp_path), "--scheduler", "tcp://127.0.0.1:9", "--wait", "1")
     assert found.returncode == 1
     assert found.stderr.startswith("Error: the scheduler at tcp://127.0.0.1:9 cannot be reached, tried for 1 s (")
+    assert "<" not in found.stderr
     assert found.stderr.count("\n") == 1, "a sentence, and none of Dask's own"
     assert list(tmp_path.rglob("*.mp")) == []
 
