@@ -225,7 +225,7 @@ class ClassGrading:
         else:
             made = (ready[entry.name] for entry in known)
         for entry, key in zip(known, made, strict=True):
-            self._tell(entry, key, ran=False, anew=False)
+            self._tell(entry, key, ran=False)
 
     def _only_known(self, left: Sequence[Entry], needs_reference: bool) -> None:
         unknown = [entry.name for entry in left if self._read(entry) is not None]
@@ -297,9 +297,9 @@ class ClassGrading:
             record=key or "",
         )
 
-    def _tell(self, entry: Entry, key: str | None, ran: bool, anew: bool = True) -> None:
+    def _tell(self, entry: Entry, key: str | None, ran: bool) -> None:
         """One more is done: its row is on disk, and goes to whoever watches."""
-        found = self._found(entry, key, anew and self.asked.fresh)
+        found = self._found(entry, key, anew=self.asked.fresh)
         self.watcher.graded(self._row(entry, found, key), ran)
 
     def _rows(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:

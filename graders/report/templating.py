@@ -33,7 +33,7 @@ def _environment() -> jinja2.Environment:
 
 def page(template: str, script: str, **values: Any) -> str:
     """The text of a page; a browser refuses every style and script in it but these two, by their hashes."""
-    style, code = _asset("style.css"), _asset(script) if script else ""
+    style, code = _asset("style.css"), _asset(script) + _asset("stops.js") if script else ""
     policy = f"default-src 'none'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
     if code:
         policy += f"; script-src '{_hash(code)}'"
