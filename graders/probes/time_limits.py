@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
+TIDYING: Final = 1.0  # seconds that our own code has at least, once it was interrupted, to close what it has opened
 
 
 class TimedOut(BaseException):
@@ -27,12 +29,22 @@ class TimedOut(BaseException):
         return f"still running after {self.seconds:g} second{'s' * (self.seconds != 1)}"
 
 
-def _within(frame: FrameType | None, file: str) -> bool:
+@dataclass
+class Limit:
+    """What became of it: who has swallowed a TimedOut was out of time all the same."""
+
+    raised: int = 0
+    line: int | None = None  # of the student's file, at which it was raised first
+    over: bool = False  # the code it was for has come to its end: what is late now is for nobody
+
+
+def _line(frame: FrameType | None, file: str) -> int | None:
+    """The line of the file that is running; None where nothing of it is."""
     while frame is not None:
         if frame.f_code.co_filename == file:
-            return True
+            return frame.f_lineno
         frame = frame.f_back
-    return False
+    return None
 
 
 def _debugging() -> bool:
@@ -41,43 +53,52 @@ def _debugging() -> bool:
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float | None, file: str, method: str = "signal") -> Iterator[None]:
-    """Raise TimedOut in the code of `file` once the seconds are over; never in ours, which has a bench to close."""
+def time_limit(seconds: float | None, file: str, method: str = "signal") -> Iterator[Limit]:
+    """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a bench to close."""
+    limit = Limit()
     if not seconds or seconds <= 0:
-        yield
+        yield limit
         return
     here = threading.current_thread() is threading.main_thread()
     by_signal = method == "signal" and here and hasattr(signal, "SIGALRM")
-    with _by_signal(seconds, file) if by_signal else _by_thread(seconds, file):
-        yield
+    with _by_signal(seconds, file, limit) if by_signal else _by_thread(seconds, file, limit):
+        yield limit
 
 
 @contextlib.contextmanager
-def _by_signal(seconds: float, file: str) -> Iterator[None]:
+def _by_signal(seconds: float, file: str, limit: Limit) -> Iterator[None]:
     end = time.monotonic() + seconds
-    raised = 0
 
     def handler(signum: int, frame: FrameType | None) -> None:
-        nonlocal raised
-        # Where nothing of the student's is running, something of ours may hang on what the student returned.
-        if _debugging() or not (_within(frame, file) or time.monotonic() > end + seconds):
+        nonlocal end
+        if limit.over or _debugging():
             return
-        raised += 1
-        if raised == 5:
-            signal.setitimer(signal.ITIMER_REAL, INSIST, INSIST)
-        raise TimedOut(seconds)
+        if (line := _line(frame, file)) is not None:
+            limit.line = limit.line or line
+            limit.raised += 1
+            if limit.raised == 5:
+                signal.setitimer(signal.ITIMER_REAL, INSIST, INSIST)
+            raise TimedOut(seconds)
+        if time.monotonic() > end + seconds:
+            # Nothing of the student's is running, so something of ours may hang on what the student returned. It is
+            # interrupted once, and then has as long again to close what it has opened.
+            end += max(seconds, TIDYING)
+            raise TimedOut(seconds)
 
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
-        yield
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+        try:
+            yield
+        finally:
+            limit.over = True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager
-def _by_thread(seconds: float, file: str) -> Iterator[None]:
+def _by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
     """For machines without alarms: what waits inside the operating system is not interrupted before it returns."""
     target, done = threading.get_ident(), threading.Event()
     # The thread is given a class and makes the exception itself, without arguments.
@@ -87,7 +108,10 @@ def _by_thread(seconds: float, file: str) -> Iterator[None]:
         wait = seconds
         while not done.wait(wait):
             wait = AGAIN
-            if not _debugging() and _within(sys._current_frames().get(target), file):
+            line = _line(sys._current_frames().get(target), file)
+            if not _debugging() and line is not None:
+                limit.line = limit.line or line
+                limit.raised += 1
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), ctypes.py_object(late))
 
     watcher = threading.Thread(target=watch, name="gpudojo time limit", daemon=True)

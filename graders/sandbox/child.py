@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from graders.curriculum import day
-from graders.curriculum.exercise import Exercise, Function
+from graders.curriculum.exercise import Exercise, Function, Probe
 from graders.evidence import Evidence, Observation, Raised, Status
 from graders.intake.definitions import choose
 from graders.sandbox import integrity
@@ -186,12 +186,15 @@ def _left(job: Job, exercise: Exercise, function: Function) -> Function:
 
 
 def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
-    from graders.probes.loading import load
-    from graders.probes.time_limits import time_limit
+    from graders.probes.loading import Submission, load, raised
+    from graders.probes.time_limits import TimedOut, time_limit
 
     path, began = home / file, time.perf_counter()
-    with time_limit(job.seconds, str(path)):
-        submission = load(path)
+    try:
+        with time_limit(job.seconds, str(path)):
+            submission = load(path)
+    except TimedOut as error:  # not where the file was running, which is caught there
+        submission = Submission(path, broken=raised(error, path))
     lines = dict(list(submission.lines.items())[:LINES])
     broken = None if submission.broken is None else _plain(submission.broken, home)
     return submission, Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken)
@@ -203,7 +206,7 @@ def looked_at(
     """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
     from graders.bench.real.owning import lost
     from graders.probes.loading import raised
-    from graders.probes.time_limits import TimedOut, time_limit
+    from graders.probes.time_limits import TimedOut
     from graders.probes.watching import Busiest
 
     began = time.perf_counter()
@@ -214,8 +217,7 @@ def looked_at(
         if late is None:
             seed = job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
             left = job.seconds - (time.perf_counter() - began)
-            with time_limit(max(left, 0.05), str(submission.path)):
-                seen = _observed(exercise, function, probe, submission, job.bench, seed)
+            seen = _in_time(left, exercise, function, probe, submission, job.bench, seed)
             if seen.raised is not None:
                 seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
             if seen.raised is not None and seen.raised.type == "TimedOut":
@@ -262,15 +264,37 @@ def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submiss
     return every.timelines
 
 
-def _observed(
-    exercise: Exercise, function: Function, probe: object, submission: Submission, kind: str, seed: int
+def _in_time(
+    left: float, exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
 ) -> Observation:
-    from graders.curriculum.exercise import Probe
+    """What is observed in so many seconds; a student who swallows that they are over is out of time all the same."""
+    from graders.probes.loading import raised
+    from graders.probes.time_limits import TimedOut, time_limit
+
+    if left <= 0:
+        return _out_of_time(None)
+    try:
+        with time_limit(left, str(submission.path)) as limit:
+            seen = _observed(exercise, function, probe, submission, kind, seed)
+    except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
+        return Observation(Status.RAISED, raised=raised(error, submission.path))
+    swallowed = limit.raised and (seen.raised is None or seen.raised.type != TimedOut.__name__)
+    return _out_of_time(limit.line) if swallowed else seen
+
+
+def _out_of_time(line: int | None) -> Observation:
+    from graders.probes.time_limits import TimedOut
+
+    return Observation(Status.RAISED, raised=Raised(TimedOut.__name__, "", line))
+
+
+def _observed(
+    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+) -> Observation:
     from graders.errors import DojoError
     from graders.probes.loading import raised
     from graders.probes.observing import observe_one
 
-    assert isinstance(probe, Probe)
     try:
         seen = observe_one(exercise, function, probe, submission, kind, seed)
         return _sendable(function, seen)
