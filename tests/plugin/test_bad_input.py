@@ -52,7 +52,7 @@ CASES = {
     "interrupts": Case("def select_device(prefer=None):\n    raise KeyboardInterrupt\n", 2, "KeyboardInterrupt"),
     "skips": Case("import pytest\ndef select_device(prefer=None):\n    pytest.skip('no')\n", 3, "Skipped: no"),
     "prints": Case(
-        "def select_device(prefer=None):\n    for i in range(3000): print('line' * 90, i)\n    raise ValueError('full')\n",
+        f"{DEF}    for i in range(3000): print('line' * 90, i)\n    raise ValueError('full')\n",
         3,
         "ValueError: full",
     ),
