@@ -15,7 +15,7 @@ from typing import Final
 import graders
 
 ROOT: Final = Path(graders.__file__).resolve().parent
-LOOKING: Final = ("bench", "probes", "evidence", "sandbox/child.py", "intake/definitions.py")
+LOOKING: Final = ("bench", "probes", "evidence", "sandbox/child.py", "sandbox/looking.py", "intake/definitions.py")
 JUDGING: Final = ("checks", "results", "curriculum", "batch/judging.py")
 
 

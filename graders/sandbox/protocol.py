@@ -26,6 +26,7 @@ HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
 LARGEST_FRAME: Final = 16 << 20
+MESSAGE: Final = 2000  # characters of a text that a child made
 # Which machines a child is to be: the one it runs on, or those that a process with a real GPU cannot be.
 ALL, HERE, ELSEWHERE = "all", "here", "elsewhere"
 STRANGER: Final = "something else than the grader's code wrote to the evidence pipe"

@@ -17,7 +17,7 @@ from graders.curriculum.exercise import Probe
 from graders.probes.calling import Call
 from graders.probes.loading import Submission
 from graders.results import ClassResults
-from graders.sandbox.child import _drawn
+from graders.sandbox.looking import _drawn
 from graders.sandbox.protocol import Began, Fenced, Job
 from tests.batch.test_attempt import attempt, saw, say
 from tests.batch.test_grading import FOURTH, REFERENCE, grade
