@@ -6,17 +6,18 @@ first test that asks for a device.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from graders.curriculum import exercise_for
+from graders.curriculum import Exercise, exercise_for
 from graders.evidence.shipped import PUBLIC_SEEDS
-from graders.plugin import collection, printing, summary, timelines
+from graders.plugin import collection, printing, summary, telling, timelines
 from graders.plugin.grading import Limits
+from graders.plugin.telling import HEARD, Heard
 
 if TYPE_CHECKING:
     from graders.bench import VirtualGpu
@@ -52,12 +53,33 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
     # Not in the header: which bench it is takes torch to know, and collecting must not cost the seconds it takes.
-    if config.getoption("collectonly") or not any(isinstance(item, collection.CheckItem) for item in items):
+    checks = [item for item in items if isinstance(item, collection.CheckItem)]
+    # A worker of pytest-xdist cannot end the run with a sentence; the process it works for does.
+    if config.getoption("collectonly") or not checks or hasattr(config, "workerinput"):
         return []
+    return [ready(config, {item.path: item.checks.exercise for item in checks})]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    config: pytest.Config = node.config
+    heard = config.stash[HEARD]
+    first = not heard.checks
+    heard.collected(telling.of_nodes(ids, config.rootpath))
+    if first and heard.checks:
+        line = ready(config, telling.exercises_of(heard.checks.values()))
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+
+def ready(config: pytest.Config, files: Mapping[Path, Exercise]) -> str:
+    """A line on the bench of this run; an end to the run where what was asked for cannot be had."""
     kind, why = chosen_bench(str(config.getoption("bench")))
-    refuse_unrecorded(kind, int(config.getoption("seed")), items)
+    refuse_unrecorded(kind, int(config.getoption("seed")), files)
     timelines.refuse_unwritable(config)
-    return [f"bench: {kind} ({why}), seed {config.getoption('seed')}"]
+    return f"bench: {kind} ({why}), seed {config.getoption('seed')}"
 
 
 def chosen_bench(asked: str) -> tuple[str, str]:
@@ -72,12 +94,11 @@ def chosen_bench(asked: str) -> tuple[str, str]:
     return kind, why
 
 
-def refuse_unrecorded(kind: str, seed: int, items: Sequence[pytest.Item]) -> None:
+def refuse_unrecorded(kind: str, seed: int, files: Mapping[Path, Exercise]) -> None:
     """A released repository knows the reference on some seeds and benches: one sentence, not one for each check."""
     from graders.errors import BadEvidence, NoSuchSeed, NotRecorded
     from graders.plugin import references
 
-    files = {item.path: item.checks.exercise for item in items if isinstance(item, collection.CheckItem)}
     for path, exercise in files.items():
         try:
             references.refuse_unrecorded(path, exercise, kind, seed)
@@ -122,19 +143,30 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         result = item.stash.get(collection.RESULT, None)
         if result is not None:
             report.user_properties.append(("gpudojo", str(result.outcome)))
+        telling.tell(report, item)
     return report
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    items = [item for item in session.items if isinstance(item, collection.CheckItem)]
+    session.config.stash[HEARD].collected((item.nodeid, telling.of_item(item)) for item in items)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     items = getattr(terminalreporter._session, "items", [])
+    checks = list(config.stash[HEARD].checks.values())
     if timelines.wanted(config):
         graders = {item.file.path: item.file.grader for item in items if isinstance(item, collection.CheckItem)}
         timelines.write_section(terminalreporter, config, {path: one.pairs for path, one in graders.items()})
-    summary.write_summary(terminalreporter, items)
+        if checks and not graders:
+            terminalreporter.write_line("--timeline and --traces show nothing of a run with -n: leave it out")
+    summary.write_summary(terminalreporter, checks)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    config.stash[HEARD] = Heard()
+    config.pluginmanager.register(telling.Listening(config), "gpudojo-listening")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

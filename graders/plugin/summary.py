@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from graders.plugin.collection import RESULT, CheckItem, ExerciseFile
-from graders.results import CheckResult, Outcome
+from graders.plugin.telling import NOT_RUN, Told
+from graders.results import Outcome
 
 WIDTH = 20
 # What is worth doing first: what is begun before what is not, and never what waits for something else.
@@ -27,10 +27,10 @@ class Row:
     most: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, item: CheckItem, result: CheckResult | None) -> None:
-        self.most += item.check.points
-        self.got += result.points if result else 0.0
-        self.outcomes[result.outcome if result else "not run"] += 1
+    def add(self, check: Told) -> None:
+        self.most += check.most
+        self.got += check.got
+        self.outcomes[check.outcome] += 1
 
     @property
     def state(self) -> str:
@@ -38,18 +38,17 @@ class Row:
             return "done"
         if set(self.outcomes) == {Outcome.TODO}:
             return "to do"
-        names = (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, "not run")
+        names = (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, NOT_RUN)
         return ", ".join(f"{self.outcomes[name]} {name}" for name in names if self.outcomes[name])
 
 
-def write_summary(reporter: pytest.TerminalReporter, items: Iterable[pytest.Item]) -> None:
-    checks = [item for item in items if isinstance(item, CheckItem)]
-    if not any(RESULT in item.stash for item in checks):
+def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[Told]) -> None:
+    if not any(check.ran for check in checks):
         return
     rows: dict[tuple[str, str], Row] = {}
-    for item in checks:
-        key = os.path.relpath(item.path), item.checks.exercise.stem
-        rows.setdefault(key, Row(key[1])).add(item, item.stash.get(RESULT, None))
+    for check in checks:
+        key = os.path.relpath(check.path), check.exercise
+        rows.setdefault(key, Row(key[1])).add(check)
     reporter.section("points", sep="=")
     wide = max(len(row.exercise) for row in rows.values())
     several = len({exercise for _, exercise in rows}) < len(rows)
@@ -80,34 +79,24 @@ def _write_row(reporter: pytest.TerminalReporter, row: Row, wide: int) -> None:
     reporter.write(f"{row.state}\n", **colour)  # write_line would begin a new line after a run without failures
 
 
-def _write_notes(reporter: pytest.TerminalReporter, checks: list[CheckItem]) -> None:
+def _write_notes(reporter: pytest.TerminalReporter, checks: Sequence[Told]) -> None:
     """Files that stopped half-way although what was graded had been defined before."""
-    from graders.plugin.feedback import where
-
-    files: dict[str, ExerciseFile] = {str(item.path): item.file for item in checks if RESULT in item.stash}
-    for file in files.values():
-        student = file.grader.student
-        if student is None or student.broken is None:
-            continue
-        error = student.broken
-        text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type
-        place = where(file.path, error.line).splitlines()[0] if error.line else os.path.relpath(file.path)
-        reporter.write_line(f"note: {place} stopped with {text}; what it defines before that was graded", yellow=True)
+    for note in dict.fromkeys(check.note for check in checks if check.note):
+        reporter.write_line(f"note: {note}", yellow=True)
 
 
-def _write_next(reporter: pytest.TerminalReporter, checks: list[CheckItem], everything: bool) -> None:
+def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[Told], everything: bool) -> None:
     for outcome in ORDER:
-        for item in checks:
-            result = item.stash.get(RESULT, None)
-            if result is None or result.outcome is not outcome:
+        for check in checks:
+            if check.outcome != outcome:
                 continue
-            name = f"`{result.function}`"
-            what = f"write {name}" if outcome is Outcome.TODO else result.claim
+            name = f"`{check.function}`"
+            what = f"write {name}" if outcome is Outcome.TODO else check.claim
             if name not in what:
                 what = f"{name}: {what}"
             reporter.write_line(f"next: {what}", bold=True)
-            node = f"{os.path.relpath(item.path)}::{result.function}"
+            node = f"{os.path.relpath(check.path)}::{check.function}"
             reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
             return
-    if everything and all(RESULT in item.stash for item in checks):
+    if everything and all(check.ran for check in checks):
         reporter.write_line("Everything passes. Well done!", green=True, bold=True)
