@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from graders import __version__, intake
-from graders.batch import fingerprints, judging, panel, seeds, store
-from graders.batch.attempt import Attempt, Terms
-from graders.batch.judging import Judged
+from graders.batch import fingerprints, judging, panel, store
+from graders.batch.asked import Asked
+from graders.batch.attempt import Attempt
 from graders.batch.recorded import recorded
 from graders.batch.records import Record
+from graders.batch.rows import row_of
 from graders.batch.running import Here, Runner, Watcher
 from graders.batch.scheduler import Work
 from graders.batch.verdicts import Verdicts, record_of
@@ -29,32 +30,10 @@ from graders.errors import BadClass
 from graders.evidence.shipped import PUBLIC_SEEDS
 from graders.intake import Entry
 from graders.intake.records import digest
-from graders.results import ClassResults, SubmissionRow, iterate, total, write, write_csv
+from graders.results import ClassResults, SubmissionRow, iterate, write, write_csv
 from graders.sandbox.layers import missing
 
 REFERENCE: Final = "the reference solutions"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the instructor wants."""
-
-    submissions: Sequence[Path]
-    out: Path
-    reference: Path | None  # None: they are judged by evidence of a release, which has a seed of its own
-    day: str = "day8"
-    bench: str = "virtual"
-    secret: str | None = None
-    jobs: int = 1
-    seconds: float = 10.0
-    memory: int = 2 << 30
-    only: frozenset[str] = frozenset()
-    rejudge: bool = False
-    fresh: bool = False
-    require_isolation: bool = False
-    evidence: Path | None = None  # the folder of that evidence; None: this installation's
-    alone: bool = False  # the one folder given is one submission, whatever lies in it
-    gpu_memory: int = 2 << 30  # of a real GPU, where the bench is one
 
 
 @dataclass
@@ -88,10 +67,12 @@ class ClassGrading:
         if not found.entries:
             where = ", ".join(str(path) for path in asked.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
-        self._known_functions()
+        asked.functions(self.exercises)  # before anything is made
         self.store.open()
         try:
-            self._terms("" if self.recorded else self.store.secret(asked.secret))
+            secret = "" if self.recorded else self.store.secret(asked.secret)
+            self.terms = asked.terms(self.exercises, secret, self.recorded)
+            self.conditions = asked.conditions(secret, self.recorded)
             entries = found.entries
             ready = {} if asked.fresh else self._ready(entries)
             self.watcher.begins(len(entries), len(ready), found.left_out)
@@ -100,43 +81,6 @@ class ClassGrading:
             return Outcome(path, len(entries), self.ran, time.monotonic() - began, self.layers)
         finally:
             self.store.close()
-
-    def _known_functions(self) -> None:
-        names = {function.name for exercise in self.exercises for function in exercise.functions}
-        unknown = sorted(self.asked.only - names)
-        if unknown:
-            import difflib
-
-            near = difflib.get_close_matches(unknown[0], names, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
-            raise BadClass(f"{self.asked.day} has no function {unknown[0]}{hint}")
-
-    def _terms(self, secret: str) -> None:
-        asked = self.asked
-        self.terms = Terms(
-            asked.day,
-            asked.bench,
-            self.recorded.seeds(self.exercises) if self.recorded else seeds.seeds(secret, self.exercises),
-            frozenset(
-                f"{e.stem}::{f.name}"
-                for e in self.exercises
-                for f in e.functions
-                if not asked.only or f.name in asked.only
-            ),
-            asked.seconds,
-            asked.memory,
-            only=asked.only,
-            gpu_memory=asked.gpu_memory,
-        )
-        # Two runs under the same conditions find each other's records.
-        self.conditions = (
-            asked.day,
-            asked.bench,
-            self.recorded.name if self.recorded else seeds.name_of(secret),
-            fingerprints.of_probes(asked.day),
-            f"{asked.seconds:g} {asked.memory}" + (f" {asked.gpu_memory}" if asked.bench == "cuda" else ""),
-            " ".join(sorted(asked.only)),
-        )
 
     def _ready(self, entries: Sequence[Entry]) -> dict[str, str]:
         """The names of submissions that need not run, each with its record's key; "" where it cannot be read."""
@@ -271,56 +215,25 @@ class ClassGrading:
         measure = store.key_of(reference_key, fingerprints.of_checks(self.asked.day))
         self.verdicts = Verdicts(self.store, self.exercises, self.asked.only, self.reference, measure)
 
-    def _found(self, entry: Entry, key: str | None, anew: bool) -> Judged:
-        return self.verdicts.unreadable(self.problems[entry.name]) if key is None else self.verdicts.of(key, anew)
-
-    def _row(self, entry: Entry, found: Judged, key: str | None) -> SubmissionRow:
-        """An entry's row: what its content comes to, under its own name."""
-        return SubmissionRow(
-            submission=entry.name,
-            status=found.status,
-            score=total(row.score for row in found.exercises),
-            max_score=total(row.max_score for row in found.exercises),
-            exercises=found.exercises,
-            reason=found.reason,
-            student=entry.student,
-            identifier=entry.identifier,
-            naming=str(entry.naming),
-            definitions=found.definitions,
-            notes=[*self.notes.get(entry.name, ()), *found.notes],
-            needs_human=found.needs_human,
-            seconds=found.seconds,
-            peak_bytes=found.peak_bytes,
-            digest=found.digest,
-            output=found.output,
-            layers=found.layers,
-            record=key or "",
-        )
+    def _row(self, entry: Entry, key: str | None, anew: bool) -> SubmissionRow:
+        known = self.verdicts.unreadable(self.problems[entry.name]) if key is None else self.verdicts.of(key, anew)
+        return row_of(entry, known, key or "", self.notes.get(entry.name, ()))
 
     def _tell(self, entry: Entry, key: str | None, ran: bool) -> None:
         """One more is done: its row is on disk, and goes to whoever watches."""
-        found = self._found(entry, key, anew=self.asked.fresh)
-        self.watcher.graded(self._row(entry, found, key), ran)
+        self.watcher.graded(self._row(entry, key, anew=self.asked.fresh), ran)
 
     def _rows(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:
         for entry in entries:
-            key = keys[entry.name]
-            yield self._row(entry, self._found(entry, key, anew=False), key)
+            yield self._row(entry, keys[entry.name], anew=False)
 
     def _put_together(self, entries: Sequence[Entry], keys: dict[str, str | None]) -> Path:
-        worth = total(
-            check.points
-            for exercise in self.exercises
-            for function in exercise.functions
-            if not self.asked.only or function.name in self.asked.only
-            for check in function.checks
-        )
         header = ClassResults(
             day=self.asked.day,
             bench=self.asked.bench,
             torch=importlib.metadata.version("torch"),
             gpudojo=__version__,
-            max_score=worth,
+            max_score=self.asked.worth(self.exercises),
             layers=self.layers or dict(self.reference.layers),
             reference=self.reference_key,
         )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import graders
-from graders.batch.grading import Asked, ClassGrading
+from graders.batch.asked import Asked
+from graders.batch.grading import ClassGrading
 from graders.batch.scheduler import Work
 from graders.errors import BadClass
 from graders.evidence.shipped import SUFFIX, shipped

@@ -86,8 +86,9 @@ def grade(
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
     from rich.console import Console
 
+    from graders.batch.asked import Asked
     from graders.batch.display import Display
-    from graders.batch.grading import Asked, ClassGrading
+    from graders.batch.grading import ClassGrading
     from graders.bench.sizes import parse_size
     from graders.errors import BadSize, DojoError
 

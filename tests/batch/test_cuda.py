@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from graders.batch import judging
+from graders.batch.asked import Asked
 from graders.batch.attempt import Attempt, Terms
-from graders.batch.grading import Asked, ClassGrading
+from graders.batch.grading import ClassGrading
 from graders.batch.records import Incident, Record, Seen, What
 from graders.curriculum import day
 from graders.evidence import Evidence, Observation, Raised, Status

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from graders.batch import fingerprints, judging, panel, running
-from graders.batch.grading import Asked, ClassGrading, Outcome
+from graders.batch.asked import Asked
+from graders.batch.grading import ClassGrading, Outcome
 from graders.errors import BadClass
 from graders.intake import LeftOut
 from graders.results import ClassResults, SubmissionRow, read

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graders import intake
-from graders.batch.grading import Asked
+from graders.batch.asked import Asked
 from graders.batch.recorded import recorded
 from graders.curriculum import day
 from graders.errors import BadClass, NotRecorded

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from graders.batch.grading import Asked, ClassGrading, Outcome
+from graders.batch.asked import Asked
+from graders.batch.grading import ClassGrading, Outcome
 from graders.cluster.cluster import Cluster
 from graders.results import ClassResults, SubmissionRow, read
 
