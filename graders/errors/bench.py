@@ -70,8 +70,8 @@ class SelectionOnly(BenchError):
 
     def __str__(self) -> str:
         return (
-            f"the virtual device {self.device!r} can be selected but holds no tensors; "
-            "which device a machine has is asked of torch, without making a tensor there"
+            f"the virtual device {self.device!r} can be selected, and tried with a tensor, but holds no model; "
+            "which device a machine has is asked of torch"
         )
 
 

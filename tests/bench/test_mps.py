@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -35,29 +37,44 @@ def test_a_mac_is_chosen() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: torch.zeros(2, device="mps"),
-        lambda: torch.zeros(2).to("mps"),
-        lambda: torch.zeros(2).to(device=torch.device("mps", 0)),
-        lambda: torch.zeros(2).to(torch.device("mps")),
-        lambda: torch.tensor([1.0], device="mps"),
-        lambda: torch.nn.Linear(2, 2).to("mps"),
-        lambda: torch.nn.Linear(2, 2, device="mps"),
-        lambda: torch.empty_like(torch.zeros(2), device="mps"),
+        lambda: torch.ones(2, device="mps"),
+        lambda: torch.ones(2).to("mps"),
+        lambda: torch.ones(2).to(device=torch.device("mps", 0)),
+        lambda: torch.ones(2).to(torch.device("mps")),
+        lambda: torch.tensor([1.0, 1.0], device="mps"),
+        lambda: torch.ones_like(torch.zeros(2), device="mps"),
+        lambda: torch.ones(2, device="mps") * torch.ones(2, device="mps"),
     ],
 )
-def test_nothing_can_be_put_there(make: object) -> None:
-    with (
-        virtual_mps(),
-        pytest.raises(SelectionOnly, match="the virtual device 'mps' can be selected but holds no tensors"),
-    ):
-        make()  # type: ignore[operator]
+def test_a_tensor_can_be_made_there_to_find_out(make: Callable[[], torch.Tensor]) -> None:
+    with virtual_mps():
+        made = make()
+        assert (made.device.type, made.is_mps, made.is_cuda) == ("mps", True, False)
+        assert (made + 1).sum().item() == 4
+        assert "device='mps:0'" in repr(made)
+        back = made.cpu()
+        assert (type(back), back.device.type, back.tolist()) == (torch.Tensor, "cpu", [1.0, 1.0])
+        assert made.to("cpu").numpy().sum() == 2
 
 
-def test_default_devices_are_refused_too() -> None:
-    with torch.device("mps"), virtual_mps(), pytest.raises(SelectionOnly):
-        torch.zeros(2)
-    with virtual_mps(), torch.device("mps"), pytest.raises(SelectionOnly):
-        torch.zeros(2)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.Linear(2, 2).to("mps"),
+        lambda: torch.zeros(2, device="mps", requires_grad=True),
+        lambda: torch.zeros(2, requires_grad=True).to("mps"),
+    ],
+)
+def test_nothing_learns_there(make: Callable[[], object]) -> None:
+    with virtual_mps(), pytest.raises(SelectionOnly, match="the virtual device 'mps' can be selected, and tried"):
+        make()
+
+
+def test_default_devices_count_too() -> None:
+    with torch.device("mps"), virtual_mps():
+        assert torch.zeros(2).is_mps
+    with virtual_mps(), torch.device("mps"):
+        assert torch.zeros(2).is_mps
 
 
 def test_host_work_goes_on() -> None:

@@ -1,4 +1,7 @@
-"""Which device does code choose on a Mac, or on a machine with none? Availability is made up, and nothing else."""
+"""Which device does code choose on a Mac, or on a machine with none? Availability is made up, and little else.
+
+A Mac's GPU that is said to be there can hold a tensor to try it with, and no more.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from graders.bench.patching import Patch, patch
 from graders.errors import SelectionOnly
@@ -22,10 +26,51 @@ def _names_mps(value: Any) -> bool:
     return isinstance(value, str) and value.partition(":")[0] == "mps"
 
 
-def _refuse(args: Any, kwargs: Any) -> None:
+def _asked_for(args: Any, kwargs: Any) -> bool:
     # Only where a device may stand: an einsum's text or a dict's key may say "mps" and mean something else.
-    if _names_mps(kwargs.get("device")) or any(isinstance(a, torch.device) and a.type == "mps" for a in args):
-        raise SelectionOnly()
+    return _names_mps(kwargs.get("device")) or any(isinstance(a, torch.device) and a.type == "mps" for a in args)
+
+
+class Trial(torch.Tensor):
+    """A tensor of a Mac's GPU, held by the host: some make one to find out whether they can.
+
+    It can be made, computed with and read; nothing that learns can be, because no MPS is here to learn on.
+    """
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Trial:
+        if held.requires_grad:
+            raise SelectionOnly()
+        made: Trial = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=MPS)
+        made.held = held
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"{repr(self.held)[:-1]}, device='mps:0')"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return _computed(func, args, kwargs or {})
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operator whose tensors of the Mac's GPU are the host's, and the result there again, unless it is sent back."""
+    there = _asked_for(args, kwargs)
+    if not there:
+        if not any(isinstance(each, Trial) for each in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        there = "device" not in kwargs
+    args, kwargs = tree_map(_on_the_host, (args, kwargs))
+    found = func(*args, **kwargs)
+    return tree_map(lambda each: Trial(each) if isinstance(each, torch.Tensor) else each, found) if there else found
+
+
+def _on_the_host(each: Any) -> Any:
+    if isinstance(each, Trial):
+        return each.held
+    return torch.device("cpu") if isinstance(each, torch.device) and each.type == "mps" else each
 
 
 class _Functions(TorchFunctionMode):
@@ -35,10 +80,13 @@ class _Functions(TorchFunctionMode):
         named = kwargs or {}
         if func is torch.device:  # naming a device is not using it
             return func(*args, **named)
-        if getattr(func, "__name__", "") == "to" and any(map(_names_mps, args)):
+        moved = getattr(func, "__name__", "") == "to" and any(map(_names_mps, args))
+        if not moved and not _asked_for(args, named):
+            return func(*args, **named)
+        if any(isinstance(each, torch.nn.Parameter) or named.get("requires_grad") for each in args):
             raise SelectionOnly()
-        _refuse(args, named)
-        return func(*args, **named)
+        spelled = tuple(MPS if moved and _names_mps(each) else each for each in args)
+        return _computed(func, spelled, named | ({"device": MPS} if "device" in named else {}))
 
 
 class _Operators(TorchDispatchMode):
@@ -49,8 +97,7 @@ class _Operators(TorchDispatchMode):
         return False  # torch would import its compiler (a second) to tell it to keep away
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        _refuse(args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return _computed(func, args, kwargs or {})
 
 
 def _constant(value: Any) -> Any:
