@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from markupsafe import Markup
 
-from graders.report.texts import counted, duration, size
-
-WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 20, 22, 46
+from graders.report.texts import SIZES, counted, duration, size
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,30 @@ class Bar:
     value: float
     told: str
     kind: str = ""  # a class of the style sheet
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A picture's size, and where its axes are; text is as large in a narrow one, which is not the wide one shrunk."""
+
+    kind: str  # a class of the style sheet, which shows one of the two
+    width: int
+    height: int = 280
+    left: int = 46
+    right: int = 20
+    top: int = 22
+    bottom: int = 46
+
+    @property
+    def wide(self) -> int:
+        return self.width - self.left - self.right
+
+    @property
+    def tall(self) -> int:
+        return self.height - self.top - self.bottom
+
+
+FRAMES: Final = (Frame("wide", 640), Frame("narrow", 340, height=220, left=30, right=12))
 
 
 def share(value: float, most: float, kind: str = "") -> Markup:
@@ -56,53 +78,75 @@ def histogram(scores: Sequence[float], most: float) -> Markup:
     counts = [0] * 10
     for score in scores:
         counts[min(int(10 * score / most), 9) if most > 0 else 0] += 1
-    edges = [most * number / 10 for number in range(11)]
+    return Markup("").join(_histogram(frame, counts, [most * number / 10 for number in range(11)]) for frame in FRAMES)
+
+
+def _histogram(frame: Frame, counts: Sequence[int], edges: Sequence[float]) -> Markup:
     spans = [f"{edges[n]:g} to {edges[n + 1]:g}" for n in range(10)]
     told = "; ".join(f"{span} points: {count}" for span, count in zip(spans, counts, strict=True) if count)
-    parts = [_opened("histogram", WIDTH, HEIGHT, f"How many submissions have how many points. {told or 'None.'}")]
-    highest = max(max(counts), 1)
-    wide, tall = (WIDTH - LEFT - RIGHT) / 10, HEIGHT - TOP - BOTTOM
+    label = f"How many submissions have how many points. {told or 'None.'}"
+    parts = [_opened(f"histogram {frame.kind}", frame.width, frame.height, label)]
+    highest = max(*counts, 1)
+    step, tall = frame.wide / 10, frame.tall
     for mark in _marks(highest):
-        y = TOP + tall - tall * mark / highest
-        parts.append(_line(LEFT, y, WIDTH - RIGHT, y) + _text(LEFT - 8, y + 4, f"{mark:g}", "end"))
+        y = frame.top + tall - tall * mark / highest
+        parts.append(
+            _line(frame.left, y, frame.width - frame.right, y) + _text(frame.left - 8, y + 4, f"{mark:g}", "end")
+        )
     for number, count in enumerate(counts):
-        x, high = LEFT + wide * number, tall * count / highest
+        x, high = frame.left + step * number, tall * count / highest
         parts.append(
             Markup(
                 '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2">'
                 "<title>{} points: {}</title></rect>"
-            ).format(x + 3, TOP + tall - high, wide - 6, high, spans[number], counted(count, "submission"))
+            ).format(
+                x + step * 0.05, frame.top + tall - high, step * 0.9, high, spans[number], counted(count, "submission")
+            )
         )
         if count:
-            parts.append(_text(x + wide / 2, TOP + tall - high - 5, str(count), "middle"))
-    for number, edge in enumerate(edges):
-        parts.append(_text(LEFT + wide * number, HEIGHT - BOTTOM + 18, f"{edge:g}", "middle"))
-    parts.append(_text(LEFT + wide * 5, HEIGHT - 6, "points", "middle"))
+            parts.append(_text(x + step / 2, frame.top + tall - high - 5, count, "middle"))
+    for number in range(0, 11, 1 if step > 40 else 2):
+        parts.append(
+            _text(frame.left + step * number, frame.height - frame.bottom + 18, f"{edges[number]:g}", "middle")
+        )
+    parts.append(_text(frame.left + step * 5, frame.height - 6, "points", "middle"))
     return Markup("").join([*parts, Markup("</svg>")])
 
 
 def scatter(points: Sequence[tuple[float, int, str]]) -> Markup:
     """Seconds and bytes of each submission, and a class of the style sheet for its status; many lie on each other."""
+    return Markup("").join(_scatter(frame, points) for frame in FRAMES)
+
+
+def _scatter(frame: Frame, points: Sequence[tuple[float, int, str]]) -> Markup:
     longest = max((seconds for seconds, _, _ in points), default=0) or 1
     largest = max((peak for _, peak, _ in points), default=0) or 1
+    smallest = min((peak for _, peak, _ in points), default=0)
     told = f"{counted(len(points), 'submission')}; the longest took {duration(longest)}, the largest {size(largest)}"
-    parts = [_opened("scatter", WIDTH, HEIGHT, f"Time and memory of each submission: {told}.")]
-    left = 2 * LEFT  # sizes are longer than counts
-    wide, tall = WIDTH - left - RIGHT, HEIGHT - TOP - BOTTOM
+    parts = [
+        _opened(f"scatter {frame.kind}", frame.width, frame.height, f"Time and memory of each submission: {told}.")
+    ]
+    left = frame.left + 32  # sizes are longer than counts
+    wide, tall = frame.width - left - frame.right, frame.tall
     for mark in _marks(longest):
         x = left + wide * mark / longest
-        parts.append(_line(x, TOP, x, TOP + tall) + _text(x, HEIGHT - BOTTOM + 18, f"{mark:g}", "middle"))
-    for number in range(3):
-        y = TOP + tall * (2 - number) / 2
-        parts.append(_line(left, y, WIDTH - RIGHT, y) + _text(left - 6, y + 4, size(largest * number / 2), "end"))
+        parts.append(_line(x, frame.top, x, frame.top + tall))
+        parts.append(_text(x, frame.height - frame.bottom + 18, f"{mark:g}", "middle"))
+    unit = max((place for place in range(len(SIZES)) if largest >= 1024**place), default=0)
+    levels = _levels(smallest / 1024**unit, largest / 1024**unit)
+    low, high = levels[0] * 1024**unit, levels[-1] * 1024**unit
+    for level in levels:
+        y = frame.top + tall - tall * (level * 1024**unit - low) / (high - low)
+        parts.append(_line(left, y, frame.width - frame.right, y))
+        parts.append(_text(left - 6, y + 4, f"{level:g} {SIZES[unit]}", "end"))
     # One path for each status: a thousand elements would take longer to draw than the rest of the page.
     kinds: dict[str, list[str]] = {}
     for seconds, peak, kind in points:
-        x, y = left + wide * seconds / longest, TOP + tall - tall * peak / largest
+        x, y = left + wide * seconds / longest, frame.top + tall - tall * (peak - low) / (high - low)
         kinds.setdefault(kind, []).append(f"M{x:.1f} {y:.1f}h0")
     for kind, dots in kinds.items():
         parts.append(Markup('<path class="dots {}" d="{}"/>').format(kind, "".join(dots)))
-    parts.append(_text(left + wide / 2, HEIGHT - 6, "seconds", "middle"))
+    parts.append(_text(left + wide / 2, frame.height - 6, "seconds", "middle"))
     return Markup("").join([*parts, Markup("</svg>")])
 
 
@@ -116,14 +160,27 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> Markup:
     return Markup('<path class="grid" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x1, y1, x2, y2)
 
 
-def _text(x: float, y: float, text: str, where: str) -> Markup:
+def _text(x: float, y: float, text: object, where: str) -> Markup:
     return Markup('<text x="{:.1f}" y="{:.1f}" class="{}">{}</text>').format(x, y, where, text)
+
+
+def _step(span: float) -> float:
+    """The round number of which about four make up the span."""
+    step = 10 ** math.floor(math.log10(span / 4)) if span > 0 else 1.0
+    return step * next((factor for factor in (1, 2, 5) if span / (step * factor) <= 5), 10)
 
 
 def _marks(highest: float) -> list[float]:
     """About four round numbers up to the highest, from 0."""
-    step = 10 ** math.floor(math.log10(highest / 4)) if highest > 0 else 1.0
-    step *= next((factor for factor in (1, 2, 5) if highest / (step * factor) <= 5), 10)
+    step = _step(highest)
     if highest == int(highest) and step < 1 and highest <= 5:
         step = 1  # nobody is counted in halves
     return [step * number for number in range(int(highest / step + 1e-9) + 1)]
+
+
+def _levels(lowest: float, highest: float) -> list[float]:
+    """Round numbers around all values: from 0, or where all lie close together far from it, from just below them."""
+    lowest = lowest if lowest > highest / 2 else 0.0
+    step = _step(highest - lowest if highest > lowest else highest)
+    first = math.floor(lowest / step + 1e-9)
+    return [step * number for number in range(first, max(math.ceil(highest / step - 1e-9), first + 1) + 1)]

@@ -16,6 +16,7 @@ from graders.report.texts import counted
 from graders.results import Status
 
 MOST_CHECKS: Final = 15  # shown at once; the others are folded away
+MOST_SLOW: Final = 8  # named beside the picture of time and memory
 MANY: Final = 200  # submissions, above which a browser lays out the table only when it comes into sight
 
 
@@ -34,6 +35,7 @@ class Example:
 def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) -> str:
     """The page's text; with `students`, each name is a link to the student's own page."""
     graded = [line for line in tally.lines if line.status is Status.GRADED]
+    ran = tally.slowest
     return page(
         "class.html",
         "class.js",
@@ -43,10 +45,11 @@ def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) 
         anonymous=anonymous,
         graded=len(graded),
         statuses=sorted({line.status.value for line in tally.lines}),
-        exercises=[(key, title, worth) for key, (title, worth) in sorted(tally.exercises.items())],
+        exercises=tally.reached,
         histogram=histogram(tally.scores, tally.header.max_score) if tally.lines else Markup(""),
-        scatter=scatter([(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in tally.lines]),
-        measured=any(line.seconds or line.peak_bytes for line in tally.lines),
+        scatter=scatter([(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in ran]),
+        slowest=ran[:MOST_SLOW],
+        ran=len(ran),
         hardest=tally.hardest,
         at_once=MOST_CHECKS,
         many=MANY,

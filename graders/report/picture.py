@@ -16,9 +16,8 @@ from markupsafe import Markup
 from graders.bench.ledger.timeline import Event, Timeline
 from graders.report.texts import counted, shown, size
 
-WIDTH: Final = 720
-LEFT: Final = 96  # room for the names of the lanes, which are written larger on a phone
-RIGHT: Final = WIDTH - 8
+WIDTH: Final = 640
+LEFT, RIGHT = 4, WIDTH - 4
 HOST, DEVICE = (12, 40), (86, 116)  # top and bottom of each lane
 MEMORY: Final = (140, 196)
 HEIGHT: Final = 204
@@ -29,6 +28,22 @@ PASSES: Final = {
     "step": "M-3 -4H3V4H-3Z",
     "scaler": "M0 -5L4 0L0 5L-4 0Z",
 }
+# What stands for what: a class of the style sheet, a sign where the mark is one, and words.
+LEGEND: Final = (
+    ("wall", "", "the host waits to read a value (a wall)"),
+    ("asked", "", "the host waits because it was told to"),
+    ("to-device", "", "copied to the device"),
+    ("to-host", "", "copied to the host"),
+    ("between-devices", "", "copied between devices"),
+    ("grad", "", "operation with gradients on"),
+    ("plain", "", "operation with gradients off"),
+    ("grad-autocast", "", "under autocast, gradients on"),
+    ("plain-autocast", "", "under autocast, gradients off"),
+    ("forward", "▸", "forward"),
+    ("backward", "◂", "backward"),
+    ("step", "■", "optimizer step"),
+    ("scaler", "◆", "scaler"),
+)
 # What has no mark: memory, which the area shows; a layer's pass inside its model's; a copy's own wait.
 DRAWN: Final = frozenset({"op", "sync", "explicit sync", *COPIES, *PASSES})
 
@@ -79,19 +94,39 @@ def picture(
 ) -> Markup:
     """The SVG of one call; `highest` and `widest` (bytes) make pictures beside each other comparable.
 
-    Without `code` it has no line of the source: a reference's lines are not for students.
+    Without `code` it has no line of the source: a reference's lines are not for students. It holds no text, which the
+    page puts beside it: on a phone it is as high as elsewhere, and so drawn narrower than it is high.
     """
     drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
     lanes = Markup("").join(
-        Markup(
-            '<rect class="lane" x="{}" y="{}" width="{}" height="{}" rx="3"/><text x="{}" y="{}" class="end">{}</text>'
-        ).format(LEFT, top, RIGHT - LEFT, bottom - top, LEFT - 8, (top + bottom) / 2 + 4, name)
-        for name, (top, bottom) in (("host", HOST), ("device", DEVICE))
+        Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>').format(
+            LEFT, top, RIGHT - LEFT, bottom - top
+        )
+        for top, bottom in (HOST, DEVICE)
     )
-    opening = Markup('<svg class="chart call" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        WIDTH, HEIGHT, f"{label}: {sums(timeline).sentence}."
-    )
+    opening = Markup(
+        '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    ).format(WIDTH, HEIGHT, f"{label}: {sums(timeline).sentence}.")
     return opening + lanes + drawing.memory() + Markup("").join(drawing.marks()) + Markup("</svg>")
+
+
+def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
+    """What the marks of these pictures mean, and of no others."""
+    events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
+    drawn = {_kind(event) for event in events if event.kind in DRAWN}
+    return [entry for entry in LEGEND if entry[0] in drawn]
+
+
+def _kind(event: Event) -> str:
+    """The class of the style sheet that a mark has."""
+    match event.kind:
+        case "op":
+            return f"{'grad' if event.grad else 'plain'}{'-autocast' if event.autocast else ''}"
+        case "sync":
+            return "wall"
+        case "explicit sync":
+            return "asked"
+    return event.kind.replace(" ", "-")
 
 
 class _Drawing:
@@ -113,29 +148,28 @@ class _Drawing:
         if event.kind == "op":
             return self._ticks(run)
         if event.kind in COPIES:
-            shape, kind = self._arrow(x, event), event.kind.replace(" ", "-")
+            shape = self._arrow(x, event)
         elif event.kind in ("sync", "explicit sync"):
-            wide = min(max(self.slot * 0.6, 1.4), 4)
+            wide = min(max(self.slot * 0.6, 2), 4)
             top, bottom = HOST[0] - 6, DEVICE[1] + 6
             shape = f"M{x - wide / 2:.1f} {top}h{wide:.1f}V{bottom}h-{wide:.1f}Z"
-            kind = "wall" if event.kind == "sync" else "asked"
         else:
-            small = min(max(self.slot / 8, 0.5), 1)
+            small = min(max(self.slot / 8, 0.6), 1.6)
             form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
             shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
             return self._group(f"pass {event.kind}", _told(event, 1), event, shaped)
-        return self._group(kind, _told(event, 1), event, Markup('<path d="{}"/>').format(shape))
+        return self._group(_kind(event), _told(event, 1), event, Markup('<path d="{}"/>').format(shape))
 
     def _ticks(self, run: Sequence[tuple[int, Event]]) -> Markup:
         event = run[0][1]
         top = DEVICE[0] + 3 if event.grad else (DEVICE[0] + DEVICE[1]) / 2
         ticks = "".join(f"M{self.x(place):.1f} {top:g}V{DEVICE[1] - 3}" for place, _ in run)
         wide = min(max(self.slot * 0.55, 0.6), 3)
-        kind = f"tick {'grad' if event.grad else 'plain'}{'-autocast' if event.autocast else ''}"
         names = list(dict.fromkeys(each.name for _, each in run))
         listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         told = f"{_told(event, len(run))} ({listed})"
-        return self._group(kind, told, event, Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide))
+        shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide)
+        return self._group(f"tick {_kind(event)}", told, event, shape)
 
     def _arrow(self, x: float, event: Event) -> str:
         """An arrow whose shaft is as wide as the logarithm of what it carries."""
@@ -174,11 +208,7 @@ class _Drawing:
         peak = bottom - (bottom - top) * min(self.timeline.peak_bytes / self.highest, 1)
         return Markup(
             '<path class="area" d="{}"/><path class="base" d="M{} {}H{}"/><path class="peak" d="M{} {:.1f}H{}"/>'
-            '<text x="{}" y="{}" class="end">memory</text><text x="{}" y="{:.1f}" class="halo">peak {}</text>'
-        ).format(
-            "".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT,
-            LEFT - 8, (top + bottom) / 2 + 4, LEFT + 4, peak - 4, size(self.timeline.peak_bytes),
-        )  # fmt: skip
+        ).format("".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT)
 
 
 def _likeness(place: int, event: Event) -> tuple[object, ...]:

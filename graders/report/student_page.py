@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Final
 
 from markupsafe import Markup
 
@@ -12,19 +15,29 @@ from graders.report.charts import bars
 from graders.report.curves import Curve, curves
 from graders.report.evidence import Known
 from graders.report.people import Person
-from graders.report.picture import Sums, largest_copy, picture, sums
+from graders.report.picture import Sums, largest_copy, legend, picture, sums
 from graders.report.templating import page
-from graders.report.texts import counted
-from graders.results import CheckRow, ClassResults, Outcome, SubmissionRow
+from graders.report.texts import counted, told_once
+from graders.results import CheckRow, ClassResults, Outcome, Status, SubmissionRow
 
 Says = Callable[[str], str]
+MOST_FAILED: Final = 8  # told at the top of the page; it has all of them below
+SUMS: Final = (
+    ("waits to read a value", "walls"),
+    ("waits it was told to", "asked"),
+    ("to the device", "to_device"),
+    ("to the host", "to_host"),
+    ("operations", "operations"),
+    ("peak memory", "peak"),
+)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judgement:
     """One check as it is shown."""
 
     check: CheckRow
+    anchor: str
     place: str
     code: list[tuple[int, str, bool]]
     happened: str
@@ -40,8 +53,10 @@ class Call:
     place: int | None
     mine: Markup
     theirs: Markup
-    sums: Sums
-    their_sums: Sums | None
+    peak: str
+    their_peak: str
+    rows: list[tuple[str, object, object]]  # what is counted, yours, and the reference's
+    legend: list[tuple[str, str, str]]
     missing: str  # why there is no picture of the reference's
     left_out: int
     waits: list[tuple[int, str, int]]
@@ -63,11 +78,26 @@ class Part:
     curves: Markup = field(default_factory=Markup)
     curved: list[Curve] = field(default_factory=list)
 
+    @property
+    def stub(self) -> bool:
+        return all(each.check.outcome is Outcome.TODO for each in self.judgements)
+
+    @property
+    def passed(self) -> bool:
+        return all(each.check.outcome is Outcome.PASSED for each in self.judgements)
+
 
 def student_page(row: SubmissionRow, person: Person, header: ClassResults, known: Known, home: bool) -> str:
     """The page's text; with `home`, it leads back to the class."""
-    exercises = [(exercise, _parts(exercise.exercise, exercise.checks, person, known)) for exercise in row.exercises]
-    drawn = any(part.call for _, parts in exercises for part in parts)
+    # All checks of what could not be read have failed for the one reason that stands at the top.
+    read = row.status is not Status.UNREADABLE
+    exercises = [
+        (exercise, _parts(exercise.exercise, exercise.checks, person, known) if read else [])
+        for exercise in row.exercises
+    ]
+    every = [judgement for _, parts in exercises for part in parts for judgement in part.judgements]
+    failed = [judgement for judgement in every if judgement.check.outcome is Outcome.FAILED]
+    outcomes = Counter(judgement.check.outcome for judgement in every)
     return page(
         "student.html",
         "student.js",
@@ -75,12 +105,16 @@ def student_page(row: SubmissionRow, person: Person, header: ClassResults, known
         person=person,
         header=header,
         exercises=exercises,
-        drawn=drawn,
+        read=read,
+        failed=failed[:MOST_FAILED],
+        more=len(failed[MOST_FAILED:]),
+        counts=[(outcome.value, outcomes[outcome]) for outcome in Outcome if outcomes[outcome]],
+        stubs=[(exercise.exercise, part.name) for exercise, parts in exercises for part in parts if part.stub],
+        drawn=any(part.call for _, parts in exercises for part in parts),
         recorded=known.record is not None,
         home=home,
-        reason=person.says(row.reason),
+        reason=told_once(row.status.value, person.says(row.reason)) if row.reason else "",
         output="" if person.anonymous else row.output,
-        outcomes=[outcome.value for outcome in Outcome],
     )
 
 
@@ -101,18 +135,28 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Known) 
                 part.peaks = bars(f"Peak memory of {check.function}", peaks)
         part.points, part.worth = part.points + check.points, part.worth + check.max_points
         part.judgements.append(_judgement(check, person, known))
+    for part in parts.values():
+        _say_once(part)
     return list(parts.values())
+
+
+def _say_once(part: Part) -> None:
+    """Why the checks of a stub are to do, or those behind another are blocked, stands at the first of them."""
+    for one, other in reversed(list(itertools.pairwise(part.judgements))):
+        if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
+            other.message = ""
 
 
 def _judgement(check: CheckRow, person: Person, known: Known) -> Judgement:
     failed = check.outcome is Outcome.FAILED
     return Judgement(
         check,
+        "at-" + check.id.replace("::", "-"),
         place(check, person),
         [(number, person.says(text), marked) for number, text, marked in known.code(check)] if failed else [],
         person.says(check.happened),
         person.says(check.expected),
-        person.says(check.message),
+        person.says(check.message).removeprefix(f"{check.outcome.value}: "),
     )
 
 
@@ -143,8 +187,10 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) 
         picture(theirs, f"What the reference's {function} did", highest, widest, code=False)
         if theirs is not None
         else Markup(""),
-        own,
-        others,
+        own.peak,
+        others.peak if others is not None else "",
+        _rows(own, others),
+        legend(mine, theirs),
         beside.missing,
         mine.left_out,
         [(line, says(mine.lines.get(line, "").strip()), count) for line, count in sorted(mine.waits.items())],
@@ -153,8 +199,16 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) 
     )
 
 
+def _rows(mine: Sums, theirs: Sums | None) -> list[tuple[str, object, object]]:
+    found = [(name, getattr(mine, key), getattr(theirs, key, "")) for name, key in SUMS]
+    # Hardly any call is told to wait; the row is worth its room only where one is.
+    return [row for row in found if row[0] != "waits it was told to" or row[1] or row[2]]
+
+
 def _headline(mine: Sums, theirs: Sums | None) -> str:
     walls = "Yours has " + (counted(mine.walls, "wall") if mine.walls else "no wall")
     if theirs is None:
         return f"{walls}."
+    if not mine.walls and not theirs.walls:
+        return "Neither yours nor the reference has a wall."
     return f"{walls}, the reference {theirs.walls or 'none'}."

@@ -23,6 +23,10 @@ class Line:
     needs_human: tuple[str, ...]
     reason: str
 
+    @property
+    def ran(self) -> bool:
+        return self.seconds > 0 or self.peak_bytes > 0
+
 
 @dataclass
 class CheckCount:
@@ -61,6 +65,7 @@ class Tally:
     exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
     checks: dict[str, CheckCount] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
+    unread: int = 0  # submissions whose checks say nothing about what was understood
 
     def add(self, row: SubmissionRow, person: Person) -> None:
         self.lines.append(
@@ -75,10 +80,17 @@ class Tally:
                 person.says(row.reason),
             )
         )
-        made: dict[str, CheckRow] = {}
         for exercise in row.exercises:
             title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
             self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
+        if row.status is Status.UNREADABLE:
+            self.unread += 1  # all of its checks failed, and no code of the student's is the reason
+        else:
+            self._count(row)
+
+    def _count(self, row: SubmissionRow) -> None:
+        made: dict[str, CheckRow] = {}
+        for exercise in row.exercises:
             for check in exercise.checks:
                 counted = self.checks.get(check.id)
                 if counted is None:
@@ -110,6 +122,19 @@ class Tally:
     @property
     def mean(self) -> float:
         return statistics.fmean(self.scores) if self.lines else 0.0
+
+    @property
+    def reached(self) -> list[tuple[str, str, float, float]]:
+        """The mean of each exercise: its key, its title, the mean and its points. Together the means are `mean`."""
+        return [
+            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.lines), worth)
+            for key, (title, worth) in sorted(self.exercises.items())
+        ]
+
+    @property
+    def slowest(self) -> list[Line]:
+        """Who ran, longest first."""
+        return sorted((line for line in self.lines if line.ran), key=lambda line: -line.seconds)
 
     @property
     def for_a_human(self) -> list[Line]:

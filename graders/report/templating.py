@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from graders.report.charts import share
-from graders.report.texts import breakable, counted, duration, prose, shown, size
+from graders.report.texts import counted, duration, prose, short_id, shown, size
 from graders.results.spreadsheet import number
 
 
@@ -26,7 +26,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=shown,
     )
-    environment.filters.update(prose=prose, breakable=breakable, size=size, number=number, duration=duration)
+    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
     environment.globals.update(share=share, counted=counted)
     return environment
 

@@ -37,6 +37,17 @@ def breakable(name: str) -> Markup:
     return Markup("::<wbr>").join(str(shown(name)).split("::"))
 
 
+def short_id(id_: str) -> Markup:
+    """A check's id with the number of its exercise for its name; it may go on in the next line between its parts."""
+    exercise, _, rest = id_.partition("::")
+    return Markup("{} {}").format(exercise[:2], breakable(rest)) if rest else breakable(id_)
+
+
+def told_once(status: str, reason: str) -> str:
+    """Why something has a status, without the status said twice: "crashed in file 01.py", "to do: f is a stub"."""
+    return reason if reason.casefold().startswith(status.casefold()) else f"{status}: {reason}"
+
+
 def size(count: float) -> str:
     """1536 is 1.5 KiB."""
     unit = 0

@@ -14,7 +14,7 @@ from graders.report.people import Roll, kept_secret
 from graders.report.student_page import student_page
 from graders.report.tally import Tally
 from graders.report.templating import page
-from graders.results import header, iterate
+from graders.results import Status, header, iterate
 from graders.results.storing import replacing
 
 
@@ -62,7 +62,7 @@ def _written(wanted: Wanted, say: Callable[[str], None]) -> list[Path]:
             continue
         if wanted.students or wanted.only is not None:
             known = archive.known(row.record)
-            without_records += known.record is None
+            without_records += known.record is None and row.status is not Status.UNREADABLE
             text = student_page(row, person, head, known, home=wanted.only is None)
             written.append(_save(wanted.out / person.file, text))
     if wanted.only is not None:

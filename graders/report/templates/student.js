@@ -8,12 +8,13 @@
     walk.className = "walk";
     const said = document.createElement("p");
     said.setAttribute("role", "status");
-    said.textContent = `${marks.length} marks; go through them with these buttons or the arrow keys.`;
+    said.textContent = `${marks.length} ${marks.length === 1 ? "mark" : "marks"}: point at one, or use the arrow keys here`;
     const show = (next) => {
       if (place >= 0) marks[place].classList.remove("on");
       place = Math.min(Math.max(next, 0), marks.length - 1);
       marks[place].classList.add("on");
       said.textContent = marks[place].querySelector("title").textContent;
+      said.className = "code";
     };
     for (const [sign, label, step] of [["◀", "Mark before", -1], ["▶", "Next mark", 1]]) {
       const button = document.createElement("button");
@@ -28,16 +29,36 @@
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step) { event.preventDefault(); show(place + step); }
     });
-    figure.querySelector("svg").addEventListener("pointerover", (event) => {
-      const mark = event.target.closest(".mark");
-      if (mark) show(marks.indexOf(mark));
-    });
+    // Marks are thin: what is meant is the one nearest to the pointer.
+    const far = (mark, x, y) => {
+      const box = mark.getBoundingClientRect();
+      return Math.hypot(Math.max(box.left - x, 0, x - box.right), Math.max(box.top - y, 0, y - box.bottom));
+    };
+    const point = (event) => {
+      let nearest = marks.indexOf(event.target.closest(".mark"));
+      if (nearest < 0) {
+        const away = marks.map((mark) => far(mark, event.clientX, event.clientY));
+        const least = Math.min(...away);
+        if (least < 12) nearest = away.indexOf(least);
+      }
+      if (nearest >= 0 && nearest !== place) show(nearest);
+    };
+    const drawing = figure.querySelector("svg");
+    drawing.addEventListener("pointermove", point);
+    drawing.addEventListener("pointerdown", point);
     figure.append(walk);
   }
   const button = document.getElementById("hide-passed");
+  if (!button) return;
   button.parentElement.hidden = false;
   button.addEventListener("click", () => {
     const hidden = document.body.classList.toggle("hide-passed");
     button.setAttribute("aria-pressed", String(hidden));
+  });
+  // A link leads also to what is hidden.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    const target = link && document.getElementById(link.getAttribute("href").slice(1));
+    if (target && !target.offsetParent && document.body.classList.contains("hide-passed")) button.click();
   });
 })();
