@@ -42,7 +42,7 @@ def _failure(function: str, scenario: str, observation: Observation) -> Failed:
     assert raised is not None
     where = "the file could not be run" if observation.status is Status.BROKEN else f"scenario `{scenario}` raised"
     return Failed(
-        f"{where}: {raised.type}: {raised.message.splitlines()[0] if raised.message else ''}",
+        f"{where}: {raised.type}" + (f": {raised.message.splitlines()[0]}" if raised.message else ""),
         "no error",
         raised.line,
         diagnosis(raised.message),

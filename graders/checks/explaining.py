@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from graders.curriculum.exercise import Function
+from graders.curriculum import MISCONCEPTIONS, Misconception
+from graders.curriculum.exercise import Function, sign
 from graders.evidence import Observation, Raised, Status
 from graders.results import CheckResult, Outcome
 
@@ -24,14 +25,15 @@ def explained(
     """The result with what the whole file tells: `lines` of its names, and the `signature` the function should have."""
     if result.outcome is not Outcome.FAILED:
         return result
-    line = result.line if result.line is not None else lines.get(function.name)
+    line = shown(result, function, lines)
     happened, expected = result.happened, result.expected
     scenario, first = next(((n, o) for n, o in found.items() if o.status is not Status.RETURNED), ("", None))
     if first is None:
         return msgspec.structs.replace(result, line=line)
     raised = first.raised or Raised("", "", None)
     if first.status is Status.MISSING:
-        near = difflib.get_close_matches(function.name, lines, 1, 0.75)
+        names = [name for name in lines if name.isidentifier() and name != function.name]
+        near = difflib.get_close_matches(function.name, names, 1, 0.75)
         if near:
             line = lines[near[0]]
             happened += f"; is `{near[0]}` meant to be it?"
@@ -49,6 +51,22 @@ def explained(
     elif raised.type == "TypeError" and raised.line is None and first.status is Status.RAISED:
         expected = f"a function that can be called as `{function.name}{signature}`"
     return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
+
+
+def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
+    """The line to change: of the mistake itself, the recorded one, that of a sign of it, or where the function is."""
+    known = MISCONCEPTIONS.get(result.misconception or "", Misconception("", ""))
+    signs = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
+    cause = _first(known.cause, function, lines)
+    if cause is not None or result.line is not None:
+        return cause if cause is not None else result.line
+    return _first((*signs, ""), function, lines)
+
+
+def _first(signs: Iterable[str], function: Function, lines: Mapping[str, int]) -> int | None:
+    """The line of the first of these signs that the function's source shows; the empty one is its beginning."""
+    keys = (sign(function.name, what) if what else function.name for what in signs)
+    return next((lines[key] for key in keys if key in lines), None)
 
 
 def timed_out(seen: Observation) -> bool:

@@ -79,4 +79,5 @@ def _result(
         line=failed.line if failed else None,
         misconception=failed.misconception if failed else None,
         blocked_by=blocked_by,
+        at=failed.at if failed else (),
     )

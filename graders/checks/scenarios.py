@@ -20,8 +20,7 @@ def cases(seen: Seen) -> dict[str, Case]:
 
 def said(raised: Case) -> str:
     """An error in one line."""
-    first = raised["message"].splitlines()[0][:200] if raised["message"] else ""
-    return f"{raised['type']}: {first}"
+    return f"{raised['type']}: {raised['message'].splitlines()[0][:200]}" if raised["message"] else str(raised["type"])
 
 
 def runs_in_all(

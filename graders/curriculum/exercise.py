@@ -39,6 +39,19 @@ class Check:
     needs: tuple[str, ...] = ()  # checks of the same function that have to pass first
 
 
+@dataclass(frozen=True)
+class Advice:
+    """What helps with a certain mistake, or where a certain check fails."""
+
+    hint: int | None = None  # which one to read first, counted from 1
+    at: tuple[str, ...] = ()  # signs of it in the source: see probes.signs
+
+
+def sign(function: str, what: str) -> str:
+    """The name under which the line of a sign is kept, beside those of names; no name has a space."""
+    return f"{function} {what}"
+
+
 @dataclass
 class Function:
     """One function students write."""
@@ -47,6 +60,21 @@ class Function:
     hints: tuple[str, ...]
     probes: list[Probe] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    advice: dict[str, Advice] = field(default_factory=dict)  # by a misconception, or by the name of a check
+
+    def when(self, *keys: str, hint: int | None = None, at: tuple[str, ...] = ()) -> None:
+        """Say what helps with these mistakes, or where these checks fail."""
+        for key in keys:
+            self.advice[key] = Advice(hint, at)
+
+    def hints_for(self, *keys: str | None) -> tuple[str, ...]:
+        """All hints, and first the one for the first of these mistakes and checks that has one."""
+        first = next((a.hint for key in keys if key is not None and (a := self.advice.get(key)) and a.hint), 1)
+        return (self.hints[first - 1], *self.hints[: first - 1], *self.hints[first:]) if self.hints else ()
+
+    def signs_for(self, *keys: str | None) -> tuple[str, ...]:
+        """What to look for in the source, the most telling first."""
+        return tuple(what for key in keys if key is not None and key in self.advice for what in self.advice[key].at)
 
     @overload
     def probe(self, look: Look, *, machine: str = ...) -> Look: ...

@@ -77,6 +77,11 @@ def declared(exercise: Exercise) -> Iterator[Finding]:
         if not function.probes or not function.checks:
             yield Finding(exercise.stem, f"`{function.name}` has no probes or no checks")
         names = [check.name for check in function.checks]
+        for key, advice in function.advice.items():
+            if key not in names and key not in MISCONCEPTIONS:
+                yield Finding(exercise.stem, f"`{function.name}` has advice on {key!r}, no check of it and no mistake")
+            if advice.hint is not None and not 1 <= advice.hint <= len(function.hints):
+                yield Finding(exercise.stem, f"`{function.name}` has no hint {advice.hint}, which is for {key!r}")
         for check in function.checks:
             for need in check.needs:
                 if need not in names[: names.index(check.name)]:

@@ -6,12 +6,20 @@ from __future__ import annotations
 class Failed(Exception):
     """Raised by a check whose claim does not hold."""
 
-    def __init__(self, happened: str, expected: str, line: int | None = None, misconception: str | None = None) -> None:
+    def __init__(
+        self,
+        happened: str,
+        expected: str,
+        line: int | None = None,
+        misconception: str | None = None,
+        at: tuple[str, ...] = (),  # where no line is known: signs of it in the source, see probes.signs
+    ) -> None:
         super().__init__(happened)
         self.happened = happened
         self.expected = expected
         self.line = line
         self.misconception = misconception
+        self.at = at
 
 
 class Todo(Exception):

@@ -15,6 +15,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from graders.probes.loading import Submission, is_stub
+from graders.probes.signs import signs
 
 NOWHERE: Final = "<no source>"
 WRAPPERS: Final = 20  # decorators inside one another, after which one gives up
@@ -39,6 +40,9 @@ class Live:
             names = {**names, self.name: self.thing}
         todo = frozenset({self.name} if self.stub else ())
         lines = {} if self.line is None else {self.name: self.line}
+        node = _definition(self.source)
+        if node is not None:
+            lines |= signs([ast.increment_lineno(node, self.first - 1)])
         return Submission(Path(self.file), names, todo=todo, lines=lines)
 
     def place(self, line: int) -> str:

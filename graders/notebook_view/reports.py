@@ -122,7 +122,9 @@ def checked(
     shown = hints if begun or hints > 1 else 0
     if all(result.outcome is Outcome.PASSED for result in results):
         shown = 0
-    shown_hints = _hints(function, exercise, shown, live.name)
+    failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
+    every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
+    shown_hints = _hints(every, exercise, shown, live.name)
     return Checked(function.name, exercise.stem, exercise.title, verdicts, shown_hints, moves, picture)
 
 
@@ -142,11 +144,11 @@ def _verdict(result: CheckResult, live: Live, exercise: Exercise) -> Verdict:
     return Verdict(result.outcome, result.claim, result.points, result.max_points, tuple(parts))
 
 
-def _hints(function: Function, exercise: Exercise, count: int, name: str) -> tuple[Part, ...]:
-    shown = function.hints[: max(count, 0)]
+def _hints(every: Sequence[str], exercise: Exercise, count: int, name: str) -> tuple[Part, ...]:
+    shown = every[: max(count, 0)]
     parts = [(f"hint {number}", hint) for number, hint in enumerate(shown, 1)]
-    if 0 < len(shown) < len(function.hints):
-        parts.append(("", f"hint {len(shown)} of {len(function.hints)}; one more: check({name}, hints={count + 1})"))
+    if 0 < len(shown) < len(every):
+        parts.append(("", f"hint {len(shown)} of {len(every)}; one more: check({name}, hints={count + 1})"))
     elif shown and exercise.reading:
         parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
     return tuple(parts)

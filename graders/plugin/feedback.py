@@ -80,7 +80,8 @@ def compose(result: CheckResult, exercise: Exercise, path: Path, hints: int) -> 
 
 def _hints(result: CheckResult, exercise: Exercise, hints: int) -> list[Part]:
     function = next(f for f in exercise.functions if f.name == result.function)
-    every, shown = function.hints, function.hints[: max(hints, 0)]
+    every = function.hints_for(result.misconception, result.check)
+    shown = every[: max(hints, 0)]
     parts = [(f"hint {number}" if len(shown) > 1 else "hint", hint) for number, hint in enumerate(shown, 1)]
     if 0 < len(shown) < len(every):
         parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with --hints {len(shown) + 1})"))

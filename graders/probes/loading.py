@@ -21,6 +21,7 @@ from graders.evidence import Raised
 from graders.probes import cells, notebooks
 from graders.probes.asking import asks, mentions
 from graders.probes.clock import replaceable
+from graders.probes.signs import signs
 
 SOLUTION = "# BEGIN SOLUTION"  # what stubs are made without
 _numbers = itertools.count(1)
@@ -36,7 +37,7 @@ class Submission:
     names: dict[str, Any] = field(default_factory=dict)
     todo: frozenset[str] = frozenset()
     broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
-    lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last
+    lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last, and what its source shows
     reference: bool = False  # whether it is a reference solution, by its marks
     asks: bool = False  # whether it asks which machine this is when it is run, and not only when it is called
     cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
@@ -87,6 +88,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
             sys.path.remove(str(path.parent))
         _forget_neighbours(path.parent, known)
     found.todo = frozenset(name for name, stub in bound.items() if stub)
+    found.lines |= signs(statements)
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
     found.broken = next((evidence for defines, evidence in sorted(failures, key=lambda f: not f[0])), None)
     return found

@@ -29,6 +29,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     line: int | None = None
     misconception: str | None = None
     blocked_by: str | None = None
+    at: tuple[str, ...] = ()  # signs in the source of what happened, where no line is known
 
     @property
     def id(self) -> str:

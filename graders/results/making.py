@@ -19,8 +19,7 @@ class DeclaredFunction(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def hints(self) -> tuple[str, ...]: ...
+    def hints_for(self, *keys: str | None) -> tuple[str, ...]: ...
 
 
 class DeclaredExercise(Protocol):
@@ -70,9 +69,15 @@ def rows_of(
         own = by_exercise.pop(exercise.stem, [])
         if not own:
             continue
-        shown = {function.name: "\n".join(function.hints[: max(hints, 0)]) for function in exercise.functions}
+        functions = {function.name: function for function in exercise.functions}
         checks = [
-            _row(result, points, shown.get(result.function, ""), misconceptions or {}, places.get(result.function))
+            _row(
+                result,
+                points,
+                _hint(functions.get(result.function), result, hints),
+                misconceptions or {},
+                places.get(result.function),
+            )
             for result, points in zip(own, rounded([result.max_points for result in own]), strict=True)
         ]
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
@@ -87,6 +92,13 @@ def rounded(points: Sequence[float]) -> list[float]:
     """The points, each rounded so that what they add up to is the rounded sum: three thirds stay a whole."""
     sums = [0.0] + [total(points[: count + 1]) for count in range(len(points))]
     return [round(after - before, PLACES) for before, after in itertools.pairwise(sums)]
+
+
+def _hint(function: DeclaredFunction | None, result: CheckResult, count: int) -> str:
+    """The first hints for what happened."""
+    if function is None:
+        return ""
+    return "\n".join(function.hints_for(result.misconception, result.check)[: max(count, 0)])
 
 
 def _row(

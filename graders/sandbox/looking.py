@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from graders.probes.loading import Submission
     from graders.probes.watching import Busiest
 
-LINES = 500
+LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
 
 
 def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:

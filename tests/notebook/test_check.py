@@ -97,12 +97,13 @@ def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> No
     said = repr(report)
     failed = [verdict for verdict in report.checked[0].verdicts if verdict.outcome is Outcome.FAILED]
     assert [label for label, _ in failed[0].parts] == ["happened", "expected", "line", "mistake", "why"]
-    assert dict(failed[0].parts)["line"].startswith("line 1\n   1 | def train_epoch(")
+    assert re.fullmatch(r"line (\d+)\n +\1 \| return total / count if count else 0.0", dict(failed[0].parts)["line"])
     assert dict(failed[0].parts)["mistake"] == "mean of batch means"
     assert "train_epoch: 10 of 14 points" in said
-    assert "hint 1 of 3; one more: check(train_epoch, hints=2)" in said
-    shown = session.look("train_epoch", hints=3)
-    assert [label for label, _ in shown.checked[0].hints] == ["hint 1", "hint 2", "hint 3", "read"]
+    assert "hint 1 of 5; one more: check(train_epoch, hints=2)" in said
+    assert report.checked[0].hints[0][1].startswith("`loss_fn` gives the mean over its batch")
+    shown = session.look("train_epoch", hints=5)
+    assert [label for label, _ in shown.checked[0].hints] == [*(f"hint {number}" for number in range(1, 6)), "read"]
     assert session.look("train_epoch", hints=0).checked[0].hints == ()
 
 

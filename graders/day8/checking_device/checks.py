@@ -48,18 +48,27 @@ def _best(seen: Seen, machine: str, key: str = "best") -> str:
     return str(seen[machine].facts[key].get("text", "an error"))
 
 
-def _best_on(machine: str, seen: Seen, wanted: Seen, misconception: str | None) -> None:
+def _best_on(machine: str, seen: Seen, wanted: Seen) -> None:
     answer, right = _best(seen, machine), _best(wanted, machine)
     if not _same(answer, right):
-        raise Failed(f"with {IN_WORDS[machine]} it chose {answer}", right, misconception=misconception)
+        happened = f"with {IN_WORDS[machine]} it chose {answer}"
+        raise Failed(happened, right, misconception=_why_not_the_best(machine, seen))
+
+
+def _why_not_the_best(machine: str, seen: Seen) -> str | None:
+    """What a device that is not the best one gives away, where none was preferred."""
+    if all(_best(seen, each) == "cpu" for each in IN_WORDS):
+        return "never-the-gpu"
+    if machine == "laptop" and _best(seen, machine, "best unbuilt") == "cpu":
+        return "built-is-not-available"
+    return "hard-coded-cuda" if machine in ("mac", "laptop") and _best(seen, machine).startswith("cuda") else None
 
 
 @select.check(points=1)
 def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """Where there is a CUDA GPU, it is chosen."""
-    never = all(_best(seen, machine) == "cpu" for machine in IN_WORDS)
-    _best_on("one_gpu", seen, wanted, "never-the-gpu" if never else None)
-    _best_on("two_gpus", seen, wanted, None)
+    _best_on("one_gpu", seen, wanted)
+    _best_on("two_gpus", seen, wanted)
     both, right = _best(seen, "one_gpu", "best of both"), _best(wanted, "one_gpu", "best of both")
     if not _same(both, right):
         raise Failed(f"asked where torch says there are CUDA and MPS, it chose {both}", "CUDA, else MPS, else CPU")
@@ -68,16 +77,13 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
 @select.check(points=1)
 def takes_apples_gpu(seen: Seen, wanted: Seen) -> None:
     """On a Mac without CUDA, MPS is chosen."""
-    _best_on("mac", seen, wanted, "hard-coded-cuda" if _best(seen, "mac").startswith("cuda") else None)
+    _best_on("mac", seen, wanted)
 
 
 @select.check(points=1)
 def falls_back_to_the_cpu(seen: Seen, wanted: Seen) -> None:
     """Where there is no GPU the CPU is chosen, even if torch was built with CUDA."""
-    asks_what_is_built = _best(seen, "laptop", "best unbuilt") == "cpu"
-    hard_coded = _best(seen, "laptop").startswith("cuda")
-    why = "built-is-not-available" if asks_what_is_built else "hard-coded-cuda" if hard_coded else None
-    _best_on("laptop", seen, wanted, why)
+    _best_on("laptop", seen, wanted)
 
 
 def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
@@ -97,9 +103,9 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
                 raise Failed(f"{asking} raised {said(answer['raised'])}", expected, answer["raised"]["line"])
             if _fits(answer, right, asked, present):
                 continue
-            raise Failed(
-                f"{asking} gave {answer['text']}", expected, None, _why(machine, asked, answer["text"], present)
-            )
+            mistaken = asked == "None" or (not present and _same(answer["text"], _best(seen, machine)))
+            why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer["text"], present)
+            raise Failed(f"{asking} gave {answer['text']}", expected, None, why)
 
 
 def _fits(answer: dict[str, Any], right: dict[str, Any], asked: str, present: bool) -> bool:
@@ -135,7 +141,7 @@ def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
     for machine in IN_WORDS:
         answer, right = seen[machine].facts["nonsense"], wanted[machine].facts["nonsense"]["raised"]
         if "raised" not in answer:
-            raise Failed(f'prefer="toaster" gave: {answer["text"]} was returned', f"torch's own {right['type']}")
+            raise Failed(f'prefer="toaster" gave {answer["text"]}', f"torch's own {right['type']}")
         if answer["raised"]["type"] != right["type"]:
             happened = f'prefer="toaster" raised {said(answer["raised"])}'
             raise Failed(happened, f"torch's own {right['type']}", answer["raised"]["line"])

@@ -13,6 +13,7 @@ from graders.day8.evaluation_loop.probes_classifier import BATCH, Log, batches, 
 from graders.probes.calling import Call, StudentRaised
 from graders.probes.copying import copied
 from graders.probes.late import torch
+from graders.probes.settings import settled
 
 _COMPARISON: Final = re.compile(r"[!=]=|\b(eq|ne|equal)\(")
 
@@ -45,10 +46,9 @@ def _evaluated(call: Call, device: Any, scenario: str, samples: int = 4, moved: 
         model.to(device)
     with torch.enable_grad():  # whatever the student's function leaves behind ends here
         try:
-            value = call(model, loader, loss_fn(), device)
+            value, settings = settled(call, model, loader, loss_fn(), device)
         except StudentRaised as error:
             raise _told(error, call, loader, scenario) from None
-        grad_mode = torch.is_grad_enabled()
     forwards = call.ledger.forwards()
     after = _state(model)
     return {
@@ -62,7 +62,7 @@ def _evaluated(call: Call, device: Any, scenario: str, samples: int = 4, moved: 
         "changed": {kind: _changed(before[kind], after[kind]) for kind in ("weights", "gradients", "statistics")},
         "flags_before": before["flags"],
         "flags_after": after["flags"],
-        "grad_mode": grad_mode,
+        "settings": settings,
         "batch_means": means,
         "sizes": [min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     }

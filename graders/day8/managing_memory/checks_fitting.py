@@ -112,7 +112,8 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
     """It tries start, start // 2, ... and returns the first that does not run out of memory."""
     for name, facts, right in _searches(seen, wanted, "halving"):
         if facts["sizes"] != right["sizes"]:
-            raise Failed(f"({name}) it tried {_listed(facts['sizes'])}", _listed(right["sizes"]))
+            ended = f" and raised {facts['raised']}" if "raised" in facts else ""
+            raise Failed(f"({name}) it tried {_listed(facts['sizes'])}{ended}", _listed(right["sizes"]))
         if facts.get("value") != right["value"]:
             answer = f"raised {facts['raised']}" if "raised" in facts else f"returned {facts['shown']}"
             raise Failed(f"({name}) it {answer}", f"{right['value']} returned", facts.get("line"))
@@ -159,7 +160,7 @@ def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
             )
         if (facts["raised"], facts["message"]) != (right["raised"], right["message"]):
             happened = f"a {right['raised']} came out as {facts['raised']}: {facts['message']}"
-            raise Failed(happened, right["message"], facts["line"])
+            raise Failed(happened, f"{right['raised']}: {right['message']}", facts["line"])
 
 
 def _listed(sizes: list[float]) -> str:

@@ -34,7 +34,7 @@ def _accumulations(
     for scenario, passes in wanted["accumulations"].facts.items():
         for name, right in passes.items():
             if name in names:
-                yield name, seen["accumulations"].facts[scenario][name], right
+                yield name.replace(" by ", ", steps="), seen["accumulations"].facts[scenario][name], right
 
 
 @accumulate.check(points=0.25)
@@ -90,6 +90,7 @@ def _unlike(name: str, facts: dict[str, Any], right: dict[str, Any]) -> Failed:
         return Failed(
             f"({name}) the gradients were zeroed in the middle of a group, so that a step used its last batch only",
             f"the gradients of {steps} batches added up",
+            at=("zero_grad(",),
         )
     return Failed(f"({name}) the weights differ from the reference's", "each batch's gradient divided by `steps`")
 
@@ -242,4 +243,5 @@ def copes_with_no_blocks(seen: Seen, wanted: Seen) -> None:
     if "raised" in facts:
         raise Failed(f"an empty list raised {facts['raised']}", "x itself", facts["line"])
     if facts["out"] is None or not _close([facts["out"]], [right["out"]]):
-        raise Failed(f"an empty list gave {called(facts['class'])} that is not x", "x itself")
+        shown = "None" if facts["class"] == "NoneType" else f"{called(facts['class'])} that is not x"
+        raise Failed(f"an empty list gave {shown}", "x itself")

@@ -32,7 +32,9 @@ def _accumulated(
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
     model.train(mode)
+    model[0].train(not mode)  # one part apart, as batch norm may be for fine-tuning
     modes: list[bool] = []
+    model[0].register_forward_pre_hook(lambda module, inputs: modes.append(not module.training))
     model[1].register_forward_pre_hook(lambda module, inputs: modes.append(module.training))
     scales: list[Any] = []
     clean: list[bool] = []
@@ -71,7 +73,7 @@ def _accumulated(
         "steps": steps,
         "training": mode,
         "modes": modes,
-        "mode_after": model.training,
+        "mode_after": model.training is model[1].training is not model[0].training and model.training,
     }
 
 

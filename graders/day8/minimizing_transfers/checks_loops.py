@@ -155,11 +155,12 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
         count = len(right["order"])
         missing = set(right["order"]) - set(epoch["order"])
         if missing:
-            raise Failed(f"({name}) {len(missing)} of {count} samples were left out", "every sample")
+            raise Failed(f"{_asked(name)}{len(missing)} of {count} samples were left out", "every sample")
         if len(epoch["order"]) != count:
-            raise Failed(f"({name}) {count} samples were yielded {len(epoch['order'])} times", "once")
+            happened = f"{_asked(name)}of {count} samples {len(epoch['order'])} were yielded, some of them twice"
+            raise Failed(happened, "each of them once")
         if epoch["sizes"] != right["sizes"]:
-            raise Failed(f"({name}) the batches had sizes {epoch['sizes']}", f"{right['sizes']}")
+            raise Failed(f"{_asked(name)}the batches had sizes {epoch['sizes']}", f"{right['sizes']}")
 
 
 @make_loader.check(points=0.25, needs=("runs", "yields_every_sample_once"))
@@ -169,7 +170,9 @@ def shuffles_when_asked(seen: Seen, wanted: Seen) -> None:
         in_order = epoch["order"] == sorted(epoch["order"])
         if in_order is (name == "shuffle=True"):
             happened = "the samples came in order" if in_order else "the samples came in another order"
-            raise Failed(f"({name}) {happened}", "shuffled with shuffle=True only")
+            raise Failed(f"{_asked(name)}{happened}", "shuffled with shuffle=True only")
+    if changed := seen["epochs"].facts["samples"]["shuffle=True"]["settings"]:
+        raise Failed(f"it changed {changed[0]}", "an order drawn by torch's dice as they are")
 
 
 @make_loader.check(points=0.5, needs=("runs", "yields_every_sample_once"))
@@ -191,4 +194,11 @@ def passes_the_workers_on(seen: Seen, wanted: Seen) -> None:
         raise Failed(f"num_workers=2 made a loader with {told}", "2")
     for name, epoch, _ in _epochs(seen, wanted):
         if epoch.get("workers", 0) != 0:
-            raise Failed(f"({name}) the loader has {epoch['workers']} workers", "0")
+            raise Failed(f"{_asked(name)}the loader has {epoch['workers']} workers", "0")
+
+
+def _asked(name: str) -> str:
+    """How a loader was asked for: with an argument, for a device in quotes, or in words."""
+    if "'" in name:
+        return f"with device={name} "
+    return f"with {name} " if "=" in name else f"({name}) "

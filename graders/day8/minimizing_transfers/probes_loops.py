@@ -7,6 +7,7 @@ from typing import Any
 from graders.day8.minimizing_transfers.functions import make_loader, predict
 from graders.probes.calling import Call, array, several
 from graders.probes.late import nn, torch
+from graders.probes.settings import settled
 from graders.probes.sprites import sprites
 from graders.probes.watched_batches import WatchedBatches
 
@@ -119,21 +120,25 @@ def _devices(call: Call) -> dict[str, Any]:
 def _samples(call: Call) -> dict[str, Any]:
     """In order, shuffled (12! orders: the first is not met by chance), and all in one batch."""
     data, device = _numbered(12), call.device
+    shuffled, settings = settled(call, data, 5, device, shuffle=True)
     return {
         "in order": _epoch(call(data, 4, device)),
         "shuffle=False": _epoch(call(data, 5, device, shuffle=False, num_workers=0)),
-        "shuffle=True": _epoch(call(data, 5, device, shuffle=True)),
+        "shuffle=True": _epoch(shuffled) | {"settings": settings},
         "a batch larger than all": _epoch(call(data, 100, device)),
     }
 
 
 @make_loader.probe
 def epochs(call: Call) -> dict[str, Any]:
-    """Every device, every order, and a loader told to use workers, which is not started."""
+    """Every order, every device, and a loader told to use workers, which is not started.
+
+    Orders first: who seeds the dice is noticed by the first call only.
+    """
     return several(
         {
-            "devices": lambda: _devices(call),
             "samples": lambda: _samples(call),
+            "devices": lambda: _devices(call),
             "workers": lambda: getattr(call(_numbered(3), 2, call.device, num_workers=2), "num_workers", None),
         }
     )

@@ -45,7 +45,7 @@ runs(step, points=1, diagnose=_diagnose)
 @step.check(points=2)
 def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
     """Forward pass and loss run under autocast for the device's type."""
-    for name in (*SCALED, "overflow", "on_the_cpu"):
+    for name in EVERYWHERE:
         facts = _facts(seen, name)
         for what, passes in (("the forward pass", facts["forward"]), ("the loss", facts["loss"])):
             plain = [p for p in passes if not p["autocast"]]
@@ -132,6 +132,8 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
         updates = facts["order"].count("scaler.update")
         if updates > 1:
             raise Failed(f"scaler.update was called {updates} times", "once, after the step", facts["update_line"])
+        if not updates and name != "overflow" and facts["scale"] != right["scale"]:
+            raise Failed("scaler.update was never called", "scaler.update() after the step", at=("step(", "backward("))
         if name != "overflow" and facts["scale"] != right["scale"]:
             raise Failed(
                 f"the scale of the scaler that was passed in went from {SCALE:g} to {facts['scale']:g}",
@@ -153,9 +155,25 @@ def _learnt(name: str, seen: Seen, wanted: Seen) -> None:
     if "step" not in facts["order"]:
         raise Failed(f"scenario `{name}`: the optimizer never stepped", "one step", misconception="missing-step")
     _nothing_added(name, facts)
-    raise Failed(
-        f"scenario `{name}`: the update of the weights is {ratio:.3g} times the reference's", "the same update"
-    )
+    happened = f"scenario `{name}`: the update of the weights is {_size(ratio)}"
+    raise Failed(happened, "the update of one step with this batch", misconception=_other_way(name, facts))
+
+
+def _size(ratio: float) -> str:
+    """How large an update is beside the right one."""
+    if ratio < 0.01 / SCALE:
+        return "nothing at all"
+    return f"{1 / ratio:.4g} times too small" if ratio < 0.85 else f"{ratio:.4g} times what it should be"
+
+
+def _other_way(name: str, facts: dict[str, Any]) -> str | None:
+    """The mistake that another check tells of, where its trace is seen here too."""
+    if name not in SCALED:
+        return None
+    if facts["steps_outside"]:
+        return "optimizer-step-instead-of-scaler-step"
+    unscaled = facts["backward"] and math.isclose(facts["backward"][0]["gradient"], 1.0, rel_tol=1e-2)
+    return "unscaled-backward" if unscaled else None
 
 
 def _nothing_added(name: str, facts: dict[str, Any]) -> None:
@@ -179,9 +197,11 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
         _nothing_added(name, facts)
         scaled = bool(facts["norms_before_unscale"]) or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
         ignored = _compare(facts["update"], _facts(wanted, "on_the_device")["update"])[1] < 0.15
-        size = f"{1 / ratio:.4g} times too small" if 0 < ratio < 0.85 else f"{ratio:.3g} times what it should be"
+        size = f"max_norm={max_norm:g} changed nothing"
+        if not ignored:
+            size = f"with max_norm={max_norm:g} the update is {_size(ratio)}"
         raise Failed(
-            f"max_norm={max_norm:g} changed nothing" if ignored else f"with max_norm={max_norm:g} the update is {size}",
+            size,
             "the gradients unscaled, then clipped to max_norm",
             facts["norm_line"],
             "clipped-before-unscale" if scaled and not ignored else None,
@@ -194,9 +214,11 @@ def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     facts, right = _facts(seen, "overflow"), _facts(wanted, "overflow")
     moved = any(bool((_values(found) != 0).any()) for found in facts["update"])
     if moved or not _alike(facts["update"], right["update"]):
-        raise Failed("infinite gradients changed the weights", "a skipped step, as scaler.step does it")
+        key = "optimizer-step-instead-of-scaler-step" if facts["steps_outside"] else None
+        raise Failed("infinite gradients changed the weights", "a skipped step, as scaler.step does it", None, key)
     if facts["scale"] != right["scale"]:
-        raise Failed(f"after an overflow the scale is {facts['scale']:g}", f"{right['scale']:g}")
+        key = "scaler-without-update" if facts["steps_without_update"] else None
+        raise Failed(f"after an overflow the scale is {facts['scale']:g}", f"{right['scale']:g}", None, key)
 
 
 @step.check(points=1)

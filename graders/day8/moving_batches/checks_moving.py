@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from graders.checks.scenarios import Case, cases, runs_in_all, said
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
@@ -19,6 +21,25 @@ def _in(seen: Seen, *groups: str) -> dict[str, Case]:
 
 def _returned(seen: Seen, *groups: str) -> dict[str, Case]:
     return {name: case for name, case in _in(seen, *groups).items() if "raised" not in case}
+
+
+def _branch(was: str) -> tuple[str, ...]:
+    """Where the source deals with a thing of this kind, as probes call it: "a tuple", "a named tuple Masked"."""
+    kind = "named tuple" if "named tuple" in was else was.rpartition(" ")[2]
+    lists = ("if list", "if tuple", "for", "return")
+    return {
+        "named tuple": ("if _fields", "_make(", "if tuple", *lists),
+        "tuple": ("if tuple", *lists),
+        "list": lists,
+        "dict": ("if dict", "if Mapping", "items(", *lists),
+    }.get(kind, lists)
+
+
+def _holder(case: Case, path: str) -> tuple[str, ...]:
+    """The branch for what a part of the batch lies in."""
+    outside = re.sub(r"(\[[^\[\]]*\]|\.\w+)$", "", path)
+    was = next((place["was"] for place in case["places"] if place["path"] == outside and "was" in place), "")
+    return _branch(was)
 
 
 def _any_raised(seen: Seen, group: str) -> bool:
@@ -63,7 +84,7 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
             happened = f"{name}: `{place['path']}` was {place['was']} and became {place['found']}"
             if place["was"] == place["found"]:
                 happened = f"{name}: the keys or the number of items of `{place['path']}` changed"
-            raise Failed(happened, "the same structure", None, "structure-changed")
+            raise Failed(happened, "the same structure", None, "structure-changed", _branch(place["was"]))
         if [place["path"] for place in case["places"]] != [place["path"] for place in right[name].get("places", [])]:
             raise Failed(f"{name}: not all of the batch came back", "the same structure", None, "structure-changed")
     if not _any_raised(seen, "nested"):  # that error comes with the next check
@@ -93,15 +114,18 @@ def _all_moved(name: str, case: Case, reference: Case) -> None:
             # None is a result forgotten; anything else in a list's place is another structure.
             other = place is None and root["found"] not in ("None", root["was"])
             key = "structure-changed" if other else None
-            raise Failed(f"{name}: it gave {shown}, where `{right['path']}` is no tensor", "a tensor, moved", None, key)
+            happened = f"{name}: it gave {shown}, where `{right['path']}` is no tensor"
+            raise Failed(happened, "a tensor, moved", None, key, _holder(case, right["path"]))
         if place["device"] != right["device"]:
             thrown = case["copies"] > 0 and not _any_moved(case)
             targets = name in PAIRS and right["path"] == "batch[1]"
             why = "result-thrown-away" if thrown else "targets-on-cpu" if targets else None
             happened = f"{name}: `{place['path']}` is on {place['device']}"
-            raise Failed(happened, right["device"], case["line"] if thrown else None, why)
+            line = case["line"] if thrown else None
+            raise Failed(happened, right["device"], line, why, _holder(case, right["path"]))
         if place["value"] != right["value"]:
-            raise Failed(f"{name}: the values or the dtype of `{place['path']}` changed", "only another device")
+            happened = f"{name}: the values or the dtype of `{place['path']}` changed"
+            raise Failed(happened, "only another device", at=("if Tensor", "if is_tensor", "to("))
 
 
 def _any_moved(case: Case) -> bool:

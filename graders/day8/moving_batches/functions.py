@@ -14,8 +14,9 @@ move = exercise.function(
     "move_batch",
     "Ask what `batch` is: `isinstance(batch, torch.Tensor)`, a dict, a list or tuple, or anything else.",
     "For a container, build a new one of the same type from `move_batch(item, device, non_blocking)` of its items.",
-    "A named tuple has `_fields`; build it with `type(batch)(*items)`, a tuple with `type(batch)(items)`.",
+    "`type(batch)(items)` is of the batch's own type; a named tuple, which has `_fields`, takes them as `(*items)`.",
     "`tensor.to(device)` returns the moved tensor, and the tensor itself where there is nothing to move.",
+    "Hand `device` and `non_blocking` on as you were given them, to `.to` and to every `move_batch` inside.",
 )
 same = exercise.function(
     "on_same_device",
@@ -23,3 +24,18 @@ same = exercise.function(
     "A module has `.parameters()` and `.buffers()`; a structure is searched item by item, as in `move_batch`.",
     "Compare devices, not their `.type`: cuda:0 and cuda:1 are two.",
 )
+TENSOR = ("if Tensor", "if is_tensor", "to(")
+move.when("moves_a_pair", hint=1, at=("if list", "if tuple", "for", "return"))
+move.when("result-thrown-away", hint=4)
+move.when("does_not_copy_what_is_there", "already-there-copied", hint=4, at=("deepcopy(", "clone(", *TENSOR))
+move.when("keeps_the_structure", "structure-changed", "named-tuple-constructor", hint=3)
+move.when("moves_every_tensor", "targets-on-cpu", hint=2, at=("if list", "if tuple", "for", "return"))
+move.when("leaves_other_things_alone", hint=1, at=("tensor(", "as_tensor(", "deepcopy(", "last return"))
+move.when("leaves_the_input_alone", "input-modified", hint=2, at=("set_default_device(", "[] =", ".data"))
+move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=5, at=TENSOR)
+move.when("device-index-dropped", hint=5, at=("if type", *TENSOR))
+move.when("passes_non_blocking_on", "non-blocking-dropped", "always-non-blocking", hint=5, at=TENSOR)
+same.when("compares_tensors", "is_true_of_nothing", hint=1, at=("return", "last return"))
+same.when("searches_structures", hint=2, at=("if list", "if tuple", "if dict", "for"))
+same.when("searches_modules", hint=2, at=("if Module", "parameters(", "return", "last return"))
+same.when("tells_gpus_apart", "device-index-dropped", hint=3, at=("return", "last return"))

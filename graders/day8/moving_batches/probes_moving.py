@@ -74,7 +74,7 @@ def _elsewhere(call: Call) -> dict[str, Any]:
     there, classes = images(seed).to(device), labels(seed).to(device)
     return (
         _group("already_there", call, device, {"a tensor that is there": there})
-        | _group("already_there", call, device.type, {"by its type": [there, there[:1]]})
+        | _group("already_there", call, device.type, {"by its type": [there, there[:1], there.mT]})
         | _group("already_there", call, str(device), {"half of the pair": [there, labels(seed)]})
         | _group("already_there", call, "cpu", {"on the CPU": list(pair(seed))})
         | _group("back_to_the_cpu", call, torch.device("cpu"), {"from the device": [there, classes]})

@@ -84,6 +84,7 @@ def answered(call: Call) -> dict[str, Any]:
                 "one deep inside elsewhere": (deep,),
                 "all the same, deep inside": (alike,),
                 "two structures apart": ([here, {"a": here}], {"b": there}),
+                "a string between two apart": (there, "mushroom", here),
                 "strings between": ("mushroom", [there, "cpu", None, 3], {"device": "cpu", "t": there}),
             },
         )

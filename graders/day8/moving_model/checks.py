@@ -77,7 +77,9 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
         if not left:
             continue
         misconception = None
-        if name == "stays_on_the_cpu":
+        if set(left) <= set(case["buffers"]):
+            misconception = "state-dict-is-not-all" if left == ["palette"] else "buffers-forgotten"
+        elif name == "stays_on_the_cpu":
             misconception = "hard-coded-cuda"
         elif name == "to_the_second_gpu" and devices[left[0]] == "cuda:0":
             misconception = "device-index-dropped"
@@ -186,7 +188,7 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
         for name in case["no_device"]:
             kind = case["classes"][name]
             raise Failed(
-                f"`{name}` is said to be on {case['told'][name]!r}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+                f"`{name}` is said to be on {_quoted(case['told'][name], kind)}, {called(kind)}",
                 "a torch.device",
                 misconception="string-for-device" if kind == "str" else None,
             )
@@ -205,6 +207,10 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
         raise Failed(happened, "an empty dict", empty["raised"]["line"])
     if empty["told"]:
         raise Failed(f"of a model without any it names `{next(iter(empty['told']))}`", "an empty dict")
+
+
+def _quoted(told: str, kind: str) -> str:
+    return repr(told) if kind == "str" else told
 
 
 def _why(case: Case, told: str, actual: str) -> str | None:

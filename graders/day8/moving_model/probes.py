@@ -23,7 +23,10 @@ def _model_class() -> Any:
             self.register_parameter("bias", bias)
 
     class SpriteModel(nn.Module):
-        """Two layers with one weight, a frozen scale, batch norm, and a palette that `state_dict()` leaves out."""
+        """Two layers with one weight, a frozen scale, batch norm, and a palette that `state_dict()` leaves out.
+
+        The palette has a dtype of its own: `model.to(tensor)` gives every part the dtype of that tensor, too.
+        """
 
         palette: Any
 
@@ -33,7 +36,7 @@ def _model_class() -> Any:
             self.encoder = nn.Sequential(Layer(weight, None), nn.BatchNorm1d(2))
             self.decoder = Layer(weight, bias)
             self.scale = nn.Parameter(numbers[6:9].clone(), requires_grad=False)
-            self.register_buffer("palette", numbers[9:].reshape(2, 3) + 1, persistent=False)
+            self.register_buffer("palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False)
 
     return SpriteModel
 

@@ -144,11 +144,13 @@ def _close(found: list[float] | None, right: list[float]) -> bool:
 
 @average.check(points=0.25)
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
-    """Parameters without a gradient still have none, and no weight has changed."""
+    """Parameters without a gradient still have none, no weight has changed, and the group is still there."""
     for rank in RANKS:
         facts, right = (every["two_processes"].facts[rank]["some"] for every in (seen, wanted))
         if not facts["weights_kept"]:
             raise Failed(f"the weights changed in {rank}", "only gradients change; the optimizer does the rest")
+        if not facts["group_kept"]:
+            raise Failed(f"in {rank} the group of processes was gone afterwards", "the group, for the next step")
         if any(a is not None and b is None for a, b in zip(facts["gradients"], right["gradients"], strict=True)):
             raise Failed(f"in {rank} a parameter without a gradient has one now", "None, as before")
 

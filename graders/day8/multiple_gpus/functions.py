@@ -24,5 +24,12 @@ average = exercise.function(
     "average_gradients",
     "`dist.all_reduce(tensor)` replaces the tensor in every process by the sum over all of them.",
     "A mean is a sum divided by `dist.get_world_size()`.",
-    "Skip parameters whose `.grad` is None, the same ones in every process.",
+    "Only `.grad` changes. Skip parameters where it is None, the same ones in every process.",
 )
+parallel.when("moves_the_model", "keeps_the_model_itself", hint=1, at=("return", "last return"))
+parallel.when("wraps_for_several_gpus", hint=2, at=("DataParallel(", "return", "last return"))
+inside.when("runs", "finds_the_model_inside", hint=2, at=("eval(", "deepcopy(", "isinstance(", "return"))
+inside.when("leaves_other_models_whole", hint=2, at=("eval(", "deepcopy(", "last return"))
+average.when("makes_them_the_mean", hint=1, at=("all_reduce(", "reduce(", "for"))
+average.when("gradients-summed-not-averaged", "asks_how_many_there_are", hint=2, at=("all_reduce(", "for"))
+average.when("runs", "leaves_the_rest_alone", hint=3, at=("all_reduce(", "for"))

@@ -10,7 +10,7 @@ from graders.checks.common import runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
 from graders.curriculum.wording import called
-from graders.day8.timing.functions import clock, compare
+from graders.day8.timing.functions import CLOCKS, LAST, clock, compare
 
 
 def _unfinished(_: str, said: str) -> str | None:
@@ -55,7 +55,12 @@ def _slip(value: float, right: float, repeats: int) -> str | None:
 @clock.check(points=0.25)
 def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     """`fn` is called exactly `warmup + repeats` times."""
-    for name, options in (("as_it_comes", "the defaults"), ("slow_first_calls", "repeats=3, warmup=2")):
+    asked = {
+        "as_it_comes": "the defaults",
+        "slow_first_calls": "repeats=3, warmup=2",
+        "uneven_calls": "repeats=4, warmup=0",
+    }
+    for name, options in asked.items():
         calls, right = seen[name].facts["calls"], wanted[name].facts["calls"]
         if calls != right:
             raise Failed(f"with {options} `fn` was called {calls} times", f"{right} calls")
@@ -88,11 +93,18 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     if _holds(facts):
         return
     facts = _told(facts)
+    value, right = facts["value"] or 0.0, facts["right"]
     raise Failed(
-        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(facts['value'] or 0.0)} per call",
-        f"{_ms(facts['right'])}: the clock starts after the warm-up",
-        misconception="timed-the-warm-up",
+        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call" + _spread(facts),
+        f"{_ms(right)}: the clock starts after the warm-up",
+        misconception="timed-the-warm-up" if value > right else None,
     )
+
+
+def _spread(facts: dict[str, Any]) -> str:
+    """Words for a time that was right until it was divided by all calls."""
+    right = facts["right"] * facts["repeats"] / max(facts["calls"], 1)
+    return ": divided by all calls, those of the warm-up included" if _near(facts["value"] or 0.0, right) else ""
 
 
 @clock.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
@@ -117,13 +129,15 @@ def _not_waited(facts: dict[str, Any], device: str) -> Failed:
     said = f"{device} needed {_ms(right)} per call and the clock says {_ms(value)}"
     if slip := _slip(value, right, facts["repeats"]):
         return Failed(f"{said}: {slip}", "seconds per call; an event's elapsed_time() is in milliseconds")
+    if spread := _spread(facts):
+        return Failed(said + spread, "the time of the timed calls, divided by their number")
     if value < right:
         happened = f"{said}: it stopped before the work did"
-        expected = "a synchronize() before the clock is stopped"
+        expected, where = "a synchronize() before the clock is stopped", LAST
     else:
         happened = f"{said}: it ran while the warm-up's work was still being done"
-        expected = "a synchronize() between the warm-up and the start of the clock"
-    return Failed(happened, expected, misconception="timed-without-synchronising")
+        expected, where = "a synchronize() between the warm-up and the start of the clock", CLOCKS
+    return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 
 def _no_error(facts: dict[str, Any], what: str) -> None:

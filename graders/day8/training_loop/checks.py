@@ -58,7 +58,13 @@ def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
         raise Failed(f"a copy was trained, and {happened}", "the model itself moved and trained", None, "model-copied")
     ran_there = any(forward["device"] == expected for forward in case["forwards"])
     key = None if ran_there else "model-not-moved"
-    raise Failed(happened, f"all of them on {expected}" + (", still" if ran_there else ""), misconception=key)
+    back = ("cpu(", '"cpu"', "last to(")
+    raise Failed(
+        happened,
+        f"all of them on {expected}" + (", still" if ran_there else ""),
+        misconception=key,
+        at=back if ran_there else (),
+    )
 
 
 @train.check(points=1)

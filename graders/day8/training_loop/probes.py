@@ -65,10 +65,10 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False)
 
 
 def _copied(call: Call, watch: Watch) -> dict[str, int | None]:
-    """Which part of a batch had been copied to the device before an error came up, and by which line."""
-    if watch.first is None:
+    """Which part of the latest batch had been copied to the device before an error came up, and by which line."""
+    if watch.latest is None:
         return {}
-    copies = call.bench.ledger.since(watch.first).transfers_to_device()
+    copies = call.bench.ledger.since(watch.latest).transfers_to_device()
     found: dict[str, int | None] = {}
     for part, sizes in watch.sizes.items():
         line = next((call.line_of(copy) for copy in copies if copy.bytes in sizes), None)

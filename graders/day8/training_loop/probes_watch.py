@@ -28,6 +28,7 @@ class Watch:
         self.steps: list[bool] = []  # for every step of the optimizer, whether it found gradients
         self.sizes: dict[str, set[int]] = {"inputs": set(), "targets": set()}  # bytes of the batches handed out
         self.first: int | None = None  # where in the ledger the first batch was handed out
+        self.latest: int | None = None  # and the latest one
         self.last: int | None = None  # and where there were no more
 
     def __deepcopy__(self, memo: Any) -> Watch:
@@ -98,7 +99,8 @@ def _classes() -> tuple[Any, Any, Any, Any]:
         def forward(self, input: Any) -> Any:
             device = str(input.device) if isinstance(input, torch.Tensor) else None
             own = self is self.watch.model
-            self.watch.forwards.append({"training": self.training, "device": device, "own": own})
+            training = all(module.training for module in self.modules())  # a flag of the outermost one is not enough
+            self.watch.forwards.append({"training": training, "device": device, "own": own})
             return super().forward(input)  # type: ignore[no-untyped-call]
 
         def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,8 +129,9 @@ def _classes() -> tuple[Any, Any, Any, Any]:
         def __iter__(self) -> Any:
             watch = self.watch
             for inputs, targets in super().__iter__():
+                watch.latest = watch.ledger.mark()
                 if watch.first is None:
-                    watch.first = watch.ledger.mark()
+                    watch.first = watch.latest
                 watch.sizes["inputs"].add(inputs.nbytes)
                 watch.sizes["targets"].add(targets.nbytes)
                 yield [inputs, targets]

@@ -67,7 +67,7 @@ def _judge_values(group: str, seen: Seen, wanted: Seen, diagnose: Diagnose) -> N
 
 def _differing(facts: dict[str, Any], right: dict[str, Any]) -> tuple[str, str | None]:
     a, b = _numbers(facts["values"]), _numbers(right["values"])
-    differ = abs(a.astype("float64") - b) > 1e-4
+    differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # no number is near a NaN
     where = tuple(int(i) for i in next(iter(zip(*differ.nonzero(), strict=True)), (0,) * a.ndim))
     return (
         f"{int(differ.sum())} of {a.size} values differ; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}",

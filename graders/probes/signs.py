@@ -1,0 +1,124 @@
+"""What does the source of a function show, and on which line? Returns, calls, branches, read from its syntax.
+
+Where nothing that was recorded tells the line of a mistake, a check asks for a sign of it: `named_parameters(` is a
+call, `.type` an attribute, `"cuda"` a text that names a device (in a comparison both have `== ` before them), `for` the
+first loop, `if tuple` what a branch comes to whose condition speaks of `tuple`, `[] =` puts something into a container,
+`last step(` is the last of several calls. `return` is the only one there is: of several nobody could say which, but
+`first return` and `last return`. Without any they are the last statement, after which one is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from graders.curriculum.exercise import sign
+
+MOST: Final = 80  # of one function
+DEVICES: Final = ("cuda", "mps", "cpu")
+Found = Iterator[tuple[str, int]]
+_OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def signs(statements: Iterable[ast.stmt]) -> dict[str, int]:
+    """The lines of what each function shows, itself or in a function of the file that it speaks of."""
+    functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
+    shown = {name: _first_and_last([*_shown(node)]) for name, node in functions.items()}
+    found: dict[str, int] = {}
+    for name, node in functions.items():
+        own = dict(_returns(node))
+        for other in (name, *_helpers(name, functions)):
+            own |= {what: line for what, line in shown[other].items() if what not in own}
+        found |= {sign(name, what): line for what, line in [*own.items()][:MOST]}
+    return found
+
+
+def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:
+    """Where each sign is first, and of a call that is made on several lines where it is last."""
+    first, last = dict(reversed(shown)), dict(shown)
+    return first | {f"last {what}": last[what] for what in first if what.endswith("(") and last[what] > first[what]}
+
+
+def _helpers(name: str, functions: dict[str, ast.FunctionDef]) -> list[str]:
+    """The functions of the file that this one names, and those that they name."""
+    found, waiting = [name], [name]
+    while waiting:
+        node = functions[waiting.pop()]
+        for each in ast.walk(node):
+            if isinstance(each, ast.Name) and each.id in functions and each.id not in found:
+                found.append(each.id)
+                waiting.append(each.id)
+    return found[1:]
+
+
+def _shown(function: ast.FunctionDef) -> Found:
+    """In the order of the source, as far as syntax goes; the first of the same kind counts."""
+    compared = {id(part) for node in ast.walk(function) for part in _compared(node)}
+    for node in _in_order(function):
+        how = "== " if id(node) in compared else ""
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name):
+                yield f"{called.id}(", node.lineno
+            elif isinstance(called, ast.Attribute):
+                yield f"{called.attr}(", called.end_lineno or called.lineno
+        elif isinstance(node, ast.Attribute):
+            yield f"{how}.{node.attr}", node.end_lineno or node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            kind = node.value.partition(":")[0]
+            if kind in DEVICES:
+                yield f'{how}"{kind}"', node.lineno
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            yield "[] =", node.lineno
+        elif isinstance(node, _LOOPS):
+            yield "for", node.lineno
+        elif isinstance(node, ast.ExceptHandler):
+            yield "except", node.lineno
+        elif isinstance(node, ast.If):
+            line = _comes_to(node.body)
+            for name in _names(node.test):
+                yield f"if {name}", line
+
+
+def _compared(node: ast.AST) -> Iterator[ast.AST]:
+    """What is asked about and not used: `device.type == "cuda"` hard-codes nothing, and drops no index."""
+    asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
+    if asks or isinstance(node, ast.Compare):
+        yield from ast.walk(node)
+
+
+def _returns(function: ast.FunctionDef) -> Found:
+    found = [node for node in _in_order(function, within=False) if isinstance(node, ast.Return)]
+    lines = [node.lineno for node in found] or [function.body[-1].lineno]
+    if len(lines) == 1:
+        yield "return", lines[0]
+    yield "first return", lines[0]
+    yield "last return", lines[-1]
+
+
+def _comes_to(body: list[ast.stmt]) -> int:
+    """The line of the first return in a branch, or of its first statement."""
+    returns = (node.lineno for statement in body for node in _in_order(statement) if isinstance(node, ast.Return))
+    return next(returns, body[0].lineno)
+
+
+def _names(test: ast.expr) -> Iterator[str]:
+    for node in ast.walk(test):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _in_order(top: ast.AST, within: bool = True) -> Iterator[ast.AST]:
+    """Everything in a piece of source, with or without what functions inside it do."""
+    waiting: list[ast.AST] = [top]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if within or node is top or not isinstance(node, _OWN):
+            waiting += reversed(list(ast.iter_child_nodes(node)))
