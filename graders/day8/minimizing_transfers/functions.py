@@ -43,7 +43,6 @@ make_loader = exercise.function(
 to_numpy.when("keeps_values_and_dtype", hint=4, at=("tolist(", "float(", "squeeze(", "return", "last return"))
 to_numpy.when("leaves_the_tensor_alone", "requires-grad-left-off", hint=2, at=("requires_grad_(", ".data", "zero_("))
 predict.when("returns_every_output", "copies_back_once", hint=2, at=("return", "last return"))
-predict.when("result-thrown-away", hint=1)
 predict.when("leaves_the_targets", hint=3)
 predict.when("builds_no_graph", hint=1, at=("requires_grad_(", ".requires_grad", "set_grad_enabled("))
 random_sprites.when("returns_sprites_there", hint=1, at=("set_default_device(", "rand(", "return"))

@@ -10,8 +10,8 @@ from graders.checks.common import diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
 from graders.curriculum.wording import called
+from graders.day8.mixed_precision.checks_updates import alike, compare, size, values
 from graders.day8.mixed_precision.functions import HARD, SCALE, SOFTLY, step
-from graders.evidence import Array
 
 SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
 
@@ -149,21 +149,16 @@ def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
 
 def _learnt(name: str, seen: Seen, wanted: Seen) -> None:
     facts, right = _facts(seen, name), _facts(wanted, name)
-    ratio, off = _compare(facts["update"], right["update"])
+    ratio, off = compare(facts["update"], right["update"])
     if off < 0.15:
         return
     if "step" not in facts["order"]:
         raise Failed(f"scenario `{name}`: the optimizer never stepped", "one step", misconception="missing-step")
     _nothing_added(name, facts)
-    happened = f"scenario `{name}`: the update of the weights is {_size(ratio)}"
-    raise Failed(happened, "the update of one step with this batch", misconception=_other_way(name, facts))
-
-
-def _size(ratio: float) -> str:
-    """How large an update is beside the right one."""
-    if ratio < 0.01 / SCALE:
-        return "nothing at all"
-    return f"{1 / ratio:.4g} times too small" if ratio < 0.85 else f"{ratio:.4g} times what it should be"
+    happened = f"scenario `{name}`: the update of the weights is {size(ratio)}"
+    at = ("zero_grad(",) if ratio < 0.01 / SCALE else ("clip_grad_norm_(", "clip_grad_value_(", "step(")
+    key = _other_way(name, facts)
+    raise Failed(happened, "the update of one step with this batch", None, key, () if key else at)
 
 
 def _other_way(name: str, facts: dict[str, Any]) -> str | None:
@@ -191,17 +186,17 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
     """With `max_norm` the gradients are unscaled before they are clipped."""
     for name, max_norm in (("clipped", HARD), ("clipped_softly", SOFTLY)):
         facts, right = _facts(seen, name), _facts(wanted, name)
-        ratio, off = _compare(facts["update"], right["update"])
+        ratio, off = compare(facts["update"], right["update"])
         if off < 0.15:
             continue
         _nothing_added(name, facts)
         scaled = bool(facts["norms_before_unscale"]) or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
-        ignored = _compare(facts["update"], _facts(wanted, "on_the_device")["update"])[1] < 0.15
-        size = f"max_norm={max_norm:g} changed nothing"
+        ignored = compare(facts["update"], _facts(wanted, "on_the_device")["update"])[1] < 0.15
+        told = f"max_norm={max_norm:g} changed nothing"
         if not ignored:
-            size = f"with max_norm={max_norm:g} the update is {_size(ratio)}"
+            told = f"with max_norm={max_norm:g} the update is {size(ratio)}"
         raise Failed(
-            size,
+            told,
             "the gradients unscaled, then clipped to max_norm",
             facts["norm_line"],
             "clipped-before-unscale" if scaled and not ignored else None,
@@ -212,8 +207,8 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
 def skips_the_step_on_overflow(seen: Seen, wanted: Seen) -> None:
     """When gradients overflow, the weights stay as they are and the scale falls."""
     facts, right = _facts(seen, "overflow"), _facts(wanted, "overflow")
-    moved = any(bool((_values(found) != 0).any()) for found in facts["update"])
-    if moved or not _alike(facts["update"], right["update"]):
+    moved = any(bool((values(found) != 0).any()) for found in facts["update"])
+    if moved or not alike(facts["update"], right["update"]):
         key = "optimizer-step-instead-of-scaler-step" if facts["steps_outside"] else None
         raise Failed("infinite gradients changed the weights", "a skipped step, as scaler.step does it", None, key)
     if facts["scale"] != right["scale"]:
@@ -244,29 +239,3 @@ def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
             f"{right:.4g}",
             misconception="returned-scaled-loss" if scaled else None,
         )
-
-
-def _compare(found: list[Array], right: list[Array]) -> tuple[float, float]:
-    """How long one update is beside the other, and how far they are apart in units of the right one.
-
-    Not closer than half precision allows: bfloat16 is as good an answer as float16.
-    """
-    import numpy as np
-
-    if not _alike(found, right):
-        return math.inf, math.inf
-    a, b = np.concatenate([_values(x) for x in found]), np.concatenate([_values(x) for x in right])
-    length = float(np.linalg.norm(b))
-    if not np.isfinite(a).all():
-        return math.inf, math.inf
-    return float(np.linalg.norm(a)) / length, float(np.linalg.norm(a - b)) / length
-
-
-def _alike(found: list[Array], right: list[Array]) -> bool:
-    return [(a.shape, a.dtype) for a in found] == [(b.shape, b.dtype) for b in right]
-
-
-def _values(found: Array) -> Any:
-    import numpy as np
-
-    return np.frombuffer(found.data, found.dtype).reshape(found.shape).astype("float64").reshape(-1)
