@@ -4,7 +4,8 @@ Where nothing that was recorded tells the line of a mistake, a check asks for a 
 call, `.type` an attribute, `"cuda"` a text that names a device (in a comparison both have `== ` before them), `for` the
 first loop, `if tuple` what a branch comes to whose condition speaks of `tuple`, `[] =` puts something into a container,
 `last step(` is the last of several calls. `return` is the only one there is: of several nobody could say which, but
-`first return` and `last return`. Without any they are the last statement, after which one is missing.
+`first return` and `last return`. Without any they are the last statement, after which one is missing. `["key"]` is in
+a dict that has a name at the top of the file.
 """
 
 from __future__ import annotations
@@ -23,16 +24,29 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 
 
 def signs(statements: Iterable[ast.stmt]) -> dict[str, int]:
-    """The lines of what each function shows, itself or in a function of the file that it speaks of."""
+    """The lines of what each function shows, itself or in a function of the file that it speaks of; keys of a dict."""
+    statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
     shown = {name: _first_and_last([*_shown(node)]) for name, node in functions.items()}
-    found: dict[str, int] = {}
+    found = {sign(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
         own = dict(_returns(node))
         for other in (name, *_helpers(name, functions)):
             own |= {what: line for what, line in shown[other].items() if what not in own}
         found |= {sign(name, what): line for what, line in [*own.items()][:MOST]}
     return found
+
+
+def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
+    """Of a dict that gets a name: `["key"]` is the line of each key."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Dict):
+        return
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    found = [(key.value, key.lineno) for key in statement.value.keys if isinstance(key, ast.Constant)]
+    keys = [(key, line) for key, line in found if isinstance(key, str)]
+    for target in targets:
+        if isinstance(target, ast.Name):
+            yield from ((target.id, f'["{key}"]', line) for key, line in keys[:MOST])
 
 
 def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:

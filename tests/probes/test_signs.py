@@ -92,4 +92,9 @@ def test_a_function_has_only_so_many(found: dict[str, int]) -> None:
 
 
 def test_what_is_no_function_shows_nothing() -> None:
-    assert signs(ast.parse("ANSWERS = {'portable': 'cuda'}\nclass A:\n    def f(self): return 1").body) == {}
+    assert signs(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
+
+
+def test_keys_of_a_dict_that_has_a_name() -> None:
+    source = "ANSWERS: dict = {\n    'portable': 'a',\n    3: 'b', **X,\n    'no_grad':\n        'c',\n}\n{'a': 1}"
+    assert signs(ast.parse(source).body) == {'ANSWERS ["portable"]': 2, 'ANSWERS ["no_grad"]': 4}

@@ -64,7 +64,7 @@ def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
     """It is the highest number of bytes allocated while `fn` runs, what was there before included."""
     for name, facts, right in _here(seen, wanted):
         if facts["calls"] != 1:
-            raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once")
+            raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once", at=("last fn(",))
         value = facts["value"]
         if value in (right["value"], _earlier(right)):  # the second is another check's business
             continue
@@ -90,7 +90,7 @@ def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
     for found, expected in pairs:
         for name, facts, _ in _measured(found, expected):
             if facts["calls"] != 1:
-                raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once")
+                raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once", at=("last fn(",))
             if facts["value"] != 0:
                 raise Failed(f"device={name} gave {facts['value']}", "0")
 

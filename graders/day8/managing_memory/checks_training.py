@@ -90,7 +90,7 @@ def _unlike(name: str, facts: dict[str, Any], right: dict[str, Any]) -> Failed:
         return Failed(
             f"({name}) the gradients were zeroed in the middle of a group, so that a step used its last batch only",
             f"the gradients of {steps} batches added up",
-            at=("zero_grad(",),
+            at=("last zero_grad(", "zero_grad("),
         )
     return Failed(f"({name}) the weights differ from the reference's", "each batch's gradient divided by `steps`")
 

@@ -22,10 +22,11 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
-    facts = seen["letters"].facts
+    facts, at = seen["letters"].facts, (f'["{question}"]',)
     if question in facts["missing"]:
         others = "".join(f', but "{name}"' for name in facts["others"][:1])
-        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}")
+        misspelt = tuple(f'["{name}"]' for name in facts["others"][:1])
+        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=misspelt)
     answer = facts["answers"][question]
     if answer is None:
         raise Todo(_open(question, [name for name in SHOWS if facts["answers"][name] is None]))
@@ -33,13 +34,14 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
         return
     if answer not in tuple(LETTERS):
         shown = answer if answer.startswith(("a ", "an ")) else repr(answer)
-        raise Failed(f'ANSWERS["{question}"] is {shown}', f"one of the letters {', '.join(LETTERS)}, in quotes")
+        raise Failed(f'ANSWERS["{question}"] is {shown}', f"one of the letters {', '.join(LETTERS)}, in quotes", at=at)
     truth = wanted["tried_out"].facts.get(question)
     raise Failed(
         f'the answer to "{question}" is not {answer!r}',
         f"what we saw: {truth}" if truth else "another letter",
         None,
         SHOWS[question].get(answer),
+        at,
     )
 
 

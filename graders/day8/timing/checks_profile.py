@@ -56,7 +56,8 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
         if facts["class"] != "list":
             raise Failed(f"it returned {called(facts['class'])}", "a list of dicts")
         if len(facts["gpus"]) != len(right["gpus"]):
-            raise Failed(f"{TEXTS[name]!r} gave {len(facts['gpus'])} dicts", f"{len(right['gpus'])}")
+            count = len(facts["gpus"])
+            raise Failed(f"{TEXTS[name]!r} gave {count} dict{'s' * (count != 1)}", f"{len(right['gpus'])}")
         for found, wished in zip(facts["gpus"], right["gpus"], strict=True):
             if found != wished:
                 raise Failed(f"{TEXTS[name]!r} gave {_shown(found)}", _shown(wished))
@@ -65,7 +66,13 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
 def _shown(row: dict[str, Any]) -> str:
     if "a" in row:
         return called(row["a"])
-    return "{" + ", ".join(f"{k}: {repr(t) if c == 'str' else t} ({c})" for k, (c, t) in row.items()) + "}"
+    return "{" + ", ".join(f"{key}: {_value(kind, text)}" for key, (kind, text) in row.items()) + "}"
+
+
+def _value(kind: str, text: Any) -> str:
+    if kind == "NoneType":
+        return "None"
+    return f"{repr(text) if kind == 'str' else text} ({kind})"
 
 
 @smi.check(points=0.25)
