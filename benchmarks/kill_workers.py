@@ -24,6 +24,8 @@ from graders.batch import sampling
 sys.path.insert(0, str(Path(__file__).parent))
 from kill_loop import ROOT, below, command, differences, results
 
+# Without these a worker listens to the whole network, and runs what it is sent from there.
+LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 SHARES = {"a worker": 0.7, "the scheduler": 0.15, "the command": 0.15}
 
 
@@ -46,12 +48,12 @@ class Cluster:
         return subprocess.Popen([sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet)
 
     def _scheduler(self) -> subprocess.Popen[bytes]:
-        where = ["--host", "127.0.0.1", "--port", str(self.port)]
-        return self._start("distributed.cli.dask_scheduler", *where, "--no-dashboard", "--no-jupyter")
+        how = ["--port", str(self.port), "--no-dashboard", "--no-jupyter"]
+        return self._start("distributed.cli.dask_scheduler", *how, *LOOPBACK)
 
     def _worker(self) -> subprocess.Popen[bytes]:
         how = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
-        return self._start("distributed.cli.dask_worker", self.address, *how)
+        return self._start("distributed.cli.dask_worker", self.address, *how, *LOOPBACK)
 
     def tend(self) -> None:
         if self.scheduler.poll() is not None:

@@ -9,9 +9,9 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from distributed import Client
 from distributed.versions import VersionMismatchWarning
@@ -19,10 +19,12 @@ from distributed.versions import VersionMismatchWarning
 from graders.batch.attempt import Terms
 from graders.batch.running import Watcher
 from graders.batch.scheduler import Work
-from graders.cluster import crew, parcels
+from graders.cluster import crew, parcels, post
 from graders.cluster.errands import Errands
-from graders.cluster.foreman import ANSWER, Disconnected, Foreman, Wishes
+from graders.cluster.foreman import Foreman
 from graders.cluster.parcels import Introduction
+from graders.cluster.post import Disconnected
+from graders.cluster.roster import Wishes
 from graders.errors import BadWorker, NoCluster
 from graders.sandbox.layers import Layers
 
@@ -31,6 +33,9 @@ ONCE: Final = 5.0  # seconds for one try of several
 SETBACKS: Final = 5  # connections lost, one right after another, without anything done between them
 AGAIN: Final = 0.5  # seconds between two tries
 OBJECT: Final = re.compile(r"^in <[^>]*>: ")  # where in distributed it happened, which tells nobody anything
+
+
+T = TypeVar("T")
 
 
 class Cluster:
@@ -53,27 +58,30 @@ class Cluster:
         """There is nothing to end: connections last as long as a run, and the workers are not ours."""
 
     async def _start(self) -> Layers:
+        # An address that is wrong is told soon; a scheduler that was there once is worth waiting for.
+        return await self._persistent(self._introduced, min(FIRST, self.wait), lambda: 0, kept=False)
+
+    async def _introduced(self, client: Client) -> Layers:
         """Nothing is sent before every worker that is there has said that it can be used."""
-        async with self._connected(min(FIRST, self.wait), kept=False) as client:
-            said = await self._first_workers(client)
-            for worker, what in said.items():
-                why = crew.objection(what, self.versions, self.require_isolation)
-                if why is not None:
-                    raise BadWorker(worker, why)
-            threads = await client.nthreads()  # type: ignore[no-untyped-call]
-            count = f"{len(said)} worker{'s' * (len(said) != 1)}"
-            self.watcher.prepares(f"{count}, {sum(threads.get(worker, 0) for worker in said)} submissions at once")
-            return crew.held_by_all({worker: i.layers for worker, i in said.items() if isinstance(i, Introduction)})
+        said = await self._first_workers(client)
+        for worker, what in said.items():
+            why = crew.objection(what, self.versions, self.require_isolation)
+            if why is not None:
+                raise BadWorker(worker, why)
+        threads = await post.threads_of(client)
+        count = f"{len(said)} worker{'s' * (len(said) != 1)}"
+        self.watcher.prepares(f"{count}, {sum(threads.get(worker, 0) for worker in said)} submissions at once")
+        return crew.held_by_all({worker: i.layers for worker, i in said.items() if isinstance(i, Introduction)})
 
     async def _first_workers(self, client: Client) -> dict[str, Introduction | str]:
         until = time.monotonic() + self.wait
         told = False
         while True:
+            workers = list(await post.threads_of(client))
             try:
-                workers = list(await asyncio.wait_for(client.nthreads(), ANSWER))  # type: ignore[no-untyped-call]
                 said = await crew.meet(client, workers, self.terms.day) if workers else {}
-            except (OSError, TimeoutError, RuntimeError) as error:
-                raise NoCluster(self.address, f"does not answer: {error}") from None
+            except post.LOST as error:
+                raise Disconnected(str(error)) from None
             if said:
                 return said
             if time.monotonic() > until:
@@ -93,19 +101,30 @@ class Cluster:
             self.watcher.prepares,
             self.watcher.under_way,
         )
+        await self._persistent(
+            lambda client: Foreman(client, wishes, errands).run(), self.wait, lambda: errands.done, kept=True
+        )
+
+    async def _persistent(
+        self, deed: Callable[[Client], Awaitable[T]], seconds: float, done: Callable[[], int], kept: bool
+    ) -> T:
+        """What comes of a deed, which is begun again over another connection where one is lost.
+
+        The scheduler is looked for so many seconds; once it has been there, as long as the grader is willing to wait.
+        """
         asyncio.get_running_loop().set_exception_handler(_unheard)
         setbacks = 0
         while True:
-            before = errands.done
+            before = done()
             try:
-                async with self._connected(self.wait, kept=True) as client:
-                    await Foreman(client, wishes, errands).run()
-                    return
+                async with self._connected(seconds, kept) as client:
+                    return await deed(client)
             except Disconnected as lost:
-                setbacks = 1 if errands.done > before else setbacks + 1
+                setbacks = 1 if done() > before else setbacks + 1
                 if setbacks > SETBACKS:
                     why = f"was lost {setbacks} times one after another ({lost})"
-                    raise NoCluster(self.address, why, kept=True) from None
+                    raise NoCluster(self.address, why, kept) from None
+                seconds = self.wait
                 self.watcher.prepares(f"the scheduler at {self.address} is lost; trying to reach it again")
                 await asyncio.sleep(AGAIN)
 

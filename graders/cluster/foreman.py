@@ -11,43 +11,24 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed import KilledWorker
-from distributed.client import FutureCancelledError, FuturesCancelledError
 
-from graders.batch.scheduler import TICK, Work
-from graders.cluster import crew, parcels
+from graders.batch.scheduler import TICK
+from graders.cluster import parcels, post
 from graders.cluster.errands import REFUSALS, Errand, Errands
 from graders.cluster.members import Member, Sent
-from graders.cluster.parcels import HASH, Introduction, Order, Versions
-from graders.errors import BadParcel, NoCluster
+from graders.cluster.parcels import HASH, Order
+from graders.cluster.post import Disconnected
+from graders.cluster.roster import Roster, Wishes
+from graders.errors import BadParcel
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
 
-LOOKED: Final = 0.5  # seconds from one look at who is there to the next
-ANSWER: Final = 30.0  # seconds for the scheduler to say who is there
 STRIKES: Final = 3  # refusals, one right after another, that end the service of a worker
-
-
-class Disconnected(Exception):
-    """The scheduler is gone, or has forgotten what it was asked."""
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What a foreman goes by."""
-
-    address: str  # of the scheduler
-    day: str
-    versions: Versions
-    require_isolation: bool
-    wait: float  # seconds without any worker
-    tell: Callable[[str], None]
-    watch: Callable[[list[Work]], None]
 
 
 class Foreman:
@@ -55,18 +36,16 @@ class Foreman:
 
     def __init__(self, client: Client, wishes: Wishes, errands: Errands) -> None:
         self.client, self.wishes, self.errands = client, wishes, errands
-        self.members: dict[str, Member] = {}
-        self.refused: dict[str, str] = {}
-        self._meeting: dict[str, asyncio.Task[None]] = {}
+        self.roster = Roster(client, wishes)
+        self.members = self.roster.members
         self._news: deque[Any] = deque()
         self._bell = asyncio.Event()
         self._run = uuid.uuid4().hex
         self._count = 0
-        self._alone_since = time.monotonic()
 
     async def run(self) -> None:
         """Until nothing is left; raises `Disconnected`, and has put back then what was not done."""
-        following = asyncio.create_task(self._follow())
+        following = asyncio.create_task(self.roster.follow(self._tell))
         last = 0.0
         try:
             while True:
@@ -82,24 +61,18 @@ class Foreman:
                 if now - last >= TICK:
                     last = now
                     self._overdue(now)
-                    self._deserted(now)
+                    self.roster.deserted(now)
                     self.wishes.watch([s.errand.work for m in self.members.values() for s in m.running])
+        except Disconnected:
+            raise
+        except BaseException:  # Ctrl-C is one: nothing that is under way is wanted any more
+            await post.stop(self.client, self._run, [m.address for m in self.members.values() if m.sent])
+            raise
         finally:
-            for task in (following, *self._meeting.values()):
-                task.cancel()
+            following.cancel()
+            self.roster.close()
             for member in self.members.values():
                 self._take_back(member)
-
-    # Who is there
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                self._tell(await asyncio.wait_for(self.client.nthreads(), ANSWER))  # type: ignore[no-untyped-call]
-            except (OSError, TimeoutError, RuntimeError, AttributeError) as error:  # AttributeError: it has closed
-                self._tell(Disconnected(str(error)))
-                return
-            await asyncio.sleep(LOOKED)
 
     def _tell(self, news: Any) -> None:
         self._news.append(news)
@@ -111,44 +84,8 @@ class Foreman:
         if isinstance(news, Sent):
             self._returned(news)
         else:
-            self._there(news)
-
-    def _there(self, threads: dict[str, int]) -> None:
-        for address in [known for known in self.members if known not in threads]:
-            self._lost(self.members[address])
-        for address, count in threads.items():
-            if address in self.members:
-                self.members[address].threads = max(1, count)
-            elif address not in self.refused and address not in self._meeting:
-                self._meeting[address] = asyncio.create_task(self._meet(address, count))
-
-    async def _meet(self, address: str, threads: int) -> None:
-        try:
-            said: Introduction | str | None = (await crew.meet(self.client, [address], self.wishes.day)).get(address)
-        except (OSError, RuntimeError, AttributeError):
-            said = None  # whoever follows the scheduler finds out
-        del self._meeting[address]
-        if said is None:
-            return
-        why = crew.objection(said, self.wishes.versions, self.wishes.require_isolation)
-        if why is None:
-            self.members[address] = Member(address, max(1, threads))
-        else:
-            self._dismiss(address, why)
-
-    def _dismiss(self, address: str, why: str) -> None:
-        self.refused[address] = why
-        self.wishes.tell(f"the worker {address} is not used: {why}")
-
-    def _deserted(self, now: float) -> None:
-        if self.members:
-            self._alone_since = now
-        elif now - self._alone_since > self.wishes.wait:
-            why = next(iter(self.refused.values()), "")
-            said = f"; one that is there cannot be used: {why}" if why else ""
-            raise NoCluster(self.wishes.address, f"has had no workers for {self.wishes.wait:g} s{said}", kept=True)
-
-    # What they do
+            for member in self.roster.there(news):
+                self._lost(member)
 
     def _send_all_that_fits(self) -> None:
         free = [member for member in self.members.values() if member.room]
@@ -162,11 +99,11 @@ class Foreman:
 
     def _send(self, member: Member, errand: Errand) -> None:
         work = errand.work.attempt
-        parcel = parcels.pack(Order(self.wishes.versions, work.record.digest, work.files, work.terms))
+        parcel = parcels.pack(Order(self.wishes.versions, work.record.digest, work.files, work.terms, self._run))
         self._count += 1
         try:
             future = self.client.submit(
-                errand_function(),
+                post.errand_function(),
                 parcel,
                 key=f"dojo-{self._run}-{self._count}",  # never the same twice: no old result is taken for a new one
                 workers=[member.address],
@@ -176,7 +113,7 @@ class Foreman:
         except Exception as error:  # no narrower one, where a client has closed itself
             self.errands.put_back(errand)
             raise Disconnected(str(error)) from None
-        sent = Sent(errand, parcel[:HASH], future, asyncio.create_task(_fetched(future)))
+        sent = Sent(errand, parcel[:HASH], future, asyncio.create_task(post.fetched(future)))
         sent.fetching.add_done_callback(lambda task: self._tell(sent))
         member.sent.append(sent)
         member.begin()
@@ -214,9 +151,8 @@ class Foreman:
         errand.avoided.add(member.address)
         member.strikes += 1
         if member.strikes >= STRIKES:
-            del self.members[member.address]
             self._take_back(member)
-            self._dismiss(member.address, why)
+            self.roster.dismiss(member.address, why)
         if errand.refusals >= REFUSALS:
             self._give_up(errand, f"no worker could run it: {why}")
         else:
@@ -256,28 +192,4 @@ class Foreman:
             silent = member.silent(now)
             if silent is not None:
                 self._lost(member)
-                self._dismiss(member.address, f"it has not answered for {silent:.0f} s")
-
-
-def errand_function() -> Callable[[bytes], bytes | str]:
-    """What a worker is asked to call. A function within a function goes by value: the scheduler needs no gpudojo."""
-
-    def attempted(parcel: bytes) -> bytes | str:
-        try:
-            from graders.cluster import worker
-
-            return worker.attempted(parcel)
-        except Exception as error:  # Dask would pickle it, and a client that cannot unpickle it would wait for ever
-            return f"{type(error).__name__}: {error}"
-
-    return attempted
-
-
-async def _fetched(future: Future[Any]) -> Any:
-    """The reply, or the error that there is in its place."""
-    try:
-        return await future.result()
-    except (FutureCancelledError, FuturesCancelledError) as error:
-        return Disconnected(str(error))
-    except Exception as error:
-        return error
+                self.roster.dismiss(member.address, f"it has not answered for {silent:.0f} s")

@@ -1,7 +1,7 @@
 """What does a worker do? It says what it is, and runs one submission for each order, fenced in as on any machine.
 
-Both functions are called by Dask, in a worker's process, and give back bytes. An error is told in words: Dask would
-pickle it.
+Its functions are called by Dask, in a worker's process, and give back bytes or nothing. An error is told in words:
+Dask would pickle it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from graders.batch.attempt import Attempt, Terms
 from graders.batch.records import encode
-from graders.cluster.parcels import HASH, Introduction, Reply, pack, unpack_order, versions
+from graders.cluster.parcels import HASH, Introduction, Order, Reply, pack, unpack_order, versions
 from graders.cluster.workshop import Workshop
 from graders.errors import BadParcel, DojoError
 from graders.sandbox.examining import examine
@@ -21,6 +21,8 @@ from graders.sandbox.layers import Layers
 
 _workshops: Final[dict[str, Workshop]] = {}
 _opening: Final = threading.Lock()
+_stopped: Final[set[str]] = set()  # runs that nobody waits for
+STOPPED: Final = "nobody waits for it any more"
 
 
 async def introduced(day: str) -> bytes:
@@ -34,6 +36,25 @@ def _layers() -> Layers:
     return examine()
 
 
+def stopped(run: str) -> None:
+    """The grader has stopped: what is under way for that run is ended, and what comes late is not begun."""
+    _stopped.add(run)
+
+
+class Ordered(Attempt):
+    """An attempt that ends early where its run has stopped."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order.digest, order.files, order.terms)
+        self.run = order.run
+
+    def overdue(self, now: float) -> bool:
+        return self.run in _stopped or super().overdue(now)
+
+    def exited(self, status: int | None, too_heavy: bool = False, there: bool = False) -> bool:
+        return super().exited(status, too_heavy, there) and self.run not in _stopped
+
+
 def attempted(parcel: bytes) -> bytes:
     """The reply to an order."""
     try:
@@ -43,12 +64,16 @@ def attempted(parcel: bytes) -> bytes:
     differing = order.versions.difference(versions(order.terms.day))
     if differing is not None:
         return pack(Reply(number, refused=differing))
+    if order.run in _stopped:
+        return pack(Reply(number, refused=STOPPED))
     try:
-        record = _workshop(order.terms).record(lambda: Attempt(order.digest, order.files, order.terms))
+        record = _workshop(order.terms).record(lambda: Ordered(order))
     except DojoError as error:
         return pack(Reply(number, refused=str(error)))
     except Exception as error:
         return pack(Reply(number, refused=f"{type(error).__name__}: {error}"))
+    if order.run in _stopped:  # ended early, it would look like a submission that took too long
+        return pack(Reply(number, refused=STOPPED))
     return pack(Reply(number, record=encode(record)))
 
 

@@ -21,9 +21,17 @@ else:
         """Two workers, one of them looked after by a nanny; no test may harm them."""
         with Machines(tmp_path_factory.mktemp("machines")) as made:
             made.scheduler()
-            made.worker(threads=2, ready=False)
+            first = made.worker(threads=2, ready=False)
             made.worker("--nanny")
+            made.registered(first)
             yield made
+
+    @pytest.fixture(scope="module")
+    def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+        """A scheduler; each test brings its workers and takes them away."""
+        with Machines(tmp_path_factory.mktemp("lonely")) as machines:
+            machines.scheduler()
+            yield machines
 
     @pytest.fixture(scope="session")
     def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -32,6 +40,11 @@ else:
     @pytest.fixture(scope="session")
     def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return write_class(tmp_path_factory.mktemp("slow"), slow=6)
+
+    @pytest.fixture(scope="session")
+    def brief(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The first of the slow ones."""
+        return write_class(tmp_path_factory.mktemp("brief"), slow=1)
 
     @pytest.fixture(scope="session")
     def mixed_rows(mixed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

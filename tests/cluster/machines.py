@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "reference" / "day8"
 ONLY = frozenset({"select_device", "parameter_devices"})
 FIRST, SECOND = "01_checking_device.py", "02_moving_model_to_device.py"
+# Without these a worker listens to the whole network, and runs what it is sent from there.
+LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 MEASURED = ("seconds", "peak_bytes")
 
 
@@ -60,8 +62,8 @@ class Machines:
 
     def scheduler(self, *more: str, **environment: str) -> subprocess.Popen[bytes]:
         """It does not have gpudojo, and does not need it."""
-        words = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
-        process = self._start([*words, "--no-jupyter", *more], self.folder, **environment)
+        words = ["distributed.cli.dask_scheduler", "--port", str(self.port), "--no-dashboard", "--no-jupyter"]
+        process = self._start([*words, *LOOPBACK, *more], self.folder, **environment)
         until(lambda: "Scheduler at:" in self.log(process), process)
         return process
 
@@ -69,19 +71,31 @@ class Machines:
         self, *more: str, threads: int = 1, preload: str = "", path: Path | str = ROOT, ready: bool = True
     ) -> subprocess.Popen[bytes]:
         words = ["distributed.cli.dask_worker", self.address, "--no-dashboard", "--nthreads", str(threads)]
+        words += LOOPBACK
         if preload:
             script = self.folder / f"preload_{len(self.processes)}.py"
             script.write_text(preload)
             words += ["--preload", str(script)]
         process = self._start([*words, *(more or ("--no-nanny",))], path)
         if ready:
-            until(lambda: "Registered to:" in self.log(process), process)
+            self.registered(process)
         return process
+
+    def registered(self, worker: subprocess.Popen[bytes]) -> None:
+        until(lambda: "Registered to:" in self.log(worker), worker)
+
+    def away(self, *workers: subprocess.Popen[bytes]) -> None:
+        """Only when the scheduler, the first of all, knows that they are gone may the next test begin."""
+        before = self.log(self.processes[0]).count("Remove worker")
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        until(lambda: self.log(self.processes[0]).count("Remove worker") >= before + len(workers))
 
     def two(self) -> list[subprocess.Popen[bytes]]:
         workers = [self.worker(ready=False) for _ in range(2)]
         for worker in workers:
-            until(lambda worker=worker: "Registered to:" in self.log(worker), worker)
+            self.registered(worker)
         return workers
 
 
@@ -93,8 +107,8 @@ def until(true: Callable[[], bool], process: subprocess.Popen[bytes] | None = No
         time.sleep(0.02)
 
 
-def below(pid: int) -> set[int]:
-    """Every descendant of a process."""
+def below(pid: int, after: int = 0) -> set[int]:
+    """Every descendant of a process, without its children, grandchildren and so on where layers are left out."""
     parents: dict[int, int] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -102,10 +116,20 @@ def below(pid: int) -> set[int]:
             parents[int(name)] = int(text.rpartition(")")[2].split()[1])
     found: set[int] = set()
     layer = {child for child, parent in parents.items() if parent == pid}
+    seen: set[int] = set()
     while layer:
-        found |= layer
-        layer = {child for child, parent in parents.items() if parent in layer} - found
+        seen |= layer
+        found |= layer if after <= 0 else set()
+        layer, after = {child for child, parent in parents.items() if parent in layer} - seen, after - 1
     return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (OSError, ValueError):
+        return False
 
 
 class Watching:
@@ -169,7 +193,7 @@ def write_class(folder: Path, slow: int = 0) -> Path:
     if slow:
         files = {}
     for number in range(slow):
-        files[f"slow-{number}"] = {FIRST: f"import time\ntime.sleep(0.7)\n{first}\n# {number}\n", SECOND: second}
+        files[f"slow-{number}"] = {FIRST: f"import time\ntime.sleep(0.3)\n{first}\n# {number}\n", SECOND: second}
     for name, texts in files.items():
         (folder / name).mkdir(parents=True)
         for file, text in texts.items():

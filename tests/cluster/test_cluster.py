@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 
 from graders.cluster import errands, foreman, members
 from graders.results import Status
-from tests.cluster.machines import ONLY, ROOT, Machines, Watching, below, grade, rows, until
+from tests.cluster.machines import Machines, Watching, alive, below, grade, rows, until
 
 # A worker that ends as soon as it gets a certain submission, as a machine might that runs out of memory.
 FRAGILE = """
@@ -101,24 +98,28 @@ def test_no_more_is_sent_than_fits(
     assert max(most) <= members.PER_THREAD
 
 
-def test_workers_are_killed_and_leave_no_processes(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
-    with Machines(tmp_path) as machines:
-        machines.scheduler()
-        first, second = machines.two()
-        gone: set[int] = set()
+def test_workers_are_killed_and_leave_no_processes(
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    workers = lonely.two()
+    gone: set[int] = set()
 
-        def kill(worker: subprocess.Popen[bytes]) -> None:
-            gone.update(below(worker.pid))
-            worker.kill()
-            worker.wait()
-            machines.worker(ready=False)
+    def kill(number: int) -> None:
+        gone.update(below(workers[number].pid))
+        lonely.away(workers[number])
+        workers[number] = lonely.worker(ready=False)
 
-        watcher = Watching(after_1=lambda: kill(first), after_3=lambda: kill(second))
-        _, watcher, results = grade(slow, tmp_path / "out", machines.address, watcher)
-        assert rows(results) == slow_rows
-        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
-        assert gone
-        until(lambda: not any(_alive(pid) for pid in gone), seconds=10)
+    watcher = Watching(after_1=lambda: kill(0), after_3=lambda: kill(1))
+    try:
+        _, watcher, results = grade(slow, tmp_path, lonely.address, watcher)
+    finally:
+        for worker in workers:
+            lonely.registered(worker)
+        lonely.away(*workers)
+    assert rows(results) == slow_rows
+    assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+    assert gone
+    until(lambda: not any(alive(pid) for pid in gone), seconds=10)
 
 
 def test_the_scheduler_is_killed_and_comes_back(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
@@ -159,62 +160,33 @@ def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], t
 
 
 def test_one_that_ends_every_worker_is_left_to_a_human(
-    slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And those that were lost with it are not."""
     monkeypatch.setattr(errands, "LOSSES", 3)
-    with Machines(tmp_path) as machines:
-        machines.scheduler()
-        machines.worker("--nanny", preload=FRAGILE)
-        _, watcher, results = grade(slow, tmp_path / "out", machines.address)
-        found = rows(results)
-        bad = next(row for row in results.submissions if row.submission == "slow-3")
-        assert (bad.status, bad.score) == (Status.CRASHED, 0.0)
-        assert "the worker it was on was lost, 3 times one after another" in bad.needs_human[0]
-        assert "the worker it was on was lost, 3 times one after another" in bad.exercises[0].checks[0].happened
-        assert {name: row for name, row in found.items() if name != "slow-3"} == {
-            name: row for name, row in slow_rows.items() if name != "slow-3"
-        }
-        assert sorted(watcher.told) == sorted(slow_rows)
-
-
-def test_a_damaged_reply_is_asked_for_again(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
-    with Machines(tmp_path) as machines:
-        machines.scheduler()
-        machines.worker(threads=3, preload=TAMPERED.format(count=2))
-        _, watcher, results = grade(slow, tmp_path / "out", machines.address)
-        assert rows(results) == slow_rows
-        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
-
-
-def test_a_stopped_command_says_so_and_goes_on(
-    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "graders", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]
-    command += ["--time-limit", "3", *(word for name in sorted(ONLY) for word in ("--only", name))]
-    process = subprocess.Popen(
-        [*command, "--scheduler", machines.address],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # a shell that starts many tests may have told its children to ignore it
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    until(lambda: len(list(tmp_path.rglob("*.mp"))) >= 2, process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said.strip().startswith("Stopped; ")
-    assert said.strip().endswith("The same command goes on.")
-    outcome, _, results = grade(slow, tmp_path, machines.address)
-    assert 0 < outcome.ran < len(slow_rows)
-    assert rows(results) == slow_rows
-
-
-def _alive(pid: int) -> bool:
+    worker = lonely.worker("--nanny", preload=FRAGILE)
     try:
-        os.kill(pid, 0)
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (OSError, ValueError):
-        return False
+        _, watcher, results = grade(slow, tmp_path, lonely.address)
+    finally:
+        lonely.away(worker)
+    found = rows(results)
+    bad = next(row for row in results.submissions if row.submission == "slow-3")
+    assert (bad.status, bad.score) == (Status.CRASHED, 0.0)
+    assert "the worker it was on was lost, 3 times one after another" in bad.needs_human[0]
+    assert "the worker it was on was lost, 3 times one after another" in bad.exercises[0].checks[0].happened
+    assert {name: row for name, row in found.items() if name != "slow-3"} == {
+        name: row for name, row in slow_rows.items() if name != "slow-3"
+    }
+    assert sorted(watcher.told) == sorted(slow_rows)
+
+
+def test_a_damaged_reply_is_asked_for_again(
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    worker = lonely.worker(threads=3, preload=TAMPERED.format(count=2))
+    try:
+        _, watcher, results = grade(slow, tmp_path, lonely.address)
+    finally:
+        lonely.away(worker)
+    assert rows(results) == slow_rows
+    assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)

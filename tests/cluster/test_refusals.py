@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from click.testing import CliRunner
 from graders.cli import main
 from graders.cluster.cluster import address_of
 from graders.errors import BadWorker, NoCluster
-from tests.cluster.machines import ROOT, Machines, Watching, grade, rows, until
+from tests.cluster.machines import ROOT, Machines, Watching, grade, rows
 
 OLDER = """
 from graders.cluster import parcels
@@ -28,14 +27,6 @@ from graders.sandbox import keeper
 if "py_landlock" not in keeper._START:
     keeper._START = 'import sys\\nsys.modules["py_landlock"] = sys.modules["pyseccomp"] = None\\n' + keeper._START
 """
-
-
-@pytest.fixture(scope="module")
-def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """A scheduler; each test brings its workers and takes them away."""
-    with Machines(tmp_path_factory.mktemp("lonely")) as machines:
-        machines.scheduler()
-        yield machines
 
 
 def dojo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -75,7 +66,7 @@ def test_another_version(lonely: Machines, mixed: Path, tmp_path: Path) -> None:
         ):
             grade(mixed, tmp_path, lonely.address)
     finally:
-        _away(lonely, worker)
+        lonely.away(worker)
     assert list(tmp_path.rglob("*.mp")) == []
 
 
@@ -87,7 +78,7 @@ def test_a_worker_without_gpudojo(lonely: Machines, mixed: Path, tmp_path: Path)
         with pytest.raises(BadWorker, match="gpudojo with its extra `cluster` is not installed there"):
             grade(mixed, tmp_path / "out", lonely.address)
     finally:
-        _away(lonely, worker)
+        lonely.away(worker)
 
 
 def test_a_worker_without_isolation(lonely: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path) -> None:
@@ -103,7 +94,7 @@ def test_a_worker_without_isolation(lonely: Machines, mixed: Path, mixed_rows: d
         assert list((tmp_path / "strict").rglob("*.mp")) == []
         _, watcher, results = grade(mixed, tmp_path / "out", lonely.address)
     finally:
-        _away(lonely, worker)
+        lonely.away(worker)
     assert watcher.layers["files"].startswith("py-landlock is not installed (on tcp://127.0.0.1:")
     assert watcher.layers["network"] == ""
     assert results.layers == watcher.layers
@@ -118,13 +109,13 @@ def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
     """Another version joins on the way, then the only good worker goes: what is graded is kept, and goes on here."""
     good = lonely.worker()
     bad: list[subprocess.Popen[bytes]] = []
-    watcher = Watching(after_1=lambda: bad.append(lonely.worker(preload=OLDER)), after_3=lambda: _away(lonely, good))
+    watcher = Watching(after_1=lambda: bad.append(lonely.worker(preload=OLDER)), after_3=lambda: lonely.away(good))
     kept = r"has had no workers for 2 s; one that is there cannot be used: it has gpudojo 0.0.9, .*same command goes on"
     try:
         with pytest.raises(NoCluster, match=kept):
             grade(slow, tmp_path, lonely.address, watcher, wait=2)
     finally:
-        _away(lonely, *bad)
+        lonely.away(*bad)
     assert [said for said in watcher.said if "is not used: it has gpudojo 0.0.9" in said]
     outcome, _, results = grade(slow, tmp_path, None)
     assert outcome.ran == len(slow_rows) - len(watcher.told) > 0
@@ -161,12 +152,3 @@ def test_a_scheduler_file_names_the_address(tmp_path: Path) -> None:
     file.write_text("[]")
     with pytest.raises(NoCluster, match="no scheduler file"):
         address_of(str(file))
-
-
-def _away(machines: Machines, *workers: subprocess.Popen[bytes]) -> None:
-    """Only when the scheduler knows that they are gone may the next test begin."""
-    before = machines.log(machines.processes[0]).count("Remove worker")
-    for worker in workers:
-        worker.kill()
-        worker.wait()
-    until(lambda: machines.log(machines.processes[0]).count("Remove worker") >= before + len(workers))
