@@ -21,8 +21,11 @@ class Queue:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.done_at = 0.0
+        self.streams: list[Any] = []  # those that work was put on, or that wait for one of them
 
     def launch(self, seconds: float) -> None:
+        if torch.cuda.is_available():
+            self.streams.append(torch.cuda.current_stream())
         self.done_at = max(self.clock.now(), self.done_at) + seconds
 
     def wait(self, until: float | None = None) -> None:
@@ -76,7 +79,22 @@ def working_later(clock: Clock) -> Iterator[Queue]:
 
     def record(self: Any, stream: Any = None) -> None:
         clock.read.add("event")
-        self._at = max(clock.now(), queue.done_at)
+        busy = not on_cuda or (stream or torch.cuda.current_stream()) in queue.streams
+        self._at = max(clock.now(), queue.done_at) if busy else clock.now()
+
+    def wait_for_stream(self: Any) -> None:
+        """A stream without work is done at once, whatever the others have to do."""
+        note("stream.synchronize", explicit=True, warned=True, where=site(1))
+        if self in queue.streams:
+            queue.wait()
+
+    def wait_stream(self: Any, stream: Any) -> None:
+        if stream in queue.streams:
+            queue.streams.append(self)
+
+    def wait_event(self: Any, event: Any) -> None:
+        if event._at is not None:
+            queue.streams.append(self)
 
     def synchronize(self: Any) -> None:
         if on_cuda:
@@ -97,7 +115,7 @@ def working_later(clock: Clock) -> Iterator[Queue]:
         return queue.is_past(self._at or 0.0)
 
     def idle(self: Any) -> bool:
-        return queue.is_past(queue.done_at)
+        return self not in queue.streams or queue.is_past(queue.done_at)
 
     on_cuda = torch.cuda.is_available()
     changes: list[tuple[Any, str, Callable[..., Any]]] = [
@@ -107,6 +125,9 @@ def working_later(clock: Clock) -> Iterator[Queue]:
         (event, "elapsed_time", elapsed_time),
         (event, "query", query),
         (streams.Stream, "query", idle),
+        (streams.Stream, "synchronize", wait_for_stream),
+        (streams.Stream, "wait_stream", wait_stream),
+        (streams.Stream, "wait_event", wait_event),
     ]
     if not on_cuda:
         changes += [(torch.mps, "synchronize", waits), (torch.accelerator, "synchronize", waits)]

@@ -142,7 +142,7 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         # Its functions keep the group of the moment they are imported, which is not to be one of the two made here.
         importlib.import_module("torch.distributed.nn.functional")
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=PATIENCE)
-        tell({"some": _averaged(student, _model(rank), path)})
+        tell({"some": _averaged(student, _model(rank), path) | {"group_kept": distributed.is_initialized()}})
         end.recv_bytes()
         try:
             distributed.GroupMember.WORLD = None  # `destroy_process_group` takes 20 ms to end its threads

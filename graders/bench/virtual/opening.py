@@ -44,6 +44,7 @@ from graders.bench.virtual import (
     scripting,
     subclasses,
     surface,
+    unbound,
 )
 from graders.bench.virtual.device_api import Devices
 from graders.bench.virtual.dispatch import mood
@@ -94,6 +95,7 @@ def _patches(gpu: VirtualGpu, recorder: Recorder, dice: randomness.Dice) -> Iter
     yield from gradients.patches()
     yield from recorder.patches()
     yield torch.Tensor, "data", surface.DATA
+    yield from unbound.patches()
     yield from modules.patches()
     yield from rules.patches()
     yield optimizer, "_foreach_supported_types", [*optimizer._foreach_supported_types, *VIRTUAL]

@@ -22,7 +22,8 @@ def _moved(call: Call, batch: Any, device: Any, **options: Any) -> dict[str, Any
         "places": places(batch, value),
         "changed": kept.changed(),
         "copies": len(copies),
-        "waits": [not copy.non_blocking for copy in copies],
+        # Not what was only looked at on the way: `asyncio.run` shows the result of a task when it puts Ctrl-C back.
+        "waits": [not copy.non_blocking for copy in call.ledger.transfers_to_device()],
         "line": next((call.line_of(copy) for copy in copies), None),
         "settings": settings,
     }
