@@ -38,10 +38,10 @@ def refused(part: str) -> None:
 
 def test_this_torch_is_fit_and_is_asked_once() -> None:
     footing.check()
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(100):
         footing.check()
-    assert (time.perf_counter() - start) / 100 < 0.3e-3
+    assert (time.process_time() - start) / 100 < 0.3e-3
 
 
 @pytest.mark.parametrize("path", footing.NAMES)

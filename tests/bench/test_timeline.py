@@ -176,4 +176,4 @@ def test_what_no_child_of_ours_would_send_is_refused(wrong: dict[str, object]) -
 
 def test_no_torch_is_needed() -> None:
     code = "import sys, graders.bench.ledger.timeline, graders.timelines; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

@@ -100,7 +100,7 @@ def classroom(released: Path, python: Path, tmp_path_factory: pytest.TempPathFac
             )
             command = [str(python), "-I", "-m", "graders", "classroom", str(checkout), "--out", str(out), *options]
             # from inside the checkout, which a workflow does not do: nothing that lies there may have a say
-            done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=110)
+            done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
             files = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
             known[key] = Ran(checkout, done.returncode, done.stdout + done.stderr, files, out)
         return known[key]

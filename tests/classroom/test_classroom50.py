@@ -31,7 +31,7 @@ def run(bundle: Path, checkout: Path, **more: str) -> subprocess.CompletedProces
     """As the runner does: in the checkout, with the autograder from elsewhere."""
     environment = bare(CLASSROOM50_BUNDLE_DIR=str(bundle), GITHUB_ACTIONS="true", **IDENTITY, **more)
     command = [sys.executable, str(bundle / "autograder.py")]
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_it_writes_result_json_into_the_checkout(bundle: Path, released: Path, python: Path, tmp_path: Path) -> None:

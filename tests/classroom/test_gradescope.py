@@ -36,7 +36,7 @@ class Autograder:
             (self.root / "submission" / name).write_bytes(data)
         command = [str(self.root / "run_autograder")]
         environment = bare(GPUDOJO_ROOT=str(self.root), **more)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, cwd="/")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd="/")
         assert done.returncode == 0
         return valid(self.root / "results" / "results.json"), done.stdout + done.stderr
 

@@ -48,7 +48,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     here = plain | {"PYTHONPATH": path, "COLUMNS": "100", "OMP_NUM_THREADS": "1"} | environment
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, timeout=300, check=False)
 
 
 @cache

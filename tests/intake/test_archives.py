@@ -192,9 +192,9 @@ def test_bombs_cost_little_and_are_named(tmp_path: Path) -> None:
     for name, (data, said) in _bombs().items():
         path = write(tmp_path / name, data)
         tracemalloc.start()
-        begin = time.monotonic()
+        begin = time.process_time()
         found = submitted(path)
-        seconds, (_, peak) = time.monotonic() - begin, tracemalloc.get_traced_memory()
+        seconds, (_, peak) = time.process_time() - begin, tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert said in (found.problem or ""), name
         assert found.files == (), name

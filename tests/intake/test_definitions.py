@@ -195,11 +195,11 @@ HOSTILE_BOOKS = {
 def test_hostile_sources_cost_little_and_leave_the_others(file: str, data: bytes) -> None:
     hostile = {file: data}
     tracemalloc.start()
-    begin = time.monotonic()
+    begin = time.process_time()
     alone = choose(hostile, [TRAINING])
-    seconds, (_, peak) = time.monotonic() - begin, tracemalloc.get_traced_memory()
+    seconds, (_, peak) = time.process_time() - begin, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 20, "it is measured beside everything else this machine does"
+    assert seconds < 20
     assert peak < 400_000_000
     assert isinstance(alone, Choice)
     assert all(reason and "\n" not in reason and len(reason) < 400 for _, reason in alone.unreadable)

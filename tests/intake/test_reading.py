@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +115,7 @@ def test_links_pipes_and_devices_in_a_folder_are_never_opened(tmp_path: Path) ->
     (folder / "alias.py").symlink_to(folder / "inner" / "helper.py")
     (folder / "gone.py").symlink_to(tmp_path / "nowhere")
     os.mkfifo(folder / "pipe.py")
-    begin = time.monotonic()
-    found = submitted(folder)
-    assert time.monotonic() - begin < 2
+    found = submitted(folder)  # who opens a pipe waits for ever
     assert paths(found) == [FILE, "inner/helper.py"]
     assert set(found.notes) == {
         "alias.py is a link, which is not followed; what it leads to is read at its own place.",

@@ -25,7 +25,7 @@ def run(*command: str, folder: Path, stdin: str = "", encoding: str = "utf-8") -
         "TERM": "dumb",
     }
     done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, input=stdin.encode(), capture_output=True, timeout=100
+        [sys.executable, *command], cwd=folder, env=environment, input=stdin.encode(), capture_output=True, timeout=300
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode(encoding)

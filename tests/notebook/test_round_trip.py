@@ -49,7 +49,7 @@ def pytested(*paths: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     plugins = ["-p", "pytest_timeout", "-p", "graders.plugin", "-c", os.devnull, "--rootdir", str(paths[0].parent)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *map(str, paths)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=paths[0].parent)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=paths[0].parent)
 
 
 @pytest.mark.timeout(250)
@@ -66,7 +66,7 @@ def test_pytest_passes_all_checks_of_all_solved_notebooks(folder: Path) -> None:
 def test_dojo_grade_gives_the_same_verdicts(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "graders", "grade", str(folder), "--out", str(tmp_path), "--quiet"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row.submission: row for row in read(tmp_path / "results.json").submissions}
     verdicts = {

@@ -46,7 +46,7 @@ class Student:
         }
         command = [sys.executable, "-m", "pytest", "-p", "pytest_timeout", "-p", "graders.plugin", *arguments]
         return subprocess.run(
-            command, cwd=self.folder, env=environment, input=stdin, capture_output=True, text=True, timeout=110
+            command, cwd=self.folder, env=environment, input=stdin, capture_output=True, text=True, timeout=300
         )
 
 

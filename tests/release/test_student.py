@@ -48,7 +48,7 @@ def run(python: Path, *arguments: str, cwd: Path, **environment: str) -> str:
     left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
     everything = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": ""} | environment
     done = subprocess.run(
-        [str(python), *arguments], cwd=cwd, env=everything, capture_output=True, text=True, timeout=110
+        [str(python), *arguments], cwd=cwd, env=everything, capture_output=True, text=True, timeout=300
     )
     assert done.returncode in (0, 1, 4), done.stdout + done.stderr
     return done.stdout + done.stderr
