@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from graders.results import CheckRow, ClassResults, Outcome, Status, SubmissionR
 
 Says = Callable[[str], str]
 MOST_FAILED: Final = 8  # told at the top of the page; it has all of them below
+MOST_LETTERS: Final = 160  # of what happened, there
 SUMS: Final = (
     ("waits to read a value", "walls"),
     ("waits it was told to", "asked"),
@@ -43,6 +45,12 @@ class Judgement:
     happened: str
     expected: str
     message: str
+
+    @property
+    def in_short(self) -> str:
+        """What happened, in a line."""
+        first = next(iter((self.happened or self.message).splitlines()), "")
+        return textwrap.shorten(first, MOST_LETTERS, placeholder=" …")
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,9 @@ def student_page(row: SubmissionRow, person: Person, header: ClassResults, known
         for exercise in row.exercises
     ]
     every = [judgement for _, parts in exercises for part in parts for judgement in part.judgements]
+    # What has a line in the student's file can be looked at there, and is told first.
     failed = [judgement for judgement in every if judgement.check.outcome is Outcome.FAILED]
+    failed.sort(key=lambda judgement: judgement.check.line is None)
     outcomes = Counter(judgement.check.outcome for judgement in every)
     return page(
         "student.html",

@@ -20,7 +20,6 @@ from tests.report.classes import HOSTILE, WALLS, thousand
 from tests.report.conftest import Visit
 
 Open = Callable[..., Visit]
-PHONE = {"viewport": {"width": 360, "height": 740}}
 
 
 def student(pages: Path, number: int) -> Path:
@@ -230,38 +229,6 @@ def test_pages_are_usable_without_script(visit: Open, pages: Path) -> None:
     assert page.locator("svg.call .wall title").count() == WALLS + 1
 
 
-@pytest.mark.parametrize("which", ["index.html", "students/student-15.html", "students/student-27.html"])
-def test_nothing_sticks_out_of_a_phone(visit: Open, pages: Path, which: str) -> None:
-    page = visit(pages / which, **PHONE).page
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-def test_on_a_phone_nothing_has_to_be_scrolled_to_be_found(visit: Open, pages: Path) -> None:
-    page = visit(pages / "index.html", **PHONE).page
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    wide = "all => all.filter(box => box.scrollWidth > box.clientWidth).map(box => box.className)"
-    assert page.eval_on_selector_all(".scroll:not(.tall), pre", wide) == []
-    link = page.locator("#mistakes table a").first.bounding_box()
-    assert link["x"] + link["width"] <= 360
-    # The table of everybody is wider than a phone; whose row it is stays in sight.
-    page.locator(".tall").evaluate("box => { box.scrollLeft = 200 }")
-    name = page.locator("#class tbody th").first.bounding_box()
-    assert 0 <= name["x"] < 40
-    page = visit(student(pages, 15), **PHONE).page
-    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    assert page.eval_on_selector_all(".scroll, pre", wide) == []
-    for lane in page.locator("svg.call text.end").all():
-        assert lane.bounding_box()["x"] >= lane.locator("xpath=..").bounding_box()["x"]
-
-
-def test_what_is_printed_fits_the_paper(visit: Open, pages: Path) -> None:
-    for which in ("index.html", "students/student-15.html"):
-        page = visit(pages / which, viewport={"width": 718, "height": 1040}).page  # A4 with a margin of a centimetre
-        page.emulate_media(media="print")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 718
-
-
 def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
     page.keyboard.press("Tab")
@@ -270,15 +237,6 @@ def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, p
     assert focused.bounding_box()["x"] >= 0
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-
-
-def test_printed_pages_show_what_is_folded(visit: Open, pages: Path) -> None:
-    page = visit(student(pages, 18)).page
-    table = page.locator(".did .sums")
-    assert not table.is_visible()
-    page.emulate_media(media="print")
-    assert table.bounding_box()["height"] > 20
-    assert not page.locator("#hide-passed").is_visible()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
