@@ -1,7 +1,7 @@
 """How do the pages of a report look? Grades the example class, makes its report, and takes the README's two pictures.
 
     python examples/screenshots.py              examples/report-class.png and examples/report-student.png
-    python examples/screenshots.py --all DIR    both pages at three widths, in both themes, to be looked at
+    python examples/screenshots.py --all DIR    both pages at four widths, in both themes, to be looked at
 
 Needs chromium, and playwright from the extra `dev`.
 """
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STUDENTS = 40
 WAITING = "student-41"  # copies every batch back by itself: its picture is full of walls
 MARKERS = (b"# BEGIN SOLUTION", b"# END SOLUTION")
-WIDTHS, THEMES = (360, 800, 1400), ("light", "dark")
+WIDTHS, THEMES = (360, 800, 1400, 1920), ("light", "dark")
 
 
 def report(folder: Path) -> Path:
@@ -53,10 +53,10 @@ def without_markers(path: Path) -> bytes:
 
 def readme(browser: Any, pages: Path) -> None:
     """The class from its top; the student's page where the code is drawn."""
-    page = browser.new_page(viewport={"width": 1000, "height": 1000}, color_scheme="light")
+    page = browser.new_page(viewport={"width": 1400, "height": 1600}, color_scheme="light")
     page.goto((pages / "index.html").as_uri())
     page.screenshot(path=ROOT / "examples" / "report-class.png")
-    page.set_viewport_size({"width": 1200, "height": 1000})
+    page.set_viewport_size({"width": 1200, "height": 940})
     page.goto((pages / "students" / f"{WAITING}.html").as_uri())
     page.click("#hide-passed")
     page.locator("h3", has_text="predict").evaluate("each => each.scrollIntoView()")

@@ -28,7 +28,7 @@ class Frame:
 
     kind: str  # a class of the style sheet, which shows one of the two
     width: int
-    height: int = 280
+    height: int = 340
     left: int = 46
     right: int = 20
     top: int = 22
