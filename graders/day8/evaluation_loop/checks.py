@@ -14,10 +14,11 @@ from graders.day8.evaluation_loop.functions import evaluate
 
 ON_THE_DEVICE = ("from_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu")
+SECOND = "on_the_second_gpu"
 
 
 def _facts(seen: Seen, scenario: str) -> Any:
-    return seen["on_the_cpu" if scenario == "on_the_cpu" else "on_the_device"].facts[scenario]
+    return seen[scenario if scenario in ("on_the_cpu", SECOND) else "on_the_device"].facts[scenario]
 
 
 def _each(seen: Seen, *scenarios: str) -> Iterator[tuple[str, Any]]:
@@ -27,6 +28,8 @@ def _each(seen: Seen, *scenarios: str) -> Iterator[tuple[str, Any]]:
 
 def _diagnose(scenario: str, message: str) -> str | None:
     found = diagnosis(message)
+    if scenario == SECOND and "cuda:0" in message and "cuda:1" in message:
+        return "device-index-dropped"
     if found is None and message.endswith("(comparing outputs with targets)"):
         found = "targets-on-cpu"
     # With device="cpu" nothing can have been forgotten: model and batches were on the CPU already.
@@ -66,6 +69,15 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             "the CPU, as asked",
             facts["forward_line"],
             "hard-coded-cuda",
+        )
+    facts = _facts(seen, SECOND)
+    elsewhere = sorted({device for p in facts["passes"] for device in p["devices"]} - {"cuda:1"})
+    if elsewhere:
+        raise Failed(
+            f'with device="cuda:1" the forward passes ran on {", ".join(elsewhere)}',
+            "cuda:1, as asked",
+            facts["forward_line"],
+            "device-index-dropped" if elsewhere == ["cuda:0"] else None,
         )
 
 

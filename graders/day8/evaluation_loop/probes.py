@@ -1,4 +1,4 @@
-"""How is 05 looked at? A model from the CPU, one that is there already and no sprites on the device; and the CPU."""
+"""How is 05 looked at? From the CPU, there already, without sprites; on the CPU, and on a second GPU."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def on_the_device(call: Call) -> dict[str, Any]:
 def on_the_cpu(call: Call) -> dict[str, Any]:
     """The same function, told to evaluate on the CPU."""
     return {"on_the_cpu": _evaluated(call, "cpu", "on_the_cpu")}
+
+
+def on_the_second_gpu(call: Call) -> dict[str, Any]:
+    """The model is there already; a batch that goes to "cuda" goes to the first one."""
+    return {"on_the_second_gpu": _evaluated(call, "cuda:1", "on_the_second_gpu", samples=2, moved=True)}
+
+
+evaluate.probe(on_the_second_gpu, machine="two gpus")
 
 
 def _evaluated(call: Call, device: Any, scenario: str, samples: int = 4, moved: bool = False) -> dict[str, Any]:

@@ -42,6 +42,14 @@ def on_the_cpu(call: Call) -> dict[str, Any]:
     }
 
 
+def on_the_second_gpu(call: Call) -> dict[str, Any]:
+    """Autocast asks for a type of device, and who has it at hand may send the batch there."""
+    return {"on_the_second_gpu": _stepped(call, "on_the_second_gpu", "cuda:1")}
+
+
+step.probe(on_the_second_gpu, machine="two gpus")
+
+
 def _stepped(
     call: Call,
     scenario: str,

@@ -1,0 +1,7 @@
+# fails: move_model::changes_nothing_else as -
+import torch
+
+
+def move_model(model, device):
+    torch.backends.cudnn.benchmark = True
+    return model.to(device)

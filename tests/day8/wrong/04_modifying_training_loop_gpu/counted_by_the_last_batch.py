@@ -1,0 +1,12 @@
+# fails: train_epoch::returns_the_mean_loss_per_sample as -
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.to(device).train()
+    total, x = 0.0, None
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(x)
+    return total / (len(loader) * len(x)) if x is not None else 0.0

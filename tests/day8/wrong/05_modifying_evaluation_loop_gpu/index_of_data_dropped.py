@@ -1,0 +1,16 @@
+# fails: evaluate::runs as device-index-dropped
+import torch
+
+
+@torch.no_grad()
+def evaluate(model, loader, loss_fn, device):
+    model.to(device).eval()
+    device = torch.device(device).type
+    loss = hits = n = 0
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        o = model(x)
+        loss += loss_fn(o, y).item() * len(y)
+        hits += (o.argmax(1) == y).sum().item()
+        n += len(y)
+    return (loss / n, hits / n) if n else (0.0, 0.0)

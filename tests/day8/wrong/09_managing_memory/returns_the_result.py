@@ -1,0 +1,15 @@
+# fails: largest_batch::halves_until_it_fits as -
+import torch
+import torch.utils.checkpoint
+
+
+def largest_batch(try_batch, start):
+    n = start
+    while True:
+        try:
+            return try_batch(n) or n
+        except torch.OutOfMemoryError:
+            if n == 1:
+                raise
+        torch.cuda.empty_cache()
+        n //= 2
