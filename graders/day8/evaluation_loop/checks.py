@@ -13,8 +13,8 @@ from graders.curriculum.wording import called
 from graders.day8.evaluation_loop.functions import evaluate
 
 ON_THE_DEVICE = ("from_the_cpu", "already_there")
-FULL = (*ON_THE_DEVICE, "on_the_cpu")
 SECOND = "on_the_second_gpu"
+FULL = (*ON_THE_DEVICE, "on_the_cpu", SECOND)
 
 
 def _facts(seen: Seen, scenario: str) -> Any:
@@ -72,9 +72,9 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
         )
     facts = _facts(seen, SECOND)
     elsewhere = sorted({device for p in facts["passes"] for device in p["devices"]} - {"cuda:1"})
-    if elsewhere:
+    if elsewhere or not facts["passes"]:
         raise Failed(
-            f'with device="cuda:1" the forward passes ran on {", ".join(elsewhere)}',
+            f'with device="cuda:1" the forward passes ran on {", ".join(elsewhere) or "nothing"}',
             "cuda:1, as asked",
             facts["forward_line"],
             "device-index-dropped" if elsewhere == ["cuda:0"] else None,

@@ -17,16 +17,18 @@ SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
 
 
 ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
-EVERYWHERE: Final = (*SCALED, "overflow", "scaler_disabled", *ON_THE_CPU)
+SECOND: Final = "on_the_second_gpu"
+EVERYWHERE: Final = (*SCALED, "overflow", "scaler_disabled", *ON_THE_CPU, SECOND)
 
 
 def _facts(seen: Seen, scenario: str) -> Any:
-    return seen["on_the_cpu" if scenario in ON_THE_CPU else "on_the_device"].facts[scenario]
+    probe = "on_the_cpu" if scenario in ON_THE_CPU else SECOND if scenario == SECOND else "on_the_device"
+    return seen[probe].facts[scenario]
 
 
 def _diagnose(scenario: str, message: str) -> str | None:
     found = diagnosis(message)
-    if scenario == "on_the_second_gpu" and "cuda:0" in message and "cuda:1" in message:
+    if scenario == SECOND and "cuda:0" in message and "cuda:1" in message:
         return "device-index-dropped"
     if found is not None:
         # The model is where it should be in every scenario: what met it from a GPU was sent there by name.
@@ -147,6 +149,7 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
 def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
     """The weights are those of one step with this batch's gradients, whatever was in them before."""
     _learnt("on_the_device", seen, wanted)
+    _learnt(SECOND, seen, wanted)
 
 
 def _learnt(name: str, seen: Seen, wanted: Seen) -> None:
