@@ -55,6 +55,14 @@ def test_on_a_phone_nothing_has_to_be_scrolled_to_be_found(visit: Open, pages: P
         assert lane.bounding_box()["x"] >= lane.locator("xpath=..").bounding_box()["x"]
 
 
+def test_whose_row_it_is_stays_in_sight_in_a_window_that_is_too_small(visit: Open, pages: Path) -> None:
+    page = visit(pages / "index.html", viewport={"width": 800, "height": 900}).page
+    page.locator("#class").evaluate("table => { table.style.width = '1200px' }")  # as with twelve exercises
+    page.locator(".tall").evaluate("box => { box.scrollLeft = 300 }")
+    assert page.locator(".tall").evaluate("box => box.scrollLeft") == 300
+    assert box(page, "#class tbody th")["x"] == pytest.approx(box(page, ".tall")["x"], abs=2)
+
+
 def test_what_is_printed_fits_the_paper(visit: Open, pages: Path) -> None:
     for which in ("index.html", "students/student-15.html"):
         page = visit(pages / which, viewport={"width": 718, "height": 1040}).page  # A4 with a margin of a centimetre
