@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from graders.batch.scheduler import Work
 from graders.intake import LeftOut
-from graders.results import Outcome, SubmissionRow
+from graders.results import Outcome, Status, SubmissionRow
 from graders.sandbox.layers import missing, sentence
 
 if TYPE_CHECKING:
@@ -70,19 +70,18 @@ class Display:
         self._ran += ran
         self.statuses[str(row.status)] += 1
         self.scores.append((row.score, row.max_score))
-        mistakes = set()
-        for exercise in row.exercises:
-            for check in exercise.checks:
-                if check.outcome is Outcome.FAILED:
-                    self.failed[check.id] += 1
-                    if check.misconception:
-                        mistakes.add(check.misconception)
-        self.mistakes.update(mistakes)
+        if row.status is not Status.UNREADABLE:  # where all checks failed, and no code of the student's is the reason
+            self._count(row)
         if row.needs_human:
             self.humans += 1
             if len(self.human) < 20:
                 self.human.append((row.submission, row.needs_human[0]))
         self._refresh()
+
+    def _count(self, row: SubmissionRow) -> None:
+        failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
+        self.failed.update(check.id for check in failed)
+        self.mistakes.update({check.misconception for check in failed if check.misconception})
 
     # while it runs
 
