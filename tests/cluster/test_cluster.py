@@ -35,14 +35,17 @@ def attempted(parcel):
     return bytes(reply)
 worker.attempted = attempted
 """
-# A worker that writes down what it has begun.
+# A worker that writes down what it has begun, and is held at the third of them for as long as a file is there.
 COUNTING = """
+import os, time
 from graders.cluster import parcels, worker
 whole = worker.__dict__.setdefault("whole", worker.attempted)  # Dask imports this file more than once
 def attempted(parcel):
     order = parcels.unpack_order(parcel)[1]
     with open({path!r}, "a") as file:
         file.write(order.digest + "\\n")
+    while os.path.exists({held!r}) and len(open({path!r}).read().split()) > 2:
+        time.sleep(0.02)
     return whole(parcel)
 worker.attempted = attempted
 """
@@ -63,7 +66,7 @@ def test_a_cluster_gives_the_results_of_one_machine(
 
 
 def test_begun_here_and_finished_there_and_the_other_way_round(
-    machines: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path
+    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
     class Enough(Exception):
         pass
@@ -74,12 +77,12 @@ def test_begun_here_and_finished_there_and_the_other_way_round(
     for number, (first, second) in enumerate(((None, machines.address), (machines.address, None))):
         out = tmp_path / str(number)
         with pytest.raises(Enough):
-            grade(mixed, out, first, Watching(after_3=stop))
+            grade(slow, out, first, Watching(after_3=stop))
         kept = {path.name for path in out.rglob("*.mp")}
         assert len(kept) >= 2  # the reference, and one at least
-        outcome, _, results = grade(mixed, out, second)
-        assert 0 < outcome.ran <= len(mixed_rows) - 2 - (len(kept) - 1)
-        assert rows(results) == mixed_rows
+        outcome, _, results = grade(slow, out, second)
+        assert 0 < outcome.ran <= len(slow_rows) - (len(kept) - 1)
+        assert rows(results) == slow_rows
 
 
 def test_no_more_is_sent_than_fits(
@@ -104,17 +107,19 @@ def test_workers_are_killed_and_leave_no_processes(
     workers = lonely.two()
     gone: set[int] = set()
 
-    def kill(number: int) -> None:
-        gone.update(below(workers[number].pid))
-        lonely.away(workers[number])
-        workers[number] = lonely.worker(ready=False)
+    def kill() -> None:
+        worker = workers.pop(0)
+        gone.update(below(worker.pid))
+        lonely.away(worker)
 
-    watcher = Watching(after_1=lambda: kill(0), after_3=lambda: kill(1))
+    def replace() -> None:
+        kill()
+        workers.append(lonely.worker(ready=False))
+
     try:
-        _, watcher, results = grade(slow, tmp_path, lonely.address, watcher)
+        _, watcher, results = grade(slow, tmp_path, lonely.address, Watching(after_1=replace, after_3=kill))
     finally:
-        for worker in workers:
-            lonely.registered(worker)
+        lonely.registered(workers[0])
         lonely.away(*workers)
     assert rows(results) == slow_rows
     assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
@@ -122,16 +127,18 @@ def test_workers_are_killed_and_leave_no_processes(
     until(lambda: not any(alive(pid) for pid in gone), seconds=10)
 
 
-def test_the_scheduler_is_killed_and_comes_back(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+def test_the_scheduler_is_killed_and_comes_back(
+    slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
+) -> None:
     with Machines(tmp_path) as machines:
         scheduler = machines.scheduler()
-        machines.worker(threads=2)
+        machines.worker(threads=2, recalls=known)
 
         def restart() -> None:
             scheduler.kill()
             scheduler.wait()
             machines.scheduler()
-            machines.worker(threads=2, ready=False)  # the one before has ended with its scheduler
+            machines.worker(threads=2, ready=False, recalls=known)  # the one before has ended with its scheduler
 
         _, watcher, results = grade(slow, tmp_path / "out", machines.address, Watching(after_2=restart))
         assert rows(results) == slow_rows
@@ -139,19 +146,26 @@ def test_the_scheduler_is_killed_and_comes_back(slow: Path, slow_rows: dict[str,
         assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
 
 
-def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
+def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path) -> None:
     """A worker falls silent, its submission is run by another one, and then it wakes up and ends what it had."""
-    begun = tmp_path / "begun"
+    begun, held = tmp_path / "begun", tmp_path / "held"
+    held.touch()
+    counting = COUNTING.format(path=str(begun), held=str(held))
     with Machines(tmp_path) as machines:
-        machines.scheduler(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="1s")
-        silent = machines.worker(preload=COUNTING.format(path=str(begun)))
+        scheduler = machines.scheduler(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="1s")
+        silent = machines.worker(preload=counting, recalls=known)
 
         def sleep() -> None:
             until(lambda: len(begun.read_text().split()) > 2)
             silent.send_signal(signal.SIGSTOP)
-            machines.worker(preload=COUNTING.format(path=str(begun)), ready=False)
+            held.unlink()
+            machines.worker(preload=counting, ready=False, recalls=known)
 
-        watcher = Watching(after_1=sleep, after_3=lambda: silent.send_signal(signal.SIGCONT))
+        def wake() -> None:
+            until(lambda: "Remove worker" in machines.log(scheduler))
+            silent.send_signal(signal.SIGCONT)
+
+        watcher = Watching(after_1=sleep, after_3=wake)
         _, watcher, results = grade(slow, tmp_path / "out", machines.address, watcher)
         assert rows(results) == slow_rows
         assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
@@ -160,11 +174,16 @@ def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], t
 
 
 def test_one_that_ends_every_worker_is_left_to_a_human(
-    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lonely: Machines,
+    slow: Path,
+    slow_rows: dict[str, Any],
+    known: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And those that were lost with it are not."""
     monkeypatch.setattr(errands, "LOSSES", 3)
-    worker = lonely.worker("--nanny", preload=FRAGILE)
+    worker = lonely.worker("--nanny", preload=FRAGILE, recalls=known)
     try:
         _, watcher, results = grade(slow, tmp_path, lonely.address)
     finally:
@@ -181,9 +200,9 @@ def test_one_that_ends_every_worker_is_left_to_a_human(
 
 
 def test_a_damaged_reply_is_asked_for_again(
-    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
 ) -> None:
-    worker = lonely.worker(threads=3, preload=TAMPERED.format(count=2))
+    worker = lonely.worker(threads=3, preload=TAMPERED.format(count=2), recalls=known)
     try:
         _, watcher, results = grade(slow, tmp_path, lonely.address)
     finally:

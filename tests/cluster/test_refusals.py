@@ -27,6 +27,16 @@ from graders.sandbox import keeper
 if "py_landlock" not in keeper._START:
     keeper._START = 'import sys\\nsys.modules["py_landlock"] = sys.modules["pyseccomp"] = None\\n' + keeper._START
 """
+# A worker that goes on only where a file is not there.
+HELD = """
+import os, time
+from graders.cluster import worker
+def attempted(parcel):
+    while os.path.exists({path!r}):
+        time.sleep(0.02)
+    return worker.whole(parcel)
+worker.attempted = attempted
+"""
 
 
 def dojo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -81,7 +91,7 @@ def test_a_worker_without_gpudojo(lonely: Machines, mixed: Path, tmp_path: Path)
         lonely.away(worker)
 
 
-def test_a_worker_without_isolation(lonely: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path) -> None:
+def test_a_worker_without_isolation(lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
     shadows = tmp_path / "shadows"
     shadows.mkdir()
     for name in ("py_landlock", "pyseccomp"):
@@ -90,9 +100,9 @@ def test_a_worker_without_isolation(lonely: Machines, mixed: Path, mixed_rows: d
     try:
         refused = r"cannot be used: --require-isolation: files: py-landlock is not installed; signals: "
         with pytest.raises(BadWorker, match=refused):
-            grade(mixed, tmp_path / "strict", lonely.address, require_isolation=True)
+            grade(slow, tmp_path / "strict", lonely.address, require_isolation=True)
         assert list((tmp_path / "strict").rglob("*.mp")) == []
-        _, watcher, results = grade(mixed, tmp_path / "out", lonely.address)
+        _, watcher, results = grade(slow, tmp_path / "out", lonely.address)
     finally:
         lonely.away(worker)
     assert watcher.layers["files"].startswith("py-landlock is not installed (on tcp://127.0.0.1:")
@@ -100,24 +110,36 @@ def test_a_worker_without_isolation(lonely: Machines, mixed: Path, mixed_rows: d
     assert results.layers == watcher.layers
     for name, row in rows(results).items():
         assert {"files", "signals", "system calls"}.isdisjoint(row["layers"])
-        assert {**row, "layers": []} == {**mixed_rows[name], "layers": []}
+        assert {**row, "layers": []} == {**slow_rows[name], "layers": []}
 
 
 def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
-    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+    lonely: Machines, machines: Machines, slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
 ) -> None:
-    """Another version joins on the way, then the only good worker goes: what is graded is kept, and goes on here."""
-    good = lonely.worker()
+    """Another version joins on the way, then the only good worker goes: what is graded is kept, and others go on."""
+    held = tmp_path / "held"
+    good = lonely.worker(preload=HELD.format(path=str(held)), recalls=known)
     bad: list[subprocess.Popen[bytes]] = []
-    watcher = Watching(after_1=lambda: bad.append(lonely.worker(preload=OLDER)), after_3=lambda: lonely.away(good))
+
+    def join() -> None:
+        held.touch()
+        bad.append(lonely.worker(preload=OLDER))
+
+    class Looking(Watching):
+        def prepares(self, what: str) -> None:
+            super().prepares(what)
+            if "is not used" in what:
+                lonely.away(good)
+
+    watcher = Looking(after_1=join)
     kept = r"has had no workers for 2 s; one that is there cannot be used: it has gpudojo 0.0.9, .*same command goes on"
     try:
         with pytest.raises(NoCluster, match=kept):
-            grade(slow, tmp_path, lonely.address, watcher, wait=2)
+            grade(slow, tmp_path / "out", lonely.address, watcher, wait=2)
     finally:
         lonely.away(*bad)
     assert [said for said in watcher.said if "is not used: it has gpudojo 0.0.9" in said]
-    outcome, _, results = grade(slow, tmp_path, None)
+    outcome, _, results = grade(slow, tmp_path / "out", machines.address)
     assert outcome.ran == len(slow_rows) - len(watcher.told) > 0
     assert rows(results) == slow_rows
 

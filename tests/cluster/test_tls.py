@@ -24,19 +24,21 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_class_over_tls(mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path, certificate: Path) -> None:
+def test_a_class_over_tls(
+    slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path, certificate: Path
+) -> None:
     names = {"ca-file": "cert.pem", "cert": "cert.pem", "key": "key.pem"}
     words = [word for name, file in names.items() for word in (f"--tls-{name}", str(certificate / file))]
     with Machines(tmp_path, "tls") as machines:
         machines.scheduler(*words, "--protocol", "tls")
-        machines.worker(*words, "--no-nanny", threads=2)
+        machines.worker(*words, "--no-nanny", threads=2, recalls=known)
         with pytest.raises(NoCluster, match="cannot be spoken to"):
-            grade(mixed, tmp_path / "out", machines.address)
+            grade(slow, tmp_path / "out", machines.address)
         with pytest.raises(NoCluster, match="cannot be reached"):
-            grade(mixed, tmp_path / "out", machines.address.replace("tls", "tcp"), wait=1)
+            grade(slow, tmp_path / "out", machines.address.replace("tls", "tcp"), wait=1)
         client = {"cert": str(certificate / "cert.pem"), "key": str(certificate / "key.pem")}
         with dask.config.set(
             {"distributed.comm.tls.ca-file": str(certificate / "cert.pem"), "distributed.comm.tls.client": client}
         ):
-            _, _, results = grade(mixed, tmp_path / "out", machines.address)
-    assert rows(results) == mixed_rows
+            _, _, results = grade(slow, tmp_path / "out", machines.address)
+    assert rows(results) == slow_rows
