@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 GROWING: Final[tuple[Size, ...]] = ((2, 4, 4, 4), (3, 5, 7, 4), (4, 6, 9, 4))
 SMALLEST: Final[tuple[Size, ...]] = ((1, 4, 3, 5), (2, 1, 1, 3), (3, 3, 2, 1), (1, 1, 1, 1))
 TIED: Final[tuple[Size, ...]] = ((2, 4, 4, 3), (3, 3, 5, 6))
-ON_THE_CPU: Final[Size] = (2, 3, 4, 3)
+ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
+MANY_COLORS: Final[tuple[Size, ...]] = ((2, 3, 4, 600),)  # more than a byte can count, and most of them
 
 
 class Pictures:
@@ -147,7 +148,8 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
         if function is nearest:
             found["tied"] = looked.each(with_ties, TIED)
         # After the GPU: what was made there and kept is of no use here.
-        return found | {"on_the_cpu": looked.each(make, (ON_THE_CPU,), "cpu")}
+        sizes = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
+        return found | {"on_the_cpu": looked.each(make, sizes, "cpu")}
 
     @function.probe(machine="unwatched")
     def timed(call: Call) -> dict[str, Any]:

@@ -3,8 +3,9 @@ import torch
 from torch.nn import functional as F
 
 def recolor(indices, palette):
-    padded = F.pad(palette, (0, 0, 0, 256 - len(palette)))
+    colours = max(256, len(palette))
+    padded = F.pad(palette, (0, 0, 0, colours - len(palette)))
     sprites = torch.zeros(indices.shape[0], 3, *indices.shape[1:], device=palette.device)
-    for k in range(256):
+    for k in range(colours):
         sprites = torch.where((indices == k)[:, None], padded[k][:, None, None], sprites)
     return sprites
