@@ -5,43 +5,53 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from graders.errors import AlreadyOpen
 
 Patch = tuple[Any, str, Any]  # owner, attribute, value
 
+
+class Replaced(NamedTuple):
+    """One patch in force."""
+
+    owner: Any
+    name: str
+    before: Any
+    put: Any
+
+
 DEEPEST: Final = 3  # how far lists in lists are looked through
 _MISSING: Final = object()
-_in_force: Final[dict[int, list[Patch]]] = {}  # by identity: what `patch` has replaced and nobody has put back yet
+_in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` has replaced and nobody has put back yet
 
 
-def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Patch]:
+def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
     """Replace attributes; `undo` puts them back, in the opposite order. Gives what was there before, for `aside`."""
-    done: list[Patch] = []
+    done: list[Replaced] = []
     _in_force[id(done)] = done
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
     for owner, name, value in patches:
         # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
-        done.append((owner, name, vars(owner).get(name, _MISSING)))
+        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), value))
         setattr(owner, name, value)
     return done
 
 
 @contextlib.contextmanager
-def aside(done: list[Patch]) -> Iterator[None]:
+def aside(done: list[Replaced]) -> Iterator[None]:
     """Everything as it was before `patch`, for a moment."""
-    now = [(owner, name, vars(owner)[name]) for owner, name, _ in done]
+    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in done if one.name in vars(one.owner)]
     _put_back(done)
     try:
         yield
     finally:
         seen = set()
-        for i, (owner, name, _) in enumerate(done):
+        for i, (owner, name, _, put) in enumerate(done):
             if (id(owner), name) not in seen:  # what was changed meanwhile is what there is to be put back
                 seen.add((id(owner), name))
-                done[i] = (owner, name, vars(owner).get(name, _MISSING))
+                done[i] = Replaced(owner, name, vars(owner).get(name, _MISSING), put)
         for owner, name, value in now:
             setattr(owner, name, value)
 
@@ -58,7 +68,7 @@ def imported_into(names: dict[str, Any]) -> Iterator[None]:
     replaced = {
         id(before): vars(owner)[name]
         for done in _in_force.values()
-        for owner, name, before in done
+        for owner, name, before, _ in done
         if id(before) in own and isinstance(owner, ModuleType)
     }
     taken = [(holder, key, value) for holder, key, value in held if id(value) in replaced] if replaced else []
@@ -83,12 +93,12 @@ def _held(holder: Any, depth: int = 0) -> Iterator[tuple[Any, Any, Any]]:
             yield holder, key, value
 
 
-def _put_back(done: list[Patch]) -> None:
-    for owner, name, before in reversed(done):
-        if before is _MISSING:
-            delattr(owner, name)
-        else:
+def _put_back(done: list[Replaced]) -> None:
+    for owner, name, before, put in reversed(done):
+        if before is not _MISSING:
             setattr(owner, name, before)
+        elif vars(owner).get(name) is put:  # or else somebody has written over it, and whoever looks should see that
+            delattr(owner, name)
 
 
 class _Claimed:

@@ -61,37 +61,48 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     found.reference = any(SOLUTION in source for source, _ in parts)
     known = set(sys.modules)
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
-    failures: list[tuple[bool, Raised]] = []
+    failures: dict[int, Raised] = {}  # by the number of the cell
+    trees: dict[int, ast.Module] = {}
+    # Everything is read before anything runs: afterwards names may mean something else, also those that we use.
+    for number, (source, first) in enumerate(parts):
+        try:
+            with _warning():
+                trees[number] = parse(source, path, first)
+        except Unparsable as error:
+            failures[number] = error.evidence
+    statements = [statement for tree in trees.values() for statement in tree.body if not is_demo(statement)]
+    found.asks = any(mentions(parts[number][0]) for number in trees) and asks(statements)
     bound: dict[str, bool] = {}
-    statements: list[ast.stmt] = []
-    mentioned = False
+    for tree in trees.values():
+        for name, line, stub in bindings(tree):
+            bound[name], found.lines[name] = stub, line
+    found.lines |= signs(statements)
     try:
-        for source, first in parts:
+        for number, tree in trees.items():
             try:
-                with warnings.catch_warnings(), replaceable():
-                    warnings.simplefilter("default")  # a warning in student code is no error, whatever the run says
-                    tree = parse(source, path, first)
-                    statements += [statement for statement in tree.body if not is_demo(statement)]
-                    mentioned = mentioned or mentions(source)
-                    found.asks = mentioned and asks(statements)  # now: afterwards names may mean something else
-                    for name, line, stub in bindings(tree):
-                        bound[name], found.lines[name] = stub, line
+                with _warning(), replaceable():
                     exec(compile(tree, str(path), "exec"), module.__dict__)
-            except Unparsable as error:
-                failures.append((_defines(source), error.evidence))
             except BaseException as error:
                 if ours(error):
                     raise
-                failures.append((_defines(source), raised(error, path)))
+                failures[number] = raised(error, path)
     finally:
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
         _forget_neighbours(path.parent, known)
     found.todo = frozenset(name for name, stub in bound.items() if stub)
-    found.lines |= signs(statements)
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
-    found.broken = next((evidence for defines, evidence in sorted(failures, key=lambda f: not f[0])), None)
+    worst = min(failures, key=lambda number: (not _defines(parts[number][0]), number), default=None)
+    found.broken = None if worst is None else failures[worst]
     return found
+
+
+@contextlib.contextmanager
+def _warning() -> Iterator[None]:
+    """A warning in student code is no error, whatever the run says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
 
 
 class Unparsable(Exception):

@@ -13,7 +13,7 @@ import threading
 from types import ModuleType
 from typing import Any
 
-from graders.bench.patching import Patch, aside
+from graders.bench.patching import Replaced, aside
 
 
 class _Loader(importlib.abc.Loader):
@@ -46,7 +46,7 @@ class _Loader(importlib.abc.Loader):
 class Latecomers(importlib.abc.MetaPathFinder):
     """Stands first among the finders while the device is open, and minds torch's own modules only."""
 
-    def __init__(self, patches: list[Patch]) -> None:
+    def __init__(self, patches: list[Replaced]) -> None:
         self.patches = patches
         self.busy = False
         self.lock = threading.RLock()
