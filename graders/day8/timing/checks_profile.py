@@ -38,7 +38,7 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in all comes first."""
     for name, (place, _) in PLACES.items():
         facts, right = seen[name].facts, wanted[name].facts["some"]["names"]
-        if right not in (facts["some"]["names"], *facts.get("really", ())):
+        if right not in (facts["some"]["names"], facts.get("really")):
             raise Failed(
                 f"20 short `add`, one long `mm` and 9 `exp` on {place} gave {', '.join(facts['some']['names'])}",
                 f"{', '.join(right)}: by the time of all calls together",
