@@ -20,6 +20,9 @@ MOST: Final = 80  # of one function
 DEVICES: Final = ("cuda", "mps", "cpu")
 Found = Iterator[tuple[str, int]]
 _OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
+_NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -27,11 +30,12 @@ def signs(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """The lines of what each function shows, itself or in a function of the file that it speaks of; keys of a dict."""
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
-    shown = {name: _first_and_last([*_shown(node)]) for name, node in functions.items()}
+    nodes = {name: _in_order(node) for name, node in functions.items()}
+    shown = {name: _first_and_last([*_shown(inside)]) for name, inside in nodes.items()}
     found = {sign(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
         own = dict(_returns(node))
-        for other in (name, *_helpers(name, functions)):
+        for other in (name, *_helpers(name, nodes)):
             own |= {what: line for what, line in shown[other].items() if what not in own}
         found |= {sign(name, what): line for what, line in [*own.items()][:MOST]}
     return found
@@ -55,22 +59,21 @@ def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:
     return first | {f"last {what}": last[what] for what in first if what.endswith("(") and last[what] > first[what]}
 
 
-def _helpers(name: str, functions: dict[str, ast.FunctionDef]) -> list[str]:
+def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     """The functions of the file that this one names, and those that they name."""
     found, waiting = [name], [name]
     while waiting:
-        node = functions[waiting.pop()]
-        for each in ast.walk(node):
-            if isinstance(each, ast.Name) and each.id in functions and each.id not in found:
+        for each in nodes[waiting.pop()]:
+            if isinstance(each, ast.Name) and each.id in nodes and each.id not in found:
                 found.append(each.id)
                 waiting.append(each.id)
     return found[1:]
 
 
-def _shown(function: ast.FunctionDef) -> Found:
+def _shown(nodes: list[ast.AST]) -> Found:
     """In the order of the source, as far as syntax goes; the first of the same kind counts."""
-    compared = {id(part) for node in ast.walk(function) for part in _compared(node)}
-    for node in _in_order(function):
+    compared = {id(part) for node in nodes for part in _compared(node)}
+    for node in nodes:
         how = "== " if id(node) in compared else ""
         if isinstance(node, ast.Call):
             called = node.func
@@ -104,8 +107,8 @@ def _compared(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _returns(function: ast.FunctionDef) -> Found:
-    found = [node for node in _in_order(function, within=False) if isinstance(node, ast.Return)]
-    lines = [node.lineno for node in found] or [function.body[-1].lineno]
+    lines = [node.lineno for node in _statements(function.body) if isinstance(node, ast.Return)]
+    lines = lines or [function.body[-1].lineno]
     if len(lines) == 1:
         yield "return", lines[0]
     yield "first return", lines[0]
@@ -114,7 +117,7 @@ def _returns(function: ast.FunctionDef) -> Found:
 
 def _comes_to(body: list[ast.stmt]) -> int:
     """The line of the first return in a branch, or of its first statement."""
-    returns = (node.lineno for statement in body for node in _in_order(statement) if isinstance(node, ast.Return))
+    returns = (node.lineno for node in _statements(body) if isinstance(node, ast.Return))
     return next(returns, body[0].lineno)
 
 
@@ -128,11 +131,35 @@ def _names(test: ast.expr) -> Iterator[str]:
             yield node.value
 
 
-def _in_order(top: ast.AST, within: bool = True) -> Iterator[ast.AST]:
-    """Everything in a piece of source, with or without what functions inside it do."""
-    waiting: list[ast.AST] = [top]
+def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Statements, and those inside them, in order; not those of a function or class among them."""
+    waiting: list[ast.AST] = [*reversed(body)]
     while waiting:
         node = waiting.pop()
         yield node
-        if within or node is top or not isinstance(node, _OWN):
-            waiting += reversed(list(ast.iter_child_nodes(node)))
+        if not isinstance(node, _OWN):
+            inside = [part for name in _BODIES for part in getattr(node, name, ())]
+            waiting += reversed(inside)
+
+
+def _in_order(top: ast.AST) -> list[ast.AST]:
+    """Everything in a piece of source that a sign may be read from. Every file of a class is read here, so nodes that
+    hold nothing else are not opened, and operators and contexts, half of all nodes, are left out."""
+    found: list[ast.AST] = []
+    waiting: list[ast.AST] = [top]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if type(node) not in _LEAVES:
+            inside: list[ast.AST] = []
+            for name in node._fields:
+                if name in _NOTHING:
+                    continue
+                value = getattr(node, name, None)
+                if type(value) is list:
+                    inside += [part for part in value if isinstance(part, ast.AST)]
+                elif isinstance(value, ast.AST):
+                    inside.append(value)
+            inside.reverse()
+            waiting += inside
+    return found

@@ -61,7 +61,9 @@ def _class() -> Any:
 
 
 def _linear(inputs: int, outputs: int) -> Any:
-    layer = nn.Linear(inputs, outputs, device="meta")  # no values yet, and none drawn
+    layer = nn.Linear.__new__(nn.Linear)  # without what it does to have values, which are drawn, or slow to leave out
+    nn.Module.__init__(layer)
+    layer.in_features, layer.out_features = inputs, outputs
     layer.weight = nn.Parameter(torch.empty(outputs, inputs))
     layer.bias = nn.Parameter(torch.empty(outputs))
     return layer
@@ -83,15 +85,21 @@ def _values(seed: int) -> tuple[Any, ...]:
     return (*first, *norm, *last, *statistics)
 
 
+@lru_cache(maxsize=2)
+def _classified(seed: int) -> tuple[Any, Any]:
+    """All sprites, and what the model makes of them."""
+    pictures = sprites(MOST, seed + 1)[0]
+    with torch.no_grad():
+        return pictures, watched(seed, Log()).eval()(pictures)  # plain torch on the CPU
+
+
 @lru_cache(maxsize=8)
 def _sprites(seed: int, samples: int) -> tuple[Any, Any, list[float]]:
     """Sprites, classes that make the second one and the last batch wrong, and the mean of the batches' means."""
-    pictures = sprites(MOST, seed + 1)[0][:samples]
-    with torch.no_grad():
-        logits = watched(seed, Log()).eval()(pictures)  # plain torch on the CPU
+    pictures, logits = (every[:samples] for every in _classified(seed))
     classes = logits.argmax(dim=1)
-    wrong = [1, *range((samples - 1) // BATCH * BATCH, samples)] if samples else []
-    classes[wrong] = logits[wrong].argmin(dim=1)
+    wrong = {1, *range((samples - 1) // BATCH * BATCH, samples)} & {*range(samples)}
+    classes[[*wrong]] = logits[[*wrong]].argmin(dim=1)
     pairs = zip(logits.split(BATCH), classes.split(BATCH), strict=True)
     each = [(loss_fn()(a, b).item(), (a.argmax(dim=1) == b).float().mean().item()) for a, b in pairs if len(b)]
     return pictures, classes, [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
