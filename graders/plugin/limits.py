@@ -38,7 +38,11 @@ def interrupts() -> Iterator[Interrupts]:
     """Note a Ctrl-C when it comes."""
     found = Interrupts()
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+    found.known = True
+    if not callable(before):  # ignored, as in the background of a script: then none can come
         yield found
         return
 
@@ -46,7 +50,6 @@ def interrupts() -> Iterator[Interrupts]:
         found.real = True
         return before(signum, frame)
 
-    found.known = True
     signal.signal(signal.SIGINT, handler)
     try:
         yield found

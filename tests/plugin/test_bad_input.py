@@ -37,7 +37,7 @@ CASES = {
     "misspelt": Case("def selct_device(prefer=None):\n    return 1\n", 1, "is `selct_device` meant to be it?"),
     "no_parameter": Case("x = 1\ndef select_device():\n    return 1\n", 2, "takes 0 positional arguments but 1"),
     "two_parameters": Case("def select_device(a, b):\n    return 1\n", 1, "missing 2 required positional arguments"),
-    "nothing": Case("def select_device(prefer=None):\n    prefer = 1\n", 1, "None"),
+    "nothing": Case("def select_device(prefer=None):\n    prefer = 1\n", 2, "None"),
     "loops": Case(
         "def select_device(prefer=None):\n    while True:\n        pass\n", None, "time-out: `select_device` was"
     ),
