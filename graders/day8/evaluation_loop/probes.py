@@ -35,12 +35,8 @@ def on_the_cpu(call: Call) -> dict[str, Any]:
 
 
 def on_the_second_gpu(call: Call) -> dict[str, Any]:
-    """The model is there already; a batch that goes to "cuda" goes to the first one. All else is seen elsewhere."""
-    scenario, device = "on_the_second_gpu", "cuda:1"
-    loader, _ = batches(call.seed, 1)
-    model = watched(call.seed, Log()).to(device)
-    _run(call, scenario, model, loader, device)
-    return {scenario: {"passes": list(model.log), "forward_line": _forward_line(call)}}
+    """The model is there already; a batch that goes to "cuda" goes to the first one."""
+    return {"on_the_second_gpu": _evaluated(call, "cuda:1", "on_the_second_gpu", samples=2, moved=True)}
 
 
 evaluate.probe(on_the_second_gpu, machine="two gpus")
@@ -56,7 +52,11 @@ def _evaluated(call: Call, device: Any, scenario: str, samples: int = 4, moved: 
     before = _state(model)
     if moved:
         model.to(device)
-    value, settings = _run(call, scenario, model, loader, device)
+    with torch.enable_grad():  # whatever the student's function leaves behind ends here
+        try:
+            value, settings = settled(call, model, loader, loss_fn(), device)
+        except StudentRaised as error:
+            raise _told(error, call, loader, scenario) from None
     forwards = call.ledger.forwards()
     after = _state(model)
     return {
@@ -65,7 +65,7 @@ def _evaluated(call: Call, device: Any, scenario: str, samples: int = 4, moved: 
         "is_tuple": isinstance(value, tuple),
         "passes": list(model.log),
         "graph_line": next((call.line_of(f) for f in forwards if f.builds_graph), None),
-        "forward_line": _forward_line(call),
+        "forward_line": next((call.line_of(f) for f in forwards), None),
         "wanted_device": str(torch.empty(0, device=device).device),
         "changed": {kind: _changed(before[kind], after[kind]) for kind in ("weights", "gradients", "statistics")},
         "flags_before": before["flags"],
@@ -74,19 +74,6 @@ def _evaluated(call: Call, device: Any, scenario: str, samples: int = 4, moved: 
         "batch_means": means,
         "sizes": [min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     }
-
-
-def _run(call: Call, scenario: str, model: Any, loader: Any, device: Any) -> tuple[Any, list[str]]:
-    """What it returned, and the settings it left changed."""
-    with torch.enable_grad():  # whatever the student's function leaves behind ends here
-        try:
-            return settled(call, model, loader, loss_fn(), device)
-        except StudentRaised as error:
-            raise _told(error, call, loader, scenario) from None
-
-
-def _forward_line(call: Call) -> int | None:
-    return next((call.line_of(f) for f in call.ledger.forwards()), None)
 
 
 def _told(error: StudentRaised, call: Call, loader: Any, scenario: str) -> StudentRaised:
