@@ -32,6 +32,8 @@ def _diagnose(scenario: str, message: str) -> str | None:
         return "device-index-dropped"
     if found is None and message.endswith("(comparing outputs with targets)"):
         found = "targets-on-cpu"
+    if found is None and scenario == "nothing_to_evaluate":  # with sprites it ran, on the same bench
+        return "empty-loader-forgotten"
     # With device="cpu" nothing can have been forgotten: model and batches were on the CPU already.
     return "hard-coded-cuda" if found is not None and scenario == "on_the_cpu" else found
 

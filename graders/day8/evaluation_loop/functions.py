@@ -23,7 +23,7 @@ evaluate.when("runs", "runs_on_the_device", "uses_the_device_it_is_given", hint=
 evaluate.when("returns_the_mean_loss_per_sample", hint=3, at=("return", "last return"))
 evaluate.when("returns_the_accuracy", hint=4, at=("return", "last return"))
 evaluate.when("returns_two_floats", "returned-tensor", hint=5, at=("last return",))
-evaluate.when("copes_with_nothing", hint=5, at=("return", "first return"))
+evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=5, at=("return", "first return"))
 CHANGING = ("backward(", "zero_grad(", "step(", "set_grad_enabled(", "requires_grad_(", ".requires_grad", "copy_(")
 evaluate.when("leaves_weights_and_gradients_as_they_were", hint=6, at=(*CHANGING, ".data", "half(", "round_("))
 evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=6, at=CHANGING)

@@ -32,6 +32,8 @@ def _why(scenario: str, found: dict[str, Case]) -> tuple[str | None, int | None]
         return "model-not-moved", None  # where the model had been on the CPU, so had everything else
     if scenario == "already_there" and "cuda:0" in message and "cuda:1" in message:
         return "device-index-dropped", None  # that one, "cuda:1", was asked for
+    if key is None and scenario == "nothing_to_train_on":  # with sprites it ran
+        return "empty-loader-forgotten", None
     return key, None
 
 

@@ -1,4 +1,4 @@
-# fails: evaluate::runs as -
+# fails: evaluate::runs as empty-loader-forgotten
 import torch
 
 
