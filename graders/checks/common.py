@@ -49,6 +49,11 @@ def _failure(function: str, scenario: str, observation: Observation) -> Failed:
     )
 
 
+def between_gpus(message: str) -> bool:
+    """Whether torch complains of tensors on two GPUs: one that was asked for by its index, and the first."""
+    return "cuda:0" in message and "cuda:1" in message
+
+
 def diagnosis(message: str) -> str | None:
     """The misconception behind one of torch's own complaints about devices."""
     if "same device" not in message and "Input type" not in message and "to numpy" not in message:

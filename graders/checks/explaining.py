@@ -56,10 +56,12 @@ def explained(
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
     """The line to change: of the mistake itself, the recorded one, that of a sign of it, or where the function is."""
     known = MISCONCEPTIONS.get(result.misconception or "", Misconception("", ""))
-    signs = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
     cause = _first(known.cause, function, lines)
-    if cause is not None or result.line is not None:
-        return cause if cause is not None else result.line
+    if cause is not None:
+        return cause
+    if result.line is not None:
+        return result.line
+    signs = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
     return _first((*signs, ""), function, lines)
 
 

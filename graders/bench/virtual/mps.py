@@ -83,7 +83,7 @@ class _Functions(TorchFunctionMode):
         moved = getattr(func, "__name__", "") == "to" and any(map(_names_mps, args))
         if not moved and not _asked_for(args, named):
             return func(*args, **named)
-        if any(isinstance(each, torch.nn.Parameter) or named.get("requires_grad") for each in args):
+        if named.get("requires_grad") or any(isinstance(each, torch.nn.Parameter) for each in args):
             raise SelectionOnly()
         spelled = tuple(MPS if moved and _names_mps(each) else each for each in args)
         return _computed(func, spelled, named | ({"device": MPS} if "device" in named else {}))

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Final
 
-from graders.checks.common import diagnosis, runs
+from graders.checks.common import between_gpus, diagnosis, runs
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
 from graders.curriculum.wording import called
@@ -28,7 +28,7 @@ def _facts(seen: Seen, scenario: str) -> Any:
 
 def _diagnose(scenario: str, message: str) -> str | None:
     found = diagnosis(message)
-    if scenario == SECOND and "cuda:0" in message and "cuda:1" in message:
+    if scenario == SECOND and between_gpus(message):
         return "device-index-dropped"
     if found is not None:
         # The model is where it should be in every scenario: what met it from a GPU was sent there by name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from graders.checks.common import diagnosis
+from graders.checks.common import between_gpus, diagnosis
 from graders.checks.scenarios import Case, cases, runs_in_all
 from graders.curriculum import Failed
 from graders.curriculum.exercise import Seen
@@ -30,7 +30,7 @@ def _why(scenario: str, found: dict[str, Case]) -> tuple[str | None, int | None]
     first = found["from_the_cpu"]
     if key is not None and scenario == "already_there" and first.get("devices") == ["cpu"]:
         return "model-not-moved", None  # where the model had been on the CPU, so had everything else
-    if scenario == "already_there" and "cuda:0" in message and "cuda:1" in message:
+    if scenario == "already_there" and between_gpus(message):
         return "device-index-dropped", None  # that one, "cuda:1", was asked for
     if key is None and scenario == "nothing_to_train_on":  # with sprites it ran
         return "empty-loader-forgotten", None
