@@ -8,7 +8,7 @@ import os
 import pytest
 
 # A process that has used a real GPU cannot open a virtual one. The tests that want the real one are run by naming it:
-# CUDA_VISIBLE_DEVICES=0 python -m pytest tests/bench/test_real.py
+# CUDA_VISIBLE_DEVICES=0 python -m pytest tests/virtual_cuda/test_real.py
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 pytest_plugins = ["pytester"]

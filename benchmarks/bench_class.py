@@ -18,8 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpudojo.authoring import sample
+
 from benchmarks.tables import Table, cores, options, times
-from graders.batch import sampling
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = "benchmark"
@@ -39,7 +40,7 @@ def grade(folder: Path, out: Path, jobs: int, *more: str) -> float:
 def fresh_pytest(submission: Path) -> float:
     """Seconds one submission takes as a student would run it."""
     installed = any(entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "graders.plugin"]
+    plugin = [] if installed else ["-p", "gpudojo.pytest_plugin"]
     began = time.perf_counter()
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:cacheprovider", str(submission)],
@@ -63,11 +64,11 @@ sys.path.insert(0, {str(ROOT)!r})
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from graders.curriculum import day
-from graders.probes import calling
-from graders.probes.loading import load
-from graders.probes.observing import observe
-from graders.sandbox.warming import warm_up
+from gpudojo.model.catalogue import day
+from gpudojo.grading import call as calling
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.sandbox.fork_server import warm_up
 warm_up()
 spent = 0.0
 original = calling.Call.__call__
@@ -105,12 +106,12 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
-        known = sampling.corpus(ROOT, "day8")
+        known = sample.corpus(ROOT, "day8")
         folder = base / "class"
         folder.mkdir()
         plain = []
-        for made in sampling.sample(known, asked.students, 8, hostile=0.0):
-            target = sampling.hand_in(made, folder)
+        for made in sample.sample(known, asked.students, 8, hostile=0.0):
+            target = sample.hand_in(made, folder)
             if target.is_dir():
                 plain.append(target)
         out = base / "out"
@@ -143,13 +144,13 @@ def main() -> None:
         table.show(asked.markdown)
 
 
-def grown(base: Path, known: sampling.Corpus, jobs: int, students: int, more: int) -> list[str]:
+def grown(base: Path, known: sample.Corpus, jobs: int, students: int, more: int) -> list[str]:
     """The same with many more: cost of each, and the largest the grader has been, in a sentence each."""
     found = []
     folder = base / "larger"
     folder.mkdir()
-    for made in sampling.sample(known, more, 9, hostile=0.0):
-        sampling.hand_in(made, folder)
+    for made in sample.sample(known, more, 9, hostile=0.0):
+        sample.hand_in(made, folder)
     for count, where in ((students, base / "class"), (more, folder)):
         out = base / f"out-{count}"
         command = [sys.executable, "-m", "graders", "grade", str(where), "--out", str(out), "--seed", SEED]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from virtual_cuda.device.context import virtual_cuda
 
 from benchmarks.tables import Table, options, times
-from graders.bench import virtual_cuda
 
 
 def cnn() -> nn.Module:

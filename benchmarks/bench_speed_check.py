@@ -14,14 +14,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpudojo.days.day8.vectorizing import same
+from gpudojo.grading.judge import judge_speed
+from gpudojo.grading.load import Submission, load
+from gpudojo.grading.observe import observe
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import CallStatus, Observation
+from gpudojo.model.exercise import Exercise, Failed, Function
+
 from benchmarks.tables import Table, cores, options
-from graders.checks.timing import judge_speed
-from graders.curriculum import Exercise, Failed, day
-from graders.curriculum.exercise import Function
-from graders.day8.vectorizing import same
-from graders.evidence import Observation, Status
-from graders.probes.loading import Submission, load
-from graders.probes.observing import observe
 
 ROOT = Path(__file__).resolve().parents[1]
 STEM = "06_vectorizing_pixel_loops"
@@ -52,7 +53,7 @@ def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
 def timed(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Observation:
     timing_only = Function(function.name, (), [p for p in function.probes if p.name == "timed"])
     seen = observe(exercise, timing_only, submission, kind, seed).observations["timed"]
-    assert seen.status is Status.RETURNED, seen.raised
+    assert seen.status is CallStatus.RETURNED, seen.raised
     return seen
 
 

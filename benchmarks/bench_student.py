@@ -46,7 +46,7 @@ _compiled = shutil.ignore_patterns("__pycache__")
 
 def command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
     installed = any(entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "graders.plugin"]
+    plugin = [] if installed else ["-p", "gpudojo.pytest_plugin"]
     folder = base / state / "exercises" / "day8"
     files = [str(folder / word) for word in words if word.endswith(".py")]
     rest = [word for word in words if not word.endswith(".py")]

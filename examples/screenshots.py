@@ -14,12 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gpudojo.authoring.sample import Made, corpus, hand_in, sample
+from gpudojo.classes.display import Display
+from gpudojo.classes.grading import ClassGrading
+from gpudojo.classes.options import Asked
+from gpudojo.report.writing import Wanted, write_report
 from playwright.sync_api import sync_playwright
-
-from graders.batch.display import Display
-from graders.batch.grading import Asked, ClassGrading
-from graders.batch.sampling import Made, corpus, hand_in, sample
-from graders.report import Wanted, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDENTS = 40

@@ -19,17 +19,15 @@ from typing import Any
 
 import pytest
 import torch
-
-from graders.checks import judge
-from graders.curriculum import MISCONCEPTIONS, day
-from graders.curriculum.enemies import HEADER
-from graders.curriculum.exercise import Exercise
-from graders.curriculum.progress import SPELLINGS, notes
-from graders.evidence import Evidence, decode, encode
-from graders.plugin.references import reference_of
-from graders.probes.loading import load
-from graders.probes.observing import observe
-from graders.results import CheckResult, Outcome
+from gpudojo.authoring.lint import HEADER, SPELLINGS, notes
+from gpudojo.grading.judge import judge
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.grading.references import reference_of
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import Evidence, decode_evidence, encode_evidence
+from gpudojo.model.exercise import MISCONCEPTIONS, Exercise
+from gpudojo.model.results import CheckResult, Outcome
 
 ROOT = Path(__file__).parents[1]
 BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
@@ -101,7 +99,7 @@ def graded(path: Path) -> list[CheckResult]:
     submission = load(path)
     results = []
     for function in functions_in(path):
-        seen = decode(encode(observe(exercise, function, submission, BENCH, 8)))
+        seen = decode_evidence(encode_evidence(observe(exercise, function, submission, BENCH, 8)))
         results += judge(exercise, function, seen, right[function.name])
     return results
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-from graders.cli import main
-from graders.results import read
+from gpudojo.cli import main
+from gpudojo.model.results_file import read
 
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "examples"
@@ -25,7 +24,7 @@ def test_every_test_of_an_example_passes(
     # The plugin by hand instead of by its entry point, so that this works in a checkout that is not installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p graders.plugin --strict-markers -W error -p no:cacheprovider")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p gpudojo.pytest_plugin --strict-markers -W error -p no:cacheprovider")
     source = example.read_text(encoding="utf-8")
     pytester.makepyfile(**{example.stem: source})
     result = pytester.runpytest_subprocess()

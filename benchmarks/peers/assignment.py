@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import nbformat
-
-from graders.batch.sampling import ATTACK
-from graders.curriculum.enemies import HEADER
+from gpudojo.authoring.lint import HEADER
+from gpudojo.authoring.sample import ATTACK
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FUNCTIONS: Final = {

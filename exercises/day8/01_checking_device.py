@@ -20,7 +20,7 @@ def select_device(prefer=None):
 
 
 if __name__ == "__main__":
-    from graders.sprites_on_screen import show
+    from gpudojo.sprite_display import show
 
     chip = ["..#..#..", ".######.", "##oooo##", ".#oooo#.", ".#oooo#.", "##oooo##", ".######.", "..#..#.."]
     wishes, answers = ("cpu", "cuda", "cuda:1", "mps"), {}

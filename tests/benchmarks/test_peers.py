@@ -102,7 +102,7 @@ def test_a_mistake_is_of_the_kind_its_check_is_about(header: str, kind: str) -> 
 
 
 def test_every_check_named_here_is_one_of_the_curriculum() -> None:
-    from graders.curriculum import day
+    from gpudojo.model.catalogue import day
 
     checks = {c.name for e in day("day8") if e.stem in FUNCTIONS for f in e.functions for c in f.checks}
     assert checks >= assignment.PLACEMENT | assignment.SPEED

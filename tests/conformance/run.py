@@ -26,7 +26,7 @@ from typing import Any
 from tests.conformance import corpus as corpora
 from tests.conformance.corpus import Corpus, Record, Snippet
 
-VIRTUAL_CUDA = "graders.bench:virtual_cuda"
+VIRTUAL_CUDA = "virtual_cuda:virtual_cuda"
 CHILDREN = 2
 BATCH = 16
 KILL_SECONDS = 60

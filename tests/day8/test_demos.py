@@ -16,9 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-
-from graders.curriculum import day
-from graders.release.stubs import stub_of
+from gpudojo.model.catalogue import day
+from gpudojo.release.stubs import stub_of
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = day("day8")

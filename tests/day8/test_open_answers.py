@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graders.checks import judge
-from graders.curriculum import day
-from graders.plugin.feedback import feedback
-from graders.probes.loading import load
-from graders.probes.observing import observe
-from graders.results import Outcome
+from gpudojo.grading.judge import judge
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.model.catalogue import day
+from gpudojo.model.results import Outcome
+from gpudojo.pytest_plugin.feedback import feedback
 
 EXERCISE = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
 

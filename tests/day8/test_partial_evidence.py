@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from gpudojo.grading.judge import judge
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import CallStatus, Evidence, Observation
+from gpudojo.model.results import Outcome
 
-from graders.checks import judge
-from graders.curriculum import day
-from graders.evidence import Evidence, Observation, Status
-from graders.results import Outcome
 from tests.solutions import wanted
 
 FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("01", "02", "03", "04") for f in e.functions]
@@ -22,7 +22,7 @@ def passes(exercise: Any, function: Any, evidence: Evidence) -> bool:
 
 
 def with_facts(evidence: Evidence, probe: str, facts: dict[str, Any]) -> Evidence:
-    changed = evidence.observations | {probe: Observation(Status.RETURNED, facts)}
+    changed = evidence.observations | {probe: Observation(CallStatus.RETURNED, facts)}
     return msgspec.structs.replace(evidence, observations=changed)
 
 

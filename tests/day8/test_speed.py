@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-
-from graders import bench
-from graders.checks.timing import bars, judge_speed
-from graders.curriculum import Failed, day
-from graders.evidence import Array
-from graders.probes import machines, pixel_loops, speed
-from graders.probes.calling import Call
-from graders.probes.loading import load
-from graders.probes.observing import observe
+import virtual_cuda as bench
+from gpudojo.days.day8 import pixel_race
+from gpudojo.grading import observe as observing
+from gpudojo.grading.call import Call
+from gpudojo.grading.judge import bars, judge_speed
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import Array
+from gpudojo.model.exercise import Failed
 
 HERE = Path(__file__).parent
 REFERENCE = HERE.parents[1] / "reference" / "day8" / "06_vectorizing_pixel_loops.py"
@@ -47,7 +48,7 @@ def test_the_graders_loops_are_those_students_are_given() -> None:
         return {n.name: ast.unparse(n) for n in tree.body if isinstance(n, ast.FunctionDef) and "_loop" in n.name}
 
     assert len(loops(REFERENCE)) == 3
-    assert loops(REFERENCE) == loops(Path(pixel_loops.__file__))
+    assert loops(REFERENCE) == loops(Path(pixel_race.__file__))
 
 
 def test_a_fast_one_passes() -> None:
@@ -113,10 +114,10 @@ def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> No
         return tensor + 1
 
     with bench.open("cpu") as opened:
-        fast = speed.race(Call(lambda t: t + 1, REFERENCE, opened, 8), slow, None, inputs)
-        late = speed.race(Call(slow, REFERENCE, opened, 8), slow, None, inputs)
-    assert fast["rounds"] == speed.ROUNDS
-    assert late["rounds"] >= 2 * speed.ROUNDS
+        fast = pixel_race.race(Call(lambda t: t + 1, REFERENCE, opened, 8), slow, None, inputs)
+        late = pixel_race.race(Call(slow, REFERENCE, opened, 8), slow, None, inputs)
+    assert fast["rounds"] == pixel_race.ROUNDS
+    assert late["rounds"] >= 2 * pixel_race.ROUNDS
     assert fast["outputs"] == fast["loop_outputs"]
     assert len({output.data for output in late["outputs"]}) == late["rounds"], "every round has inputs of its own"
 
@@ -127,9 +128,9 @@ def test_the_loop_gains_nothing_by_waiting_and_the_student_loses() -> None:
         return tensor + 1
 
     with bench.open("cpu") as opened:
-        found = speed.race(Call(waiting, REFERENCE, opened, 8), waiting, None, lambda number: (torch.ones(2),))
+        found = pixel_race.race(Call(waiting, REFERENCE, opened, 8), waiting, None, lambda number: (torch.ones(2),))
     assert found["student"] >= 0.02
-    assert found["loop"] < 0.02 or not speed.FINE
+    assert found["loop"] < 0.02 or not pixel_race.FINE
 
 
 def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,16 +142,16 @@ def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.M
         yield kind
 
     for kind in ("virtual", "cpu"):
-        with machines.open_machine("unwatched", kind) as plain:
+        with observing.open_machine("unwatched", kind) as plain:
             assert (plain.device.type, torch.cuda.is_available()) == ("cpu", False)
-    monkeypatch.setattr(machines.benches, "open", open_)
-    with machines.open_machine("unwatched", "cuda"):
+    monkeypatch.setattr(observing.benches, "open", open_)
+    with observing.open_machine("unwatched", "cuda"):
         assert opened == ["cuda"]
 
 
 def test_a_reference_is_run_once_for_its_three_functions() -> None:
-    found = [speed.reference_here(REFERENCE.stem, name) for name in ("grayscale", "recolor")]
+    found = [pixel_race.reference_here(REFERENCE.stem, name) for name in ("grayscale", "recolor")]
     assert None not in found
     assert len({id(getattr(function, "__globals__", None)) for function in found}) == 1
-    assert speed.reference_here(REFERENCE.stem, "no_such_function") is None
-    assert speed.reference_here("no_such_exercise", "grayscale") is None
+    assert pixel_race.reference_here(REFERENCE.stem, "no_such_function") is None
+    assert pixel_race.reference_here("no_such_exercise", "grayscale") is None

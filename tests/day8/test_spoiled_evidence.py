@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-
-from graders.checks import judge
-from graders.curriculum import day
-from graders.evidence import Array, Evidence, decode, encode
-from graders.probes.loading import load
-from graders.probes.observing import observe
-from graders.results import Outcome
+from gpudojo.grading.judge import judge
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import Array, Evidence, decode_evidence, encode_evidence
+from gpudojo.model.results import Outcome
 
 REFERENCES = Path(__file__).parents[2] / "reference" / "day8"
 FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("05", "06", "07") for f in e.functions]
@@ -28,7 +27,7 @@ DECIDING = {"values", "outputs", "update", "value", "student", "loop", "parts", 
 @cache
 def right(stem: str, name: str) -> Evidence:
     exercise, function = next((e, f) for e, f in FUNCTIONS if (e.stem, f.name) == (stem, name))
-    return decode(encode(observe(exercise, function, load(REFERENCES / f"{stem}.py"), "virtual", 8)))
+    return decode_evidence(encode_evidence(observe(exercise, function, load(REFERENCES / f"{stem}.py"), "virtual", 8)))
 
 
 def places(facts: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

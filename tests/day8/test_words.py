@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpudojo.authoring.lint import declared
+from gpudojo.grading.explain import explained
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import Evidence
+from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.pytest_plugin.feedback import feedback
 
-from graders.checks.explaining import explained
-from graders.curriculum import day
-from graders.curriculum.linting import declared
-from graders.evidence import Evidence
-from graders.plugin.feedback import feedback
-from graders.probes.loading import load
-from graders.probes.observing import observe
-from graders.results import CheckResult, Outcome
 from tests.solutions import BENCH, exercise_of, functions_in, judge, of_path, wanted
 
 WRONG = Path(__file__).parent / "wrong"

@@ -35,7 +35,7 @@ def mixed_precision_step(model, batch, loss_fn, optimizer, scaler, device, max_n
 
 
 if __name__ == "__main__":
-    from graders.sprites_on_screen import show
+    from gpudojo.sprite_display import show
 
     warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # a CPU without bfloat16 takes another way, and says so
     torch.manual_seed(8)

@@ -87,7 +87,7 @@ def read_nvidia_smi(text):
 
 
 if __name__ == "__main__":
-    from graders.sprites_on_screen import show
+    from gpudojo.sprite_display import show
 
     others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     devices = [name for name, there in others.items() if there] + ["cpu"]

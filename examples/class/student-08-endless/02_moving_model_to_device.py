@@ -35,7 +35,7 @@ def parameter_devices(model):
 
 
 if __name__ == "__main__":
-    from graders.sprites_on_screen import show
+    from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

@@ -69,7 +69,7 @@ def attempt(function, *arguments):
 
 
 if __name__ == "__main__":
-    from graders.sprites_on_screen import show
+    from gpudojo.sprite_display import show
 
     torch.manual_seed(8)
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

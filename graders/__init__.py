@@ -1,8 +1,0 @@
-"""gpudojo: exercises in GPU programming, and the benches and checks that grade them."""
-
-import os
-
-# torch's profiler writes a line to stderr whenever it starts and stops; it asks for this when torch is imported.
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-
-__version__ = "0.1.0"

@@ -1,5 +1,0 @@
-"""`python -m graders` is `dojo`."""
-
-from graders.cli import main
-
-main()

@@ -1,1 +1,0 @@
-"""The commands of `dojo` that have a room of their own."""

@@ -1,0 +1,7 @@
+"""`python -m gpudojo` is `dojo`."""
+
+from __future__ import annotations
+
+from gpudojo.cli import main
+
+main()

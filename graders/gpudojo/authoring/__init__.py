@@ -1,0 +1,1 @@
+"""Tools for authors: new exercises, lint, sample classes."""

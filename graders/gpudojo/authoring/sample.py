@@ -1,0 +1,131 @@
+"""Makes up a class from the solutions of the repository."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpudojo.model.errors import BadClass
+
+# How far students come, and in what form they hand in; the shares are those of a class in its first week.
+SOLVED, WRONG = 0.62, 0.2  # of the exercises a student has touched; the rest are still stubs
+FORMS: Final = (("folder", 0.8), ("zip", 0.1), ("notebook", 0.1))
+BROKEN: Final = 0.03
+HOSTILE: Final = 0.01
+# Not one of the exploits of the tests: what turns up in a class that means no harm.
+HARMFUL: Final = (
+    "while True:\n    pass\n",
+    "import os\n\nos._exit(0)\n",
+    "import sys\n\nsys.exit(0)\n",
+    "x = [0]\nwhile True:\n    x = x + x\n",
+)
+
+
+ATTACK: Final = re.compile(r"\bsleep\(|setattr\(|\bgc\.|_getframe|^torch\.[\w.]+ = ", re.M)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One submission: a name, and its files; a single one with no folder is handed in as it is."""
+
+    name: str
+    files: dict[str, bytes]
+    form: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What there is to choose from, by exercise."""
+
+    stubs: dict[str, str]
+    right: dict[str, list[str]]
+    wrong: dict[str, list[str]]
+
+
+def corpus(root: Path, day: str) -> Corpus:
+    """The repository's exercises, references and tried solutions."""
+    stubs = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / "exercises" / day).glob("*.py"))}
+    tried = root / "tests" / day
+    if not stubs or not (tried / "right").is_dir():
+        raise BadClass(f"{root} is not the repository: a class is made from its exercises/{day} and tests/{day}")
+    right = {stem: [(root / "reference" / day / f"{stem}.py").read_text(encoding="utf-8")] for stem in stubs}
+    wrong: dict[str, list[str]] = {stem: [] for stem in stubs}
+    for kind, found in (("right", right), ("wrong", wrong)):
+        for path in sorted((tried / kind).glob("*/*.py")):
+            text = path.read_text(encoding="utf-8")
+            # A file with an import that must stand first cannot be put below another; an attack is no honest mistake.
+            if path.parent.name in found and "from __future__" not in text and not ATTACK.search(text):
+                # Whoever answers one function of several has the others still as stubs; the last definition counts.
+                found[path.parent.name].append(f"{_without_demo(stubs[path.parent.name])}\n\n{text}")
+    return Corpus(stubs, right, wrong)
+
+
+def _without_demo(source: str) -> str:
+    return source.partition('\nif __name__ == "__main__":')[0]
+
+
+def sample(known: Corpus, students: int, seed: int, hostile: float = HOSTILE, broken: float = BROKEN) -> Iterator[Made]:
+    """So many submissions, one at a time."""
+    width = len(str(students))
+    for number in range(1, students + 1):
+        dice = random.Random(f"{seed} {number}")
+        name = f"student-{number:0{width}}"
+        files = {f"{stem}.py": _answer(known, stem, dice).encode() for stem in known.stubs}
+        fate = dice.random()
+        if fate < hostile:
+            files[dice.choice(sorted(files))] = dice.choice(HARMFUL).encode()
+        elif fate < hostile + broken:
+            victim = dice.choice(sorted(files))
+            files[victim] = files[victim][: len(files[victim]) // 2] + b"\n)\n"
+        # Everybody has a name in their file: no two submissions are the same, as in a real class.
+        first = next(iter(files))
+        files[first] = f"# {name}\n".encode() + files[first]
+        form = dice.choices([form for form, _ in FORMS], [share for _, share in FORMS])[0]
+        yield Made(name, files, form)
+
+
+def _answer(known: Corpus, stem: str, dice: random.Random) -> str:
+    fate = dice.random()
+    if fate < SOLVED:
+        return dice.choice(known.right[stem])
+    if fate < SOLVED + WRONG and known.wrong[stem]:
+        return dice.choice(known.wrong[stem])
+    return known.stubs[stem]
+
+
+def hand_in(made: Made, folder: Path) -> Path:
+    """Write a submission as its student would have handed it in."""
+    if made.form == "zip":
+        target = folder / f"{made.name}.zip"
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in made.files.items():
+                archive.writestr(zipfile.ZipInfo(f"{made.name}/{name}"), data)
+        return target
+    if made.form == "notebook":
+        target = folder / f"{made.name}.ipynb"
+        target.write_bytes(_notebook(made))
+        return target
+    target = folder / made.name
+    target.mkdir()
+    for name, data in made.files.items():
+        (target / name).write_bytes(data)
+    return target
+
+
+def _notebook(made: Made) -> bytes:
+    import nbformat
+
+    cells = [nbformat.v4.new_markdown_cell(f"# Day 8, {made.name}", id="title")]  # type: ignore[no-untyped-call]
+    for number, data in enumerate(made.files.values()):
+        source = _without_demo(data.decode(errors="replace"))
+        cells.append(nbformat.v4.new_code_cell(source, id=f"cell-{number}"))  # type: ignore[no-untyped-call]
+    notebook = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]
+    text = io.StringIO()
+    nbformat.write(notebook, text)  # type: ignore[no-untyped-call]
+    return text.getvalue().encode()

@@ -1,0 +1,1 @@
+"""Grades many submissions: run, record, judge, store, resume."""

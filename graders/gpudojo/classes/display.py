@@ -1,0 +1,197 @@
+"""Progress and summary in the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from gpudojo.classes.scheduler import Work
+from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.sandbox.isolation import missing, sentence
+from gpudojo.submissions.entries import LeftOut
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+
+EVERY: Final = 5.0  # seconds between two lines where there is no terminal
+SHOWN: Final = 3  # of the submissions under way, the slowest
+BAR: Final = 30
+
+
+class Display:
+    """A watcher of a class being graded, and the numbers of its closing summary."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.count = self.done = self.known = 0
+        self.doing = "looking for submissions"
+        self.works: Sequence[Work] = ()
+        self.statuses: Counter[str] = Counter()
+        self.scores: list[tuple[float, float]] = []
+        self.failed: Counter[str] = Counter()
+        self.mistakes: Counter[str] = Counter()
+        self.human: list[tuple[str, str]] = []
+        self.humans = 0
+        self._began = time.monotonic()
+        self._running = 0.0
+        self._ran = 0
+        self._live: Live | None = None
+        self._spoken = 0.0
+
+    # the watcher's part
+
+    def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None:
+        self.count, self.known = count, known
+        kept = f", {known} of them run before" if known else ""
+        self._say(f"{count} submission{'s' * (count != 1)}{kept}")
+        for one in left_out[:10]:
+            self._say(f"left out: {one.path.name}: {one.reason}")
+        if len(left_out) > 10:
+            self._say(f"left out: {len(left_out) - 10} more")
+
+    def prepares(self, what: str) -> None:
+        self.doing = what
+        self._say(what)
+
+    def fenced(self, layers: dict[str, str]) -> None:
+        self.doing = "grading"
+        self._running = time.monotonic()
+        self._say(sentence(layers), style="yellow" if missing(layers) else "")
+
+    def under_way(self, works: Sequence[Work]) -> None:
+        self.works = works
+        self._refresh()
+
+    def graded(self, row: SubmissionRow, ran: bool) -> None:
+        self.done += 1
+        self._ran += ran
+        self.statuses[str(row.status)] += 1
+        self.scores.append((row.score, row.max_score))
+        if (
+            row.status is not SubmissionStatus.UNREADABLE
+        ):  # where all checks failed, and no code of the student's is the reason
+            self._count(row)
+        if row.needs_human:
+            self.humans += 1
+            if len(self.human) < 20:
+                self.human.append((row.submission, row.needs_human[0]))
+        self._refresh()
+
+    def _count(self, row: SubmissionRow) -> None:
+        failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
+        self.failed.update(check.id for check in failed)
+        self.mistakes.update({check.misconception for check in failed if check.misconception})
+
+    # while it runs
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal and not self.quiet:
+            from rich.live import Live
+
+            self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._picture)
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _say(self, text: str, style: str = "") -> None:
+        if not self.quiet:
+            self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def _refresh(self) -> None:
+        if self._live is not None or self.quiet:
+            return
+        now = time.monotonic()
+        if now - self._spoken >= EVERY and self.done < self.count and self._running:
+            self._spoken = now
+            self._say(self._line())
+
+    def _line(self) -> str:
+        slowest = self._slowest()
+        now = f"; running: {', '.join(slowest)}" if slowest else ""
+        return f"{self.done}/{self.count} graded{self._speed()}{now}"
+
+    def _speed(self) -> str:
+        took = time.monotonic() - self._running
+        if self._ran < 3 or took <= 0:
+            return ""
+        rate = self._ran / took
+        left = (self.count - self.done) / rate
+        return f", {rate:.1f}/s, {_time(left)} left"
+
+    def _slowest(self) -> list[str]:
+        now = time.monotonic()
+        slow = sorted(self.works, key=lambda work: work.began)[:SHOWN]
+        return [f"{work.name} ({now - work.began:.0f} s)" for work in slow if now - work.began >= 1.0]
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 1))
+        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
+        table.add_row(
+            Text(f"{self.done}/{self.count}", style="bold"),
+            ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR),
+            Text(f"{_time(time.monotonic() - self._began)}{self._speed()}"),
+        )
+        lines: list[RenderableType] = [table, Text(counts or self.doing, style="dim")]
+        slowest = self._slowest()
+        if slowest:
+            lines.append(Text(f"running: {', '.join(slowest)}", style="dim"))
+        return Group(*lines)
+
+    # at the end
+
+    def summary(self, seconds: float, ran: int) -> None:
+        """Distribution, hardest checks, commonest mistakes, and who needs a human."""
+        if self.quiet:
+            return
+        from gpudojo.model.exercise import MISCONCEPTIONS
+
+        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
+        pace = f", {ran / seconds:.1f} a second" if ran and seconds > 0 else ""
+        whole = f"{self.count} submission{'s' * (self.count != 1)}"
+        self._say(f"\n{whole}: {counts}. {ran} run in {_time(seconds)}{pace}.", style="bold")
+        self._distribution()
+        if self.failed:
+            self._say("\nHardest checks", style="bold")
+            for name, count in self.failed.most_common(5):
+                self._say(f"{count:>5}  {name}")
+        if self.mistakes:
+            self._say("\nMost common misconceptions", style="bold")
+            for name, count in self.mistakes.most_common(5):
+                known = MISCONCEPTIONS.get(name)
+                self._say(f"{count:>5}  {known.name if known else name}")
+        if self.human:
+            self._say("\nNeed a human", style="bold")
+            for name, why in self.human:
+                self._say(f"       {name}: {why}")
+            if self.humans > len(self.human):
+                self._say(f"       … and {self.humans - len(self.human)} more: see `needs_human` in results.csv")
+
+    def _distribution(self) -> None:
+        shares = [100 * score / worth if worth else 0.0 for score, worth in self.scores]
+        if not shares:
+            return
+        bins = Counter(min(int(share // 10), 9) for share in shares)
+        most = max(bins.values())
+        self._say(f"\nScores in percent: mean {sum(shares) / len(shares):.1f}", style="bold")
+        for tenth in range(10):
+            count = bins[tenth]
+            name = f"{tenth * 10:>3}–{tenth * 10 + 10 if tenth == 9 else tenth * 10 + 9}"
+            self._say(f"{name:>8}  {'█' * round(BAR * count / most)} {count or ''}".rstrip())
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}" if seconds >= 60 else f"{seconds:.1f} s"

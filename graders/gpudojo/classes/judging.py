@@ -1,0 +1,388 @@
+"""Judges records: verdicts, status, notes; in several processes where there are many."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from virtual_cuda.errors import DojoError
+
+from gpudojo.classes import store
+from gpudojo.classes.attempt import BEFORE
+from gpudojo.classes.store import Incident, Record, Seen, Store, What
+from gpudojo.grading.explain import explained
+from gpudojo.grading.judge import UNJUDGED, judge
+from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.errors import BadClass
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
+from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
+from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.submissions.entries import Entry
+
+STATUSES: Final = {
+    What.TIMED_OUT: Became.TIMED_OUT,
+    What.CRASHED: Became.CRASHED,
+    What.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
+}
+ENDED: Final = {What.TIMED_OUT: "TimedOut", What.CRASHED: "Crashed", What.OUT_OF_MEMORY: "OutOfMemory"}
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Everything a submission's row says that follows from its content."""
+
+    status: Became
+    exercises: list[ExerciseRow]
+    reason: str = ""
+    definitions: list[Definition] = []
+    notes: list[str] = []
+    needs_human: list[str] = []
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    digest: str = ""
+    output: str = ""
+    layers: list[str] = []
+
+
+def judged(
+    record: Record, reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
+) -> Judged:
+    """The verdict on a submission that could be read."""
+    exercises = tuple(exercises)
+    tampered = next((i for i in record.incidents if i.what is What.TAMPERED), None)
+    results: list[CheckResult] = []
+    for exercise in exercises:
+        for function in exercise.functions:
+            if only and function.name not in only:
+                continue
+            if tampered is not None:
+                results += _refused(exercise, function, tampered)
+            else:
+                results += _results(exercise, function, record, reference)
+    places = [p for p in record.places if p.file is not None]
+    definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
+    rows = rows_of(results, exercises, misconceptions=MISCONCEPTIONS, definitions=definitions)
+    return Judged(
+        status_of(record),
+        [_placed(row, record) for row in rows],
+        _reason(record),
+        definitions,
+        _notes(record),
+        _for_a_human(record, results),
+        round(record.seconds, 3),
+        record.peak_bytes,
+        record.digest,
+        record.output,
+        [name for name, why in record.layers.items() if not why],
+    )
+
+
+def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> Judged:
+    """The verdict on a submission that could not."""
+    exercises = tuple(exercises)
+    results = [
+        _failed(
+            exercise,
+            function,
+            check.name,
+            check.claim,
+            check.points,
+            f"not graded: {problem}",
+            "a submission that can be read",
+        )
+        for exercise in exercises
+        for function in exercise.functions
+        if not only or function.name in only
+        for check in function.checks
+    ]
+    return Judged(Became.UNREADABLE, rows_of(results, exercises), problem, needs_human=[problem])
+
+
+def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
+    """Raises where the reference itself does not do what it is the measure of."""
+    for exercise in exercises:
+        for function in exercise.functions:
+            if only and function.name not in only:
+                continue
+            seen = reference.seen.get(f"{exercise.stem}::{function.name}")
+            if seen is None:
+                why = "; ".join(i.detail for i in reference.incidents) or "there is no evidence"
+                raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
+            for scenario, observation in seen.evidence.observations.items():
+                if observation.status is not CallStatus.RETURNED:
+                    said = observation.raised.message if observation.raised else observation.status
+                    raise BadClass(f"the reference solution of `{function.name}` does not run in `{scenario}`: {said}")
+
+
+def _results(exercise: Exercise, function: Function, record: Record, reference: Record) -> list[CheckResult]:
+    key = f"{exercise.stem}::{function.name}"
+    wanted = reference.seen[key]
+    seen = record.seen.get(key)
+    if seen is None or set(seen.evidence.observations) != {probe.name for probe in function.probes}:
+        seen = _late(function, seen) or _ended(exercise, function, record)
+    results = judge(exercise, function, seen.evidence, wanted.evidence)
+    lines = _lines(record, exercise.stem, function.name)
+    observations = seen.evidence.observations
+    return [explained(result, function, observations, lines, wanted.signature) for result in results]
+
+
+def _late(function: Function, seen: Seen | None) -> Seen | None:
+    """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
+    found = {} if seen is None else seen.evidence.observations
+    late = next((o for o in found.values() if o.raised is not None and o.raised.type == "TimedOut"), None)
+    if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
+        return None
+    whole = {probe.name: found.get(probe.name, late) for probe in function.probes}
+    return msgspec.structs.replace(seen, evidence=msgspec.structs.replace(seen.evidence, observations=whole))
+
+
+def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
+    """What stands for a function whose process ended before it could say anything."""
+    key = f"{exercise.stem}::{function.name}"
+    file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise.stem, function.name)), None)
+    steps = (key, f"file {file}", BEFORE)
+    incident = next((i for i in record.incidents if i.step in steps and i.what in ENDED), None)
+    if incident is None:
+        raised = Raised("NotRun", "it was not run, because the submission had used up its time", None)
+    else:
+        raised = Raised(ENDED[incident.what], incident.detail, None)
+    status = CallStatus.BROKEN if incident is not None and incident.step.startswith("file ") else CallStatus.RAISED
+    found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
+    return Seen(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
+
+
+def _lines(record: Record, exercise: str, function: str) -> Mapping[str, int]:
+    file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise, function)), None)
+    ran = record.files.get(file or "")
+    return ran.lines if ran is not None else {}
+
+
+def _refused(exercise: Exercise, function: Function, tampered: Incident) -> list[CheckResult]:
+    happened = f"not graded: {tampered.detail}"
+    wanted = "a submission that leaves the grader alone"
+    return [_failed(exercise, function, c.name, c.claim, c.points, happened, wanted) for c in function.checks]
+
+
+def _failed(
+    exercise: Exercise, function: Function, check: str, claim: str, points: float, happened: str, expected: str
+) -> CheckResult:
+    return CheckResult(exercise.stem, function.name, check, claim, Outcome.FAILED, points, happened, expected)
+
+
+def _placed(row: ExerciseRow, record: Record) -> ExerciseRow:
+    """Lines of a notebook, which are counted through, as a line in a cell."""
+    return msgspec.structs.replace(row, checks=[_in_cell(check, record) for check in row.checks])
+
+
+def _in_cell(check: CheckRow, record: Record) -> CheckRow:
+    ran = record.files.get(check.file or "")
+    if ran is None or not ran.cells or check.line is None:
+        return check
+    cell = bisect.bisect_right(ran.cells, check.line)
+    if cell == 0:
+        return check
+    return msgspec.structs.replace(check, cell=cell, line=check.line - ran.cells[cell - 1] + 1)
+
+
+def status_of(record: Record) -> Became:
+    return next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), Became.GRADED)
+
+
+def _reason(record: Record) -> str:
+    said = [f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES]
+    said += [i.detail for i in record.incidents if i.what is What.NOT_RUN]
+    return "; ".join(said)
+
+
+def _where(step: str) -> str:
+    return step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
+
+
+def _notes(record: Record) -> list[str]:
+    files = [f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in record.files.items() if ran.broken]
+    return files[:20]
+
+
+def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
+    """What an instructor should look at before the grade goes out."""
+    found = []
+    for incident in record.incidents:
+        if incident.what is What.TAMPERED:
+            found.append(f"not graded: {incident.detail}")
+        elif incident.what in (What.CRASHED, What.OUT_OF_MEMORY):
+            found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
+    for result in results:
+        if result.outcome is Outcome.ERROR:
+            found.append(f"the check {result.id} failed, by our fault: {result.happened}")
+        elif result.happened.startswith(UNJUDGED):
+            found.append(f"the check {result.id} could not judge it")
+        elif "too good to be true" in result.happened:
+            found.append(f"{result.id}: {result.happened.splitlines()[0]}")
+    return found
+
+
+def row_of(entry: Entry, found: Judged, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
+    """`notes` are what is worth knowing of the entry itself, before what its content has to say."""
+    return SubmissionRow(
+        submission=entry.name,
+        status=found.status,
+        score=total(row.score for row in found.exercises),
+        max_score=total(row.max_score for row in found.exercises),
+        exercises=found.exercises,
+        reason=found.reason,
+        student=entry.student,
+        identifier=entry.identifier,
+        naming=str(entry.naming),
+        definitions=found.definitions,
+        notes=[*notes, *found.notes],
+        needs_human=found.needs_human,
+        seconds=found.seconds,
+        peak_bytes=found.peak_bytes,
+        digest=found.digest,
+        output=found.output,
+        layers=found.layers,
+        record=record,
+    )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of one output folder."""
+
+    store: store.Store
+    exercises: tuple[Exercise, ...]
+    only: frozenset[str]
+    reference: Record
+    measure: str  # by which the checks and the reference are known
+
+    def of(self, key: str, anew: bool = False) -> Judged:
+        """The verdict on a record; `anew` judges it again, whatever is kept."""
+        path = self.store.row_path(key, self.measure)
+        if not anew:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                return msgspec.json.decode(path.read_bytes(), type=Judged)
+        found = judged(record_of(self.store, key), self.reference, self.exercises, self.only)
+        text = msgspec.json.encode(found)
+        if not _holds(path, text):  # to replace a file by its equal takes milliseconds, and is most of judging again
+            store.write(path, text, lasting=False)  # it can be made again
+        return found
+
+    def unreadable(self, problem: str) -> Judged:
+        return unreadable(problem, self.exercises, self.only)
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    try:
+        return path.read_bytes() == text
+    except OSError:
+        return False
+
+
+def record_of(kept: store.Store, key: str) -> Record:
+    record = kept.record(key)
+    if record is None:
+        raise BadClass(f"the record {kept.path_of(key)} cannot be read; run again with --fresh")
+    return record
+
+
+SHARE: Final = 16  # records at a time
+WORTHWHILE: Final = 100  # a process takes as long to start as it takes to judge some forty records
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a judge must know to come to the verdict that any other would come to."""
+
+    out: Path
+    day: str
+    only: frozenset[str]
+    reference_key: str
+    name: str
+
+    def verdicts(self) -> Verdicts:
+        store = Store(self.out)
+        return Verdicts(store, exercises_of(self.day), self.only, record_of(store, self.reference_key), self.name)
+
+
+def judged_in_parallel(measure: Measure, keys: Sequence[str], jobs: int) -> Iterator[str]:
+    """Every key, in order, once the verdict on its record has been made anew and is on disk."""
+    shares = [list(keys[first : first + SHARE]) for first in range(0, len(keys), SHARE)]
+    jobs = min(jobs, len(shares))
+    if len(keys) < WORTHWHILE or jobs < 2:
+        verdicts = measure.verdicts()
+        for key in keys:
+            verdicts.of(key, anew=True)
+            yield key
+        return
+    with contextlib.ExitStack() as room:
+        judges = [_seated(measure, room) for _ in range(jobs)]
+        done: set[int] = set()
+        told = 0
+        for number in _answered(judges, shares):
+            done.add(number)
+            while told in done:
+                yield from shares[told]
+                told += 1
+
+
+def _seated(measure: Measure, room: contextlib.ExitStack) -> Connection:
+    """One more judge, who leaves with the others. Not a pool of the library's: one of whose processes is killed may
+    wait for itself for ever."""
+    fresh = multiprocessing.get_context("spawn")
+    here, there = fresh.Pipe()
+    process = fresh.Process(target=_judge, args=(measure, there), daemon=True)
+    process.start()
+    there.close()
+    room.callback(process.join)
+    room.callback(process.kill)
+    room.callback(here.close)
+    return here
+
+
+def _answered(judges: Sequence[Connection], shares: Sequence[list[str]]) -> Iterator[int]:
+    """The number of each share, as soon as it has been judged."""
+    left = iter(enumerate(shares))
+    busy: dict[Connection, int] = {}
+
+    def give(judge: Connection) -> None:
+        share = next(left, None)
+        if share is not None:
+            busy[judge] = share[0]
+            judge.send(share[1])
+
+    try:
+        for judge in judges:
+            give(judge)
+        while busy:
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                problem = ready.recv()
+                if problem is not None:
+                    raise BadClass(problem)
+                yield busy.pop(ready)
+                give(ready)
+    except (EOFError, OSError):
+        raise BadClass("a process that judges was ended from outside; the same command begins anew") from None
+
+
+def _judge(measure: Measure, there: Connection) -> None:
+    """What one of them does: shares come, and for each a word goes back, None where all is well."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader hears it, and ends the panel
+    with contextlib.suppress(EOFError):
+        verdicts = measure.verdicts()
+        while True:
+            try:
+                for key in there.recv():
+                    verdicts.of(key, anew=True)
+            except DojoError as error:
+                there.send(str(error))
+            else:
+                there.send(None)

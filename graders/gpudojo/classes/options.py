@@ -1,0 +1,213 @@
+"""What is asked of a class: options, seeds, and fingerprints of what evidence depends on."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import hashlib
+import hmac
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import gpudojo
+from gpudojo.classes.attempt import Terms
+from gpudojo.classes.store import Record, Seen
+from gpudojo.grading.references import FOLDER, SUFFIX, Shipped, pack, shipped
+from gpudojo.model.errors import BadClass
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import total
+from gpudojo.sandbox.isolation import examine
+
+BITS = 31  # what every generator takes
+
+
+def seeds(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
+    """By "exercise::function::probe"."""
+    keys = [f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes]
+    return {key: number(secret, key) for key in keys}
+
+
+def number(secret: str, key: str) -> int:
+    """One number, which does not lead back to the secret."""
+    digest = hmac.digest(secret.encode(), key.encode(), hashlib.sha256)
+    return int.from_bytes(digest[:8], "big") % (1 << BITS)
+
+
+def name_of(secret: str) -> str:
+    """A name by which a secret can be recognised and not guessed."""
+    return hashlib.sha256(f"gpudojo seed {secret}".encode()).hexdigest()[:16]
+
+
+ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
+# What judges evidence and does not make it.
+JUDGING: Final = tuple(f"gpudojo/{name}.py" for name in ("grading/judge", "grading/explain", "classes/judging"))
+LOOKING: Final = (
+    *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
+    *("gpudojo/sandbox/child.py", "gpudojo/submissions/definitions.py"),
+)
+
+
+@functools.cache
+def of_probes(day: str) -> str:
+    """Of everything that decides what evidence says."""
+    return _hash(_probing(day), importlib.metadata.version("torch"))
+
+
+@functools.cache
+def of_probes_alone(day: str) -> str:
+    """The same without torch, whose builds for other machines have other names."""
+    return _hash(_probing(day), "")
+
+
+@functools.cache
+def of_checks(day: str) -> str:
+    """Of everything that decides what is made of it."""
+    return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", f"gpudojo/days/{day}"])}, "")
+
+
+def _probing(day: str) -> dict[Path, bytes]:
+    judging = {ROOT / name for name in JUDGING}
+    found = {path: path.read_bytes() for path in _files(LOOKING) if path not in judging}
+    return found | {path: _without_checks(path) for path in _files([f"gpudojo/days/{day}"])}
+
+
+def _without_checks(path: Path) -> bytes:
+    """The source of an exercise without its checks, hints and docstring: they do not change what probes see."""
+    source = path.read_bytes()
+    if path.suffix != ".py":
+        return source
+    lines = source.splitlines(keepends=True)
+    for node in ast.parse(source).body:
+        first = node.lineno
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            called = node.decorator_list[0]
+            first = called.lineno
+            judges = isinstance(called, ast.Call) and ast.unparse(called.func).endswith(".check")
+        else:
+            judges = isinstance(node, ast.Expr)  # the docstring, `.when(…)`, checks that many exercises share
+            judges = judges and not ast.unparse(node).partition("(")[0].endswith(".probe")
+        if judges:
+            lines[first - 1 : node.end_lineno] = [b""] * ((node.end_lineno or first) - first + 1)
+    return b"".join(lines)
+
+
+def _files(names: Sequence[str]) -> list[Path]:
+    found: list[Path] = []
+    for name in names:
+        path = ROOT / name
+        found += [path] if path.is_file() else path.rglob("*")
+    return sorted(f for f in found if f.is_file() and f.suffix in (".py", ".toml", ".json"))
+
+
+def _hash(files: dict[Path, bytes], more: str) -> str:
+    whole = hashlib.sha256(more.encode())
+    for path, data in sorted(files.items()):
+        whole.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + data + b"\0")
+    return whole.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A day's evidence, and the one of its seeds that scenarios are drawn from."""
+
+    shipped: Shipped
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What tells it apart from other evidence."""
+        return f"evidence {self.seed} {hashlib.sha256(pack(self.shipped)).hexdigest()[:16]}"
+
+    def seeds(self, exercises: Iterable[Exercise]) -> dict[str, int]:
+        """By "exercise::function::probe", as `batch.seeds` has them."""
+        return {f"{e.stem}::{f.name}::{p.name}": self.seed for e in exercises for f in e.functions for p in f.probes}
+
+    def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
+        """What the references would have left if they had been run here; the layers are those of this machine."""
+        seen = {}
+        for exercise in exercises:
+            for function in exercise.functions:
+                if not self.shipped.has(exercise.stem, function.name):
+                    continue  # `judging.complete` says which one is missing
+                evidence = self.shipped.evidence_of(exercise.stem, function.name, bench, self.seed)
+                signature = self.shipped.signature(exercise.stem, function.name)
+                timelines = self.shipped.timelines_of(exercise.stem, function.name)
+                seen[f"{exercise.stem}::{function.name}"] = Seen(evidence, 0.0, signature, timelines=timelines)
+        return Record("reference", seen=seen, layers=examine())
+
+
+def recorded(day: str, bench: str, folder: Path | None = None) -> Recorded:
+    """The evidence in a folder, or in this installation; raises where there is none that will do."""
+    found = shipped(day, folder or FOLDER)
+    if found is None:
+        where = f"in {folder} ({day}{SUFFIX})" if folder else "in this installation of gpudojo"
+        raise BadClass(f"there are no reference solutions, and no recorded evidence of them {where}")
+    # Not the first, which is what students try by themselves: a solution for these numbers alone shows itself.
+    seed = found.seeds[-1]
+    found.refuse_unknown(bench, seed)
+    return Recorded(found, seed)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the instructor wants."""
+
+    submissions: Sequence[Path]
+    out: Path
+    reference: Path | None  # None: they are judged by evidence of a release, which has a seed of its own
+    day: str = "day8"
+    bench: str = "virtual"
+    secret: str | None = None
+    jobs: int = 1
+    seconds: float = 10.0
+    memory: int = 2 << 30
+    only: frozenset[str] = frozenset()
+    rejudge: bool = False
+    fresh: bool = False
+    require_isolation: bool = False
+    evidence: Path | None = None  # the folder of that evidence; None: this installation's
+    alone: bool = False  # the one folder given is one submission, whatever lies in it
+    gpu_memory: int = 2 << 30  # of a real GPU, where the bench is one
+
+    def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
+        """Those that are to be graded; a name that no function has is an error."""
+        every = [(exercise, function) for exercise in exercises for function in exercise.functions]
+        names = {function.name for _, function in every}
+        unknown = sorted(self.only - names)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], names, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
+            raise BadClass(f"{self.day} has no function {unknown[0]}{hint}")
+        return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
+
+    def worth(self, exercises: Sequence[Exercise]) -> float:
+        """The points there are for them."""
+        return total(check.points for _, function in self.functions(exercises) for check in function.checks)
+
+    def terms(self, exercises: Sequence[Exercise], secret: str, recorded: Recorded | None) -> Terms:
+        """What each submission is run with."""
+        return Terms(
+            self.day,
+            self.bench,
+            recorded.seeds(exercises) if recorded else seeds(secret, exercises),
+            frozenset(f"{exercise.stem}::{function.name}" for exercise, function in self.functions(exercises)),
+            self.seconds,
+            self.memory,
+            only=self.only,
+            gpu_memory=self.gpu_memory,
+        )
+
+    def conditions(self, secret: str, recorded: Recorded | None) -> tuple[str, ...]:
+        """What a record depends on beside the submission itself: two runs under the same find each other's records."""
+        return (
+            self.day,
+            self.bench,
+            recorded.name if recorded else name_of(secret),
+            of_probes(self.day),
+            f"{self.seconds:g} {self.memory}" + (f" {self.gpu_memory}" if self.bench == "cuda" else ""),
+            " ".join(sorted(self.only)),
+        )

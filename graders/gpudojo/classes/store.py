@@ -1,0 +1,186 @@
+"""Records of submissions, and where they are kept between runs."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from virtual_cuda.ledger.timeline import Timeline, checked
+
+from gpudojo.model.errors import BadClass, BadEvidence
+from gpudojo.model.evidence import Evidence, Raised, validated
+from gpudojo.model.results_file import replacing
+
+VERSION = 1
+
+
+class What(enum.StrEnum):
+    """What can happen to a submission on the way."""
+
+    TIMED_OUT = "timed out"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out of memory"
+    TAMPERED = "tampered"
+    NOT_RUN = "not run"
+
+
+class Incident(msgspec.Struct, frozen=True):
+    what: What
+    step: str  # "exercise::function" or "file PATH"
+    detail: str
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Which definition of a function was graded."""
+
+    exercise: str
+    function: str
+    file: str | None
+    line: int | None
+    cell: int | None
+    note: str = ""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One function."""
+
+    evidence: Evidence
+    seconds: float
+    signature: str = ""
+    timeline: Timeline | None = None  # of a student's busiest call
+    timelines: list[Timeline] = []  # of a reference's calls on the public seed, without lines of code
+
+    def joined(self, other: Seen) -> Seen:
+        """With what another child saw of the same function, in other scenarios."""
+        both = {**self.evidence.observations, **other.evidence.observations}
+        return Seen(
+            msgspec.structs.replace(self.evidence, observations=both),
+            self.seconds + other.seconds,
+            self.signature or other.signature,
+            self.timeline or other.timeline,
+            [*self.timelines, *other.timelines],
+        )
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """One file."""
+
+    lines: dict[str, int]
+    cells: list[int] = []
+    broken: Raised | None = None
+
+
+class Record(msgspec.Struct):
+    """One submission, under the digest of its content."""
+
+    digest: str
+    places: list[Place] = []
+    seen: dict[str, Seen] = {}  # by "exercise::function"
+    files: dict[str, Ran] = {}
+    incidents: list[Incident] = []
+    layers: dict[str, str] = {}
+    output: str = ""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    device_bytes: int = 0  # of a real GPU, at most
+    version: int = VERSION
+
+
+def encode(record: Record) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode(data: bytes) -> Record:
+    try:
+        record = msgspec.msgpack.decode(data, type=Record)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadEvidence(str(error)) from None
+    if record.version != VERSION:
+        raise BadEvidence(f"version {record.version} is not {VERSION}")
+    for seen in record.seen.values():
+        validated(seen.evidence)
+        for timeline in (*seen.timelines, *filter(None, [seen.timeline])):
+            checked(timeline)
+    return record
+
+
+FOLDER: Final = ".dojo"
+
+
+class Store:
+    """The records of one output folder."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.folder = out / FOLDER
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Make the folder, and make sure that nobody else writes to it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise BadClass(f"cannot write to {self.out}: {error.strerror}") from None
+        import fcntl
+
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadClass(
+                f"another `dojo grade` is writing to {self.out}; wait for it, or use another --out"
+            ) from None
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def secret(self, given: str | None) -> str:
+        """The instructor's, or one made up when the folder was new and kept for the runs that follow."""
+        if given is not None:
+            return given
+        path = self.folder / "secret"
+        with contextlib.suppress(FileNotFoundError):
+            return path.read_text(encoding="ascii")
+        made = secrets.token_hex(16)
+        write(path, made.encode())
+        return made
+
+    def path_of(self, key: str) -> Path:
+        return self.folder / "records" / key[:2] / f"{key}.mp"
+
+    def record(self, key: str) -> Record | None:
+        """What is known; a file that cannot be used counts for nothing, and what it was about is run again."""
+        try:
+            return decode(self.path_of(key).read_bytes())
+        except (OSError, BadEvidence):
+            return None
+
+    def has(self, key: str) -> bool:
+        return self.path_of(key).is_file()
+
+    def keep(self, key: str, record: Record) -> None:
+        write(self.path_of(key), encode(record))
+
+    def row_path(self, key: str, measure: str) -> Path:
+        return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
+
+
+def key_of(digest: str, *conditions: str) -> str:
+    """The name of a record: the submission's content and the conditions under which it ran."""
+    return hashlib.sha256("\0".join((digest, *conditions)).encode()).hexdigest()[:40]
+
+
+def write(path: Path, data: bytes, lasting: bool = True) -> None:
+    """All of it or nothing, whatever happens meanwhile; `lasting` waits until the disk has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, lasting) as file:
+        file.write(data)

@@ -1,0 +1,61 @@
+"""`dojo doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+
+import click
+
+from gpudojo.cli.options import processors
+
+
+@click.command()
+def doctor() -> None:
+    """Say what this machine has: torch, bench, isolation; and what to do about what is missing."""
+    from gpudojo import __version__
+    from gpudojo.sandbox.isolation import ADVICE, PURPOSE, examine
+
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
+    problems = _torch()
+    click.echo("isolation:")
+    for name, why in examine().items():
+        mark = click.style("ok", fg="green") if not why else click.style("--", fg="yellow")
+        click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
+        if why:
+            click.echo(f"      not here: {why}")
+            if name in ADVICE:
+                click.echo(f"      {ADVICE[name]}")
+    if problems:
+        sys.exit(1)
+
+
+def _torch() -> bool:
+    """Two lines about torch and the bench; True where exercises cannot run at all."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        click.echo("torch: not installed\n  pip install torch")
+        return True
+    from virtual_cuda.devices import choose
+    from virtual_cuda.errors import DojoError
+
+    try:
+        import torch
+
+        kind, why = choose("auto")
+        built = "with CUDA" if torch.version.cuda else "without CUDA"
+        click.echo(f"torch: {version}, built {built}")
+        click.echo(f"bench: {kind} ({why})")
+        from virtual_cuda.device.context import virtual_cuda
+
+        if kind == "virtual":
+            with virtual_cuda():
+                torch.ones(2, device="cuda").sum().item()
+            click.echo("  the virtual CUDA device opens, computes and closes")
+    except (DojoError, ImportError, OSError) as error:
+        click.echo(f"torch: {version}, which does not work here: {error}")
+        return True
+    return False

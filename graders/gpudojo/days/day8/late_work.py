@@ -1,0 +1,214 @@
+"""Work for 10: calls that finish later on the device, and a profiler with chosen durations."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gpudojo.grading.call import torch
+from gpudojo.grading.clock import Clock
+
+
+class Queue:
+    """The work a device has still to do."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.done_at = 0.0
+        self.streams: list[Any] = []  # those that work was put on, or that wait for one of them
+
+    def launch(self, seconds: float) -> None:
+        if torch.cuda.is_available():
+            self.streams.append(torch.cuda.current_stream())
+        self.done_at = max(self.clock.now(), self.done_at) + seconds
+
+    def wait(self, until: float | None = None) -> None:
+        self.clock.until(self.done_at if until is None else until)
+
+    def is_past(self, moment: float) -> bool:
+        """Whether the device has come that far; asked again and again, it will."""
+        if self.has_come(moment):
+            return True
+        self.clock.poll()
+        return False
+
+    def has_come(self, moment: float) -> bool:
+        return moment <= self.clock.now() + 1e-9  # which is as well as the clock can tell
+
+
+class Work:
+    """A function to be timed: the n-th call takes the n-th duration, the last one ever after."""
+
+    def __init__(self, durations: Sequence[float], clock: Clock, queue: Queue | None = None) -> None:
+        self.durations, self.clock, self.queue = durations, clock, queue
+        self.took: list[float] = []
+
+    def __call__(self) -> None:
+        seconds = self.durations[min(len(self.took), len(self.durations) - 1)]
+        if self.queue is not None:
+            self.queue.launch(seconds)
+            self.took.append(seconds)
+            return
+        began = self.clock.now()
+        self.clock.work(seconds)
+        self.took.append(self.clock.now() - began)
+
+
+@contextlib.contextmanager
+def working_later(clock: Clock) -> Iterator[Queue]:
+    """The open virtual GPU (or the made-up Mac's) works behind the host's back for the length of a `with` block."""
+    import torch as itself  # to be patched: ours only passes on what it is asked for
+    from virtual_cuda.device import streams
+    from virtual_cuda.ops import syncs
+    from virtual_cuda.recording import site
+    from virtual_cuda.torch_api.patching import patch
+
+    queue = Queue(clock)
+    note = syncs.note
+    event: Any = streams.AnyEvent
+
+    def noted(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
+        note(kind, times, explicit, warned, where or site(2))
+        queue.wait()
+
+    def record(self: Any, stream: Any = None) -> None:
+        clock.read.add("event")
+        busy = not on_cuda or (stream or torch.cuda.current_stream()) in queue.streams
+        self._at = max(clock.now(), queue.done_at) if busy else clock.now()
+
+    def wait_for_stream(self: Any) -> None:
+        """A stream without work is done at once, whatever the others have to do."""
+        note("stream.synchronize", explicit=True, warned=True, where=site(1))
+        if self in queue.streams:
+            queue.wait()
+
+    def wait_stream(self: Any, stream: Any) -> None:
+        if stream in queue.streams:
+            queue.streams.append(self)
+
+    def wait_event(self: Any, event: Any) -> None:
+        if event._at is not None:
+            queue.streams.append(self)
+
+    def synchronize(self: Any) -> None:
+        if on_cuda:
+            note("event.synchronize", explicit=True, where=site(1))
+        queue.wait(self._at or 0.0)
+
+    elapsed = event.elapsed_time
+
+    def elapsed_time(self: Any, end_event: Any) -> float:
+        if not queue.has_come(max(self._at or 0.0, end_event._at or 0.0)):
+            raise RuntimeError("CUDA error: device not ready")  # what CUDA says of an event that has not come yet
+        return float(elapsed(self, end_event))
+
+    def waits(*args: Any, **kwargs: Any) -> None:
+        queue.wait()
+
+    def query(self: Any) -> bool:
+        return queue.is_past(self._at or 0.0)
+
+    def idle(self: Any) -> bool:
+        return self not in queue.streams or queue.is_past(queue.done_at)
+
+    on_cuda = torch.cuda.is_available()
+    changes: list[tuple[Any, str, Callable[..., Any]]] = [
+        (syncs, "note", noted),
+        (event, "record", record),
+        (event, "synchronize", synchronize),
+        (event, "elapsed_time", elapsed_time),
+        (event, "query", query),
+        (streams.Stream, "query", idle),
+        (streams.Stream, "synchronize", wait_for_stream),
+        (streams.Stream, "wait_stream", wait_stream),
+        (streams.Stream, "wait_event", wait_event),
+    ]
+    if not on_cuda:
+        changes += [(torch.mps, "synchronize", waits), (torch.accelerator, "synchronize", waits)]
+        changes += [(itself, "Event", event), (torch.mps.event, "Event", streams.Event)]
+        changes += [(torch.mps, "Event", streams.Event)] if hasattr(torch.mps, "Event") else []
+    with contextlib.ExitStack() as undo:
+        patch(changes, undo)
+        yield queue
+
+
+def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
+    """The profiler's events, with the named operators' calls taking these microseconds, and no time between them."""
+    by_thread: dict[Any, list[Any]] = {}
+    for event in events:
+        by_thread.setdefault(event.thread, []).append(event)
+    for every in by_thread.values():
+        timeline = _Timeline()
+        for event in sorted(every, key=lambda e: (e.time_range.start, -e.time_range.end)):
+            if event.name in durations:
+                timeline.add(event, durations[event.name])
+        for event in every:
+            timeline.retime(event)
+    return events
+
+
+class _Timeline:
+    """The chosen calls of one thread, one after the other, and the time they are said to take."""
+
+    def __init__(self) -> None:
+        self.starts: list[float] = []
+        self.calls: list[tuple[Any, float, float]] = []  # the call, when it really ended, when it ends here
+
+    def add(self, event: Any, duration: float) -> None:
+        if not self.calls or event.time_range.end > self.calls[-1][1]:  # else it is inside the one before
+            self.starts.append(event.time_range.start)
+            self.calls.append((event, event.time_range.end, self._before(len(self.calls)) + duration))
+
+    def _before(self, number: int) -> float:
+        """When the call before this one ends here, which is when this one starts."""
+        return self.calls[number - 1][2] if number else 0.0
+
+    def retime(self, event: Any) -> None:
+        start, end = event.time_range.start, event.time_range.end
+        first = bisect_right(self.starts, start) - 1
+        call, call_end, here = self.calls[first] if first >= 0 else (None, -1.0, 0.0)
+        if event is call:
+            begins, ends = self._before(first), here
+        elif end <= call_end:  # a part of a chosen call takes no time
+            begins = ends = self._before(first)
+        else:
+            begins, ends = self._moved(start), self._moved(end, up_to=True)
+        event.time_range.start, event.time_range.end = begins, ends
+        if event.kernels:  # the virtual GPU's operators have their time on the device in one fake kernel
+            event.kernels = []
+            event.append_kernel(event.name, 0, ends - begins)
+
+    def _moved(self, at: float, up_to: bool = False) -> float:
+        """A moment of the real timeline here: time stands still between calls."""
+        number = bisect_right(self.starts, at) - 1
+        if number < 0:
+            return 0.0
+        _, end, here = self.calls[number]
+        return here if at > end or (up_to and at == end) else self._before(number)
+
+
+@functools.cache
+def warmed_up() -> None:
+    """The first session of a process imports 800 modules, and one that writes down stacks breaks over them."""
+    with torch.profiler.profile(), torch.profiler.record_function("nothing"):
+        pass
+
+
+@contextlib.contextmanager
+def operators_taking(durations: Mapping[str, float]) -> Iterator[None]:
+    """Whatever is read from a profiler within a `with` block says that these operators took these microseconds."""
+    from virtual_cuda.torch_api.patching import patch
+
+    warmed_up()
+    profile: Any = torch.autograd.profiler.profile
+    parse = profile._parse_kineto_results
+
+    def parsed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return retimed(parse(self, *args, **kwargs), durations)
+
+    with contextlib.ExitStack() as undo:
+        patch([(profile, "_parse_kineto_results", parsed)], undo)
+        yield

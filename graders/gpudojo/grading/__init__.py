@@ -1,0 +1,1 @@
+"""Grades one file: load, observe, judge, explain."""

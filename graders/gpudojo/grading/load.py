@@ -1,0 +1,407 @@
+"""Loads a student's file or notebook and finds its functions."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import contextlib
+import io
+import itertools
+import json
+import linecache
+import os
+import re
+import sys
+import tempfile
+import tokenize
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from gpudojo.grading.clock import replaceable
+from gpudojo.grading.import_time_queries import asks, mentions
+from gpudojo.grading.source_locator import signs
+from gpudojo.model.evidence import Raised
+
+VARIABLE: Final = "GPUDOJO_CELLS"
+
+
+def leave(name: str, texts: Sequence[str]) -> None:
+    """Say what has to be run, in order, for the cell of this name; each text counts its lines from 1."""
+    place = os.environ.get(VARIABLE)
+    if place is None or not Path(place).is_file():
+        descriptor, place = tempfile.mkstemp(suffix=".json", prefix="gpudojo-cells-")
+        os.close(descriptor)
+        os.environ[VARIABLE] = place
+        atexit.register(Path(place).unlink, missing_ok=True)
+    Path(place).write_text(json.dumps({"name": name, "texts": list(texts)}), encoding="utf-8")
+
+
+def left(path: Path) -> list[str] | None:
+    """The texts of a cell; None if it is none."""
+    place = os.environ.get(VARIABLE)
+    if place is None:
+        return None
+    try:
+        kept = json.loads(Path(place).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return list(kept["texts"]) if kept["name"] == str(path) else None
+
+
+SUFFIX: Final = ".ipynb"
+# `%timeit f()`, `!pip install x`, `?f`, `f?`, `files = !ls`: what IPython understands and Python does not.
+MAGIC: Final = re.compile(r"\s*[%!?]|.*\?\s*$|\s*[\w.,\s]+=\s*[%!]")
+# For each magic the cell is parsed once more, at a hundred times its size; and the pattern backtracks on long lines.
+MAGICS: Final = 100
+LARGEST: Final = 400_000
+LONGEST: Final = 2000
+_BOUND: Final = re.compile(r"^def (\w+)|^(\w+)\s*=", re.M)
+# Cell magics below which there is Python all the same; the text below any other is not.
+PYTHON: Final = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python3", "%%python")
+
+
+class NotANotebook(ValueError):
+    """The file cannot be read as a notebook."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    number: int  # among the code cells, from 1
+    first: int  # the line of the whole at which it begins
+    source: str  # with the lines that are not Python left empty
+
+
+@dataclass(frozen=True)
+class Notebook:
+    cells: tuple[Cell, ...]
+
+    @property
+    def source(self) -> str:
+        return "\n".join(cell.source for cell in self.cells) + "\n"
+
+    def place(self, line: int) -> tuple[int, int]:
+        """The code cell, and the line in it, of a line of the whole."""
+        cell = next((c for c in reversed(self.cells) if c.first <= line), None)
+        return (cell.number, line - cell.first + 1) if cell else (0, line)
+
+    def defined(self) -> set[str]:
+        """The names bound at the top level of its cells."""
+        found: set[str] = set()
+        for cell in self.cells:
+            try:
+                tree = ast.parse(cell.source)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                found |= {name for pair in _BOUND.findall(cell.source) for name in pair if name}
+                continue
+            for node in tree.body:
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    found.add(node.name)
+                elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    found |= {target.id for target in targets if isinstance(target, ast.Name)}
+        return found
+
+
+def read(path: Path) -> Notebook:
+    """A notebook file's code; NotANotebook where it is none."""
+    return parse_cell(path.read_bytes())
+
+
+def parse_cell(data: bytes) -> Notebook:
+    """A notebook's code, from its bytes; NotANotebook where they are none."""
+    import nbformat
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about missing cell ids and the like: nothing a student could mend
+            content: Any = nbformat.reads(data.decode("utf-8-sig"), as_version=4)  # type: ignore[no-untyped-call]
+        sources = [str(cell.source) for cell in content.cells if cell.cell_type == "code"]
+    except UnicodeDecodeError as error:
+        raise NotANotebook(f"it is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start}") from None
+    except Exception as error:  # nbformat lets through what json, its validators and its converters raise
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise NotANotebook(f"it is not a notebook ({type(error).__name__}: {reason})") from None
+    cells, line = [], 1
+    for number, source in enumerate(sources, 1):
+        plain = without_magics(source)
+        cells.append(Cell(number, line, plain))
+        line += plain.count("\n") + 1
+    return Notebook(tuple(cells))
+
+
+def without_magics(source: str) -> str:
+    """A cell as Python, line for line; a real syntax error is left for the compiler to name."""
+    lines = source.splitlines() or [""]
+    head = next((i for i, text in enumerate(lines) if text.strip()), 0)
+    if lines[head].startswith("%%"):
+        if lines[head].split()[0] not in PYTHON:
+            return "\n" * (len(lines) - 1)
+        lines[head] = ""
+    for _ in range(min(len(lines), MAGICS) if len(source) <= LARGEST else 0):
+        try:
+            ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            # Only where Python stumbles, so that a text which looks like a magic inside a string is left alone.
+            at = (error.lineno or 0) - 1
+            if not (0 <= at < len(lines) and len(lines[at]) <= LONGEST and MAGIC.match(lines[at])):
+                break
+            text = lines[at]
+            indent = text[: len(text) - len(text.lstrip())]
+            lines[at] = f"{indent}pass" if indent else ""
+        except (ValueError, RecursionError, MemoryError):
+            break
+        else:
+            break
+    return "\n".join(lines)
+
+
+SOLUTION = "# BEGIN SOLUTION"  # what stubs are made without
+_numbers = itertools.count(1)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)
+
+
+@dataclass
+class Submission:
+    """A student's file after it has run."""
+
+    path: Path
+    names: dict[str, Any] = field(default_factory=dict)
+    todo: frozenset[str] = frozenset()
+    broken: Raised | None = None  # why the file itself, or a cell of it, could not be run
+    lines: dict[str, int] = field(default_factory=dict)  # where each name is bound last, and what its source shows
+    reference: bool = False  # whether it is a reference solution, by its marks
+    asks: bool = False  # whether it asks which machine this is when it is run, and not only when it is called
+    cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
+
+
+def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False) -> Submission:
+    """Run a file; what it defines before it fails still counts. `ours` tells which exceptions are not the student's."""
+    found = Submission(path)
+    try:
+        parts = _parts(path)
+    except Unparsable as error:
+        found.broken = error.evidence
+        return found
+    if path.suffix == SUFFIX:
+        found.cells = [first for _, first in parts]
+    module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
+    module.__file__ = str(path)
+    # dataclasses and pickle look a class's module up by its name
+    sys.modules[module.__name__] = module
+    found.names = module.__dict__
+    found.reference = any(SOLUTION in source for source, _ in parts)
+    known = set(sys.modules)
+    sys.path.insert(0, str(path.parent))  # as when the file is run as a script
+    failures: dict[int, Raised] = {}  # by the number of the cell
+    trees: dict[int, ast.Module] = {}
+    # Everything is read before anything runs: afterwards names may mean something else, also those that we use.
+    for number, (source, first) in enumerate(parts):
+        try:
+            with _warning():
+                trees[number] = parse(source, path, first)
+        except Unparsable as error:
+            failures[number] = error.evidence
+    statements = [statement for tree in trees.values() for statement in tree.body if not is_demo(statement)]
+    found.asks = any(mentions(parts[number][0]) for number in trees) and asks(statements)
+    bound: dict[str, bool] = {}
+    for tree in trees.values():
+        for name, line, stub in bindings(tree):
+            bound[name], found.lines[name] = stub, line
+    found.lines |= signs(statements)
+    try:
+        for number, tree in trees.items():
+            try:
+                with _warning(), replaceable():
+                    exec(compile(tree, str(path), "exec"), module.__dict__)
+            except BaseException as error:
+                if ours(error):
+                    raise
+                failures[number] = raised(error, path)
+    finally:
+        with contextlib.suppress(ValueError):  # the student may have taken it out
+            sys.path.remove(str(path.parent))
+        _forget_neighbours(path.parent, known)
+    found.todo = frozenset(name for name, stub in bound.items() if stub)
+    # Of several cells that fail, one that was to define something says more than one that only tried it out.
+    worst = min(failures, key=lambda number: (not _defines(parts[number][0]), number), default=None)
+    found.broken = None if worst is None else failures[worst]
+    return found
+
+
+@contextlib.contextmanager
+def _warning() -> Iterator[None]:
+    """A warning in student code is no error, whatever the run says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
+class Unparsable(Exception):
+    """The file is no Python."""
+
+    def __init__(self, message: str, line: int | None, kind: str = "SyntaxError") -> None:
+        super().__init__(message)
+        self.evidence = Raised(kind, message, line)
+
+
+def _parts(path: Path) -> list[tuple[str, int]]:
+    """The file's text, or each of a notebook's cells, with the line at which it begins."""
+    if (texts := left(path)) is not None:
+        return [(text, 1) for text in texts]
+    if path.suffix == SUFFIX:
+        try:
+            notebook = read(path)
+        except (NotANotebook, OSError) as error:
+            raise Unparsable(str(error), None, "ValueError") from None
+        source = notebook.source
+        linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
+        return [(cell.source, cell.first) for cell in notebook.cells]
+    linecache.checkcache(str(path))
+    return [(_text(path), 1)]
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Unparsable(f"the file cannot be read: {error.strerror}", None, type(error).__name__) from None
+    return decode(data)
+
+
+def decode(data: bytes) -> str:
+    """A Python file's text, as Python itself would decode it."""
+
+    def line_at(position: int) -> int:
+        return data.count(b"\n", 0, position) + 1
+
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise Unparsable("the file is UTF-16 text; save it as UTF-8 in your editor", 1)
+    if b"\0" in data:
+        raise Unparsable("there is a null byte here, which no Python file may have", line_at(data.index(b"\0")))
+    encoding = "utf-8"
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some encodings find fault with a text and decode it all the same
+            return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        byte = f"byte {data[error.start]:#04x}"
+        raise Unparsable(f"{byte} is not {encoding} text; save the file as UTF-8", line_at(error.start)) from None
+    except (LookupError, UnicodeError):  # "hex" and "undefined" are encodings too, but not of texts
+        raise Unparsable(f"the encoding that its first lines name, {encoding}, is none of a text", 1) from None
+    except SyntaxError as error:  # from the first two lines, which may name an encoding
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as wrong:
+            byte = f"byte {data[wrong.start]:#04x}"
+            raise Unparsable(f"{byte} is not UTF-8 text; save the file as UTF-8", line_at(wrong.start)) from None
+        raise Unparsable(error.msg, 1) from None
+
+
+def parse(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module:
+    """The tree of a source that begins at this line; Unparsable where it has none."""
+    try:
+        tree = ast.parse(source, str(path))
+    except SyntaxError as error:
+        line = None if error.lineno is None else error.lineno + first - 1
+        raise Unparsable(error.msg, line, type(error).__name__) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Unparsable(str(error) or "this is nested too deeply", None, type(error).__name__) from None
+    return ast.increment_lineno(tree, first - 1) if first > 1 else tree
+
+
+def _defines(source: str) -> bool:
+    return re.search(r"^\s*(def|class) ", source, re.M) is not None
+
+
+def _forget_neighbours(folder: Path, known: set[str]) -> None:
+    """Modules from the student's own folder: the next student's folder may have others of the same name."""
+    for name in set(sys.modules) - known:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).parent == folder:
+            del sys.modules[name]
+
+
+def bindings(tree: ast.Module) -> list[tuple[str, int, bool]]:
+    """Each name bound at the top level, in order: the line, and whether it is a stub. The last one counts."""
+    found: list[tuple[str, int, bool]] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            found.append((statement.name, statement.lineno, is_stub(statement)))
+            continue
+        if isinstance(statement, ast.ClassDef | ast.AsyncFunctionDef):
+            found.append((statement.name, statement.lineno, False))
+            continue
+        if is_demo(statement):
+            continue
+        for node in in_scope(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.append((node.id, node.lineno, False))
+            elif isinstance(node, ast.FunctionDef):
+                found.append((node.name, node.lineno, is_stub(node)))
+            elif isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
+                found.append((node.name, node.lineno, False))
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                found += [((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names]
+    return found
+
+
+def in_scope(statement: ast.stmt) -> Iterator[ast.AST]:
+    """A statement and what is in it, in order, without the insides of what has names of its own."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, SCOPES):
+            waiting += reversed(list(ast.iter_child_nodes(node)))
+
+
+def is_demo(statement: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`, which does not run here."""
+    return (
+        isinstance(statement, ast.If)
+        and isinstance(statement.test, ast.Compare)
+        and isinstance(statement.test.left, ast.Name)
+        and statement.test.left.id == "__name__"
+    )
+
+
+def is_stub(node: ast.FunctionDef) -> bool:
+    """Whether nothing but a docstring and `raise NotImplementedError` (or `...`) is there yet."""
+    body = node.body
+    if (
+        body
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and isinstance(body[0].value.value, str)
+    ):
+        body = body[1:]
+    if not body:
+        return True
+    if len(body) > 1:
+        return False
+    only = body[0]
+    if isinstance(only, ast.Raise):
+        called = only.exc.func if isinstance(only.exc, ast.Call) else only.exc
+        return isinstance(called, ast.Name) and called.id == "NotImplementedError"
+    return isinstance(only, ast.Pass) or (isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant))
+
+
+def raised(error: BaseException, path: Path) -> Raised:
+    """An exception as evidence, with the last line of the student's file it passed through."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    try:
+        message = str(error)
+    except Exception:  # an exception class of the student's own
+        message = "its text could not be made"
+    return Raised(type(error).__name__, message[:2000], line)

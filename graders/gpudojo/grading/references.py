@@ -1,0 +1,238 @@
+"""What a file is judged by: the reference solution, or evidence of it that a release ships."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, checked
+
+from gpudojo.model.catalogue import DAYS, day, day_of
+from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
+from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, decode_evidence, encode_evidence
+from gpudojo.model.exercise import Exercise, Function
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger.timeline import Timeline
+
+    from gpudojo.grading.load import Submission
+
+
+FOLDER: Final = Path(__file__).parent / "of_reference"
+SUFFIX: Final = ".mp"
+VERSION: Final = 1
+# The first is what students try by themselves, and what pictures of the reference are of.
+PUBLIC_SEEDS: Final = (8, 9, 10)
+
+
+class Shipped(msgspec.Struct, frozen=True):
+    """A day's evidence."""
+
+    day: str
+    seeds: tuple[int, ...]
+    signatures: dict[str, str]  # "04_…::train_epoch": "(model, loader, …)"
+    evidence: dict[str, bytes]  # "8/virtual/04_…::train_epoch": compressed
+    version: int = VERSION
+    timelines: dict[str, bytes] = {}  # "04_…::train_epoch": of its calls on the first public seed, compressed
+
+    def has(self, exercise: str, function: str) -> bool:
+        return f"{exercise}::{function}" in self.signatures
+
+    def signature(self, exercise: str, function: str) -> str:
+        return self.signatures.get(f"{exercise}::{function}", "(…)")
+
+    def evidence_of(self, exercise: str, function: str, bench: str, seed: int) -> Evidence:
+        """What the reference did on a bench.
+
+        A real GPU does what the virtual one does, within the tolerance of the checks. On the plain CPU only the probes
+        that run on the chosen bench see something else. MPS has neither CUDA's names nor its memory.
+        """
+        self.refuse_unknown(bench, seed)
+        name = f"{exercise}::{function}"
+        found = self._decoded(f"{seed}/virtual/{name}")
+        other = f"{seed}/{bench}/{name}"
+        if bench == "virtual" or other not in self.evidence:
+            return found
+        return msgspec.structs.replace(
+            found, bench=bench, observations=found.observations | self._decoded(other).observations
+        )
+
+    def timelines_of(self, exercise: str, function: str) -> list[Timeline]:
+        """What the reference's calls did, without a line of it; of functions that have nothing to draw, nothing."""
+        packed = self.timelines.get(f"{exercise}::{function}")
+        if packed is None:
+            return []
+        try:
+            found = msgspec.msgpack.decode(_unpacked(packed), type=list[Timeline])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error}") from None
+        return [checked(timeline) for timeline in found[:MOST_CALLS]]
+
+    def refuse_unknown(self, bench: str, seed: int) -> None:
+        """Raises where nothing was recorded that a run on this bench with this seed could be judged by."""
+        if seed not in self.seeds:
+            raise NoSuchSeed(seed, self.seeds)
+        if bench == "mps":
+            raise NotRecorded(bench)
+
+    def _decoded(self, key: str) -> Evidence:
+        data = _unpacked(self.evidence.get(key, b""))
+        if not data:
+            raise BadEvidence(f"{self.day}{SUFFIX} of this release has nothing that can be read at {key}")
+        return decode_evidence(data)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """What was compressed; nothing where that is not all there."""
+    reader, data = zlib.decompressobj(), b""
+    with contextlib.suppress(zlib.error):
+        data = reader.decompress(packed, LARGEST)
+    return data if reader.eof else b""
+
+
+def pack(shipped: Shipped) -> bytes:
+    return msgspec.msgpack.encode(shipped, order="sorted")
+
+
+def compressed(evidence: Evidence) -> bytes:
+    return zlib.compress(encode_evidence(evidence), 9)
+
+
+def compressed_timelines(timelines: Sequence[Timeline]) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(timelines), 9)
+
+
+@functools.cache
+def shipped(day: str, folder: Path = FOLDER) -> Shipped | None:
+    """What a release has of a day; None where this is no release."""
+    path = folder / f"{day}{SUFFIX}"
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        found = msgspec.msgpack.decode(data, type=Shipped)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadEvidence(f"{path.name} of this release cannot be read: {error}") from None
+    if found.version != VERSION:
+        raise BadEvidence(f"{path.name} of this release has version {found.version}, not {VERSION}")
+    return found
+
+
+class Reference(Protocol):
+    """What a student's evidence is compared with."""
+
+    def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence: ...
+
+    def signature(self, exercise: Exercise, function: Function) -> str: ...
+
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        """What its calls did when it was recorded; of a reference that runs here, nothing: it can be watched."""
+        ...
+
+
+class Written:
+    """A reference solution, run on the same scenarios."""
+
+    def __init__(self, path: Path) -> None:
+        from gpudojo.grading.load import load
+
+        self.path = path
+        self.solution: Submission = load(path)
+
+    def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
+        from gpudojo.grading.observe import observe
+
+        wanted = observe(exercise, function, self.solution, kind, seed)
+        for scenario, each in wanted.observations.items():
+            if each.status is not CallStatus.RETURNED:
+                why = f"{each.raised.type}: {each.raised.message}" if each.raised else f"it is {each.status}"
+                raise ReferenceFails(scenario, why)
+        return wanted
+
+    def signature(self, exercise: Exercise, function: Function) -> str:
+        try:
+            return str(inspect.signature(self.solution.names[function.name]))
+        except (KeyError, TypeError, ValueError):
+            return "(…)"
+
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        return []
+
+
+class Recorded:
+    """What a reference solution did when the release was made; it is not here."""
+
+    def __init__(self, recorded: Shipped) -> None:
+        self.recorded = recorded
+
+    def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
+        from virtual_cuda.devices import choose
+
+        return self.recorded.evidence_of(exercise.stem, function.name, choose(kind)[0], seed)
+
+    def signature(self, exercise: Exercise, function: Function) -> str:
+        return self.recorded.signature(exercise.stem, function.name)
+
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        try:
+            return self.recorded.timelines_of(exercise.stem, function.name)
+        except BadEvidence:
+            return []  # a picture less is no reason not to judge
+
+
+def reference_for(path: Path, exercise: Exercise) -> Reference:
+    """The reference of one exercise, for a student's file or notebook."""
+    try:
+        return Written(reference_of(path.with_name(f"{exercise.stem}.py")))
+    except NoReference:
+        recorded = recorded_of(exercise)
+        if recorded is None:
+            raise
+        return recorded
+
+
+def refuse_unrecorded(path: Path, exercise: Exercise, kind: str, seed: int) -> None:
+    """Raises where a file would be judged by recorded evidence, and there is none for this bench or seed."""
+    recorded = _in_place_of_a_file(path, exercise)
+    if recorded is not None:
+        recorded.refuse_unknown(kind, seed)
+
+
+def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
+    """The seeds a file can be judged on; None: any, or it cannot be judged at all."""
+    recorded = _in_place_of_a_file(path, exercise)
+    return None if recorded is None else recorded.seeds
+
+
+def _in_place_of_a_file(path: Path, exercise: Exercise) -> Shipped | None:
+    try:
+        reference_of(path.with_name(f"{exercise.stem}.py"))
+    except NoReference:
+        recorded = recorded_of(exercise)
+        return None if recorded is None else recorded.recorded
+    return None
+
+
+def recorded_of(exercise: Exercise) -> Recorded | None:
+    for name in DAYS:
+        if any(each.stem == exercise.stem for each in day(name)):
+            found = shipped(name)
+            return None if found is None else Recorded(found)
+    return None
+
+
+def reference_of(path: Path) -> Path:
+    """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
+    day = day_of(path.stem) or path.parent.name
+    for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
+        candidate = folder / "reference" / day / path.name
+        if candidate.is_file():
+            return candidate
+    raise NoReference(path.name)

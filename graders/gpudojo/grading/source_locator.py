@@ -1,0 +1,157 @@
+"""Finds the line of a source that a failure is about."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gpudojo.model.exercise import sign
+
+MOST: Final = 80  # of one function
+DEVICES: Final = ("cuda", "mps", "cpu")
+Found = Iterator[tuple[str, int]]
+_OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
+_LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
+_NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"})
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def signs(statements: Iterable[ast.stmt]) -> dict[str, int]:
+    """The lines of what each function shows, itself or in a function of the file that it speaks of; keys of a dict."""
+    statements = list(statements)
+    functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
+    nodes = {name: _in_order(node) for name, node in functions.items()}
+    shown = {name: _first_and_last([*_shown(inside)]) for name, inside in nodes.items()}
+    found = {sign(name, what): line for s in statements for name, what, line in _keys(s)}
+    for name, node in functions.items():
+        own = dict(_returns(node))
+        for other in (name, *_helpers(name, nodes)):
+            own |= {what: line for what, line in shown[other].items() if what not in own}
+        found |= {sign(name, what): line for what, line in [*own.items()][:MOST]}
+    return found
+
+
+def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
+    """Of a dict that gets a name: `["key"]` is the line of each key."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Dict):
+        return
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    found = [(key.value, key.lineno) for key in statement.value.keys if isinstance(key, ast.Constant)]
+    keys = [(key, line) for key, line in found if isinstance(key, str)]
+    for target in targets:
+        if isinstance(target, ast.Name):
+            yield from ((target.id, f'["{key}"]', line) for key, line in keys[:MOST])
+
+
+def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:
+    """Where each sign is first, and of a call that is made on several lines where it is last."""
+    first, last = dict(reversed(shown)), dict(shown)
+    return first | {f"last {what}": last[what] for what in first if what.endswith("(") and last[what] > first[what]}
+
+
+def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
+    """The functions of the file that this one names, and those that they name."""
+    found, waiting = [name], [name]
+    while waiting:
+        for each in nodes[waiting.pop()]:
+            if isinstance(each, ast.Name) and each.id in nodes and each.id not in found:
+                found.append(each.id)
+                waiting.append(each.id)
+    return found[1:]
+
+
+def _shown(nodes: list[ast.AST]) -> Found:
+    """In the order of the source, as far as syntax goes; the first of the same kind counts."""
+    compared = {id(part) for node in nodes for part in _compared(node)}
+    for node in nodes:
+        how = "== " if id(node) in compared else ""
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name):
+                yield f"{called.id}(", node.lineno
+            elif isinstance(called, ast.Attribute):
+                yield f"{called.attr}(", called.end_lineno or called.lineno
+        elif isinstance(node, ast.Attribute):
+            yield f"{how}.{node.attr}", node.end_lineno or node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            kind = node.value.partition(":")[0]
+            if kind in DEVICES:
+                yield f'{how}"{kind}"', node.lineno
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            yield "[] =", node.lineno
+        elif isinstance(node, _LOOPS):
+            yield "for", node.lineno
+        elif isinstance(node, ast.ExceptHandler):
+            yield "except", node.lineno
+        elif isinstance(node, ast.If):
+            line = _comes_to(node.body)
+            for name in _names(node.test):
+                yield f"if {name}", line
+
+
+def _compared(node: ast.AST) -> Iterator[ast.AST]:
+    """What is asked about and not used: `device.type == "cuda"` hard-codes nothing, and drops no index."""
+    asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith"
+    if asks or isinstance(node, ast.Compare):
+        yield from ast.walk(node)
+
+
+def _returns(function: ast.FunctionDef) -> Found:
+    lines = [node.lineno for node in _statements(function.body) if isinstance(node, ast.Return)]
+    lines = lines or [function.body[-1].lineno]
+    if len(lines) == 1:
+        yield "return", lines[0]
+    yield "first return", lines[0]
+    yield "last return", lines[-1]
+
+
+def _comes_to(body: list[ast.stmt]) -> int:
+    """The line of the first return in a branch, or of its first statement."""
+    returns = (node.lineno for node in _statements(body) if isinstance(node, ast.Return))
+    return next(returns, body[0].lineno)
+
+
+def _names(test: ast.expr) -> Iterator[str]:
+    for node in ast.walk(test):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Statements, and those inside them, in order; not those of a function or class among them."""
+    waiting: list[ast.AST] = [*reversed(body)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, _OWN):
+            inside = [part for name in _BODIES for part in getattr(node, name, ())]
+            waiting += reversed(inside)
+
+
+def _in_order(top: ast.AST) -> list[ast.AST]:
+    """Everything in a piece of source that a sign may be read from. Every file of a class is read here, so nodes that
+    hold nothing else are not opened, and operators and contexts, half of all nodes, are left out."""
+    found: list[ast.AST] = []
+    waiting: list[ast.AST] = [top]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if type(node) not in _LEAVES:
+            inside: list[ast.AST] = []
+            for name in node._fields:
+                if name in _NOTHING:
+                    continue
+                value = getattr(node, name, None)
+                if type(value) is list:
+                    inside += [part for part in value if isinstance(part, ast.AST)]
+                elif isinstance(value, ast.AST):
+                    inside.append(value)
+            inside.reverse()
+            waiting += inside
+    return found

@@ -1,0 +1,176 @@
+"""Keeps the ledgers of the calls that probes make, and memory curves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from virtual_cuda.ledger import records
+from virtual_cuda.ledger.records import ALLOCATION, OPERATION
+from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, checked, timeline_of
+
+from gpudojo.grading.call import Call
+from gpudojo.model.errors import BadEvidence
+from gpudojo.model.exercise import Function, Probe
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger.ledger import Ledger
+    from virtual_cuda.ledger.records import Record
+
+
+MOST: Final = 200  # points: a picture has not much more room
+
+
+def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> dict[str, Any]:
+    """The bytes in use, above `base`, after each thing that happened in two parts of a ledger.
+
+    `peak` is what the device says, which saw inside of operations as well. From the rows alone, because every
+    submission pays for it.
+    """
+    up, down = _in_use(forward, base), _in_use(backward, base)
+    first = thinned(up, len(up) * MOST // max(len(up) + len(down), MOST))
+    return {"bytes": [*first, *thinned(down, MOST - len(first))], "backward": len(first), "peak": peak}
+
+
+def _in_use(part: Ledger, base: int) -> list[int]:
+    """Of all devices, one by one: who asks uses a single one."""
+    live = []
+    for row in part.written():
+        if row[0] == OPERATION:
+            live.append(max(row[9] - base, 0))
+        elif row[0] == ALLOCATION:
+            live.append(max(row[6] - base, 0))
+    return live
+
+
+def thinned(numbers: Sequence[int], most: int) -> list[int]:
+    """At most so many; the highest of several neighbours stands for them, so that no peak is lost."""
+    if len(numbers) <= most:
+        return list(numbers)
+    edges = [place * len(numbers) // max(most, 1) for place in range(most + 1)]
+    return [max(numbers[start:end]) for start, end in itertools.pairwise(edges)]
+
+
+FEWEST: Final = 5  # records of a call that is worth a picture
+Look = Callable[[Any], dict[str, Any]]
+
+
+class _Watched(Call):
+    """A call that remembers the ledgers of all its calls, not only of the last one."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call.function, call.path, call.bench, call.seed)
+        self.ledgers: list[Ledger] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self.ledgers.append(self.ledger)  # and no more: the probe may be taking the time
+
+
+class _Watching:
+    """Who is told of every call that some probes make; what is kept of it is for others to say."""
+
+    def over(self, function: Function) -> Function:
+        """The same function, its probes watched."""
+        return dataclasses.replace(function, probes=[self.watched(probe) for probe in function.probes])
+
+    def watched(self, probe: Probe) -> Probe:
+        """The same probe; a value, as in the self-assessment, is looked at as it is."""
+        look = probe.look
+
+        def watched(call: Any) -> dict[str, Any]:
+            if not isinstance(call, Call):
+                return look(call)
+            watching = _Watched(call)
+            try:
+                return look(watching)
+            finally:
+                self._choose(watching, probe.name)
+
+        # Nothing of the standard library's in between: student code may have put something in its place.
+        return Probe(probe.name, watched, probe.machine)
+
+    def _choose(self, call: _Watched, scenario: str) -> None:
+        raise NotImplementedError
+
+
+class Busiest(_Watching):
+    """Of all calls of one function, the one that moved most bytes, and of those the one that did most.
+
+    With `like`, the call with the same scenario and place as another's: of a reference, so that the two compare.
+    """
+
+    def __init__(self, like: Busiest | None = None) -> None:
+        self.like = like
+        self.records: tuple[Record, ...] = ()
+        self.file = ""
+        self.device = ""
+        self.scenario = ""
+        self.place = -1  # among the calls in its scenario
+        self.peak_bytes = 0
+        self._weight = (0, 0)
+
+    def _choose(self, call: _Watched, scenario: str) -> None:
+        """By the rows alone: to read the records of every call would take longer than many calls do."""
+        if self.like is not None:
+            here = self.like.scenario == scenario
+            places = [n for n in range(len(call.ledgers)) if here and n == self.like.place]
+        else:
+            places = list(range(len(call.ledgers)))
+        weight, place = max([(_weight(call.ledgers[n]), n) for n in places], default=((0, 0), -1))
+        if weight <= self._weight:
+            return
+        ledger = call.ledgers[place]
+        # Now, while the bench is open and the ledger whole.
+        self._weight, self.records, self.scenario, self.place = weight, ledger.records, scenario, place
+        self.file, self.device = str(call.path), str(call.device)
+        self.peak_bytes = ledger.peak_bytes(self.device)
+
+    def timeline(self, function: str, source: bool = True) -> Timeline | None:
+        """What there is to be drawn; None where next to nothing happened on a device.
+
+        Without `source` nobody reads the lines: of a reference, that would be the solution.
+        """
+        if len(self.records) < FEWEST:
+            return None
+        text = [line.rstrip("\n") for line in linecache.getlines(self.file)] if source else []
+        made = timeline_of(
+            self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes, place=self.place
+        )
+        return checked(made)
+
+
+class EveryCall(_Watching):
+    """All calls of a reference that are worth a picture, without its lines: a student's may be any of them."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.timelines: list[Timeline] = []
+
+    def _choose(self, call: _Watched, scenario: str) -> None:
+        device = str(call.device)
+        for place, ledger in enumerate(call.ledgers):
+            if len(self.timelines) < MOST_CALLS and len(ledger.records) >= FEWEST:
+                peak = ledger.peak_bytes(device)
+                made = timeline_of(
+                    ledger.records, self.function, scenario, str(call.path), device, (), peak, place=place
+                )
+                with contextlib.suppress(BadEvidence):  # a picture less is no reason to have no reference
+                    self.timelines.append(checked(made))
+
+
+def _weight(ledger: Ledger) -> tuple[int, int]:
+    """Bytes copied from and to the host, and how many rows a line of somebody's caused."""
+    moved = count = 0
+    for row in ledger.written():
+        if row[2] is not None:
+            count += 1
+            if row[0] == records.TRANSFER and row[4] != "between_devices":
+                moved += row[5]
+    return moved, count

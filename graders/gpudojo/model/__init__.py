@@ -1,0 +1,1 @@
+"""Plain data: exercises, checks, evidence, results, errors. No torch."""

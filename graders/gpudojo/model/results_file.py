@@ -1,0 +1,272 @@
+"""Reads and writes results: JSON, CSV, and the JSON schema."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar
+
+import msgspec
+
+from gpudojo.model.errors import BadResults
+from gpudojo.model.results import RESULTS_VERSION, ClassResults, SubmissionRow, total
+
+END: Final = b"\n]}\n"
+SAME: Final = 0.5e-6  # points have 6 places, so that two sums that differ by less are one
+_Kind = TypeVar("_Kind")
+
+
+class _Version(msgspec.Struct):
+    """What every file of results has, whatever its version."""
+
+    version: int
+    submissions: msgspec.Raw
+
+
+def encode_results(row: SubmissionRow) -> bytes:
+    """One submission as one line of JSON, the same bytes for the same row."""
+    return _json(row)
+
+
+def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
+    """Write results row by row; a file that was there stays as it is until the new one is whole."""
+    with replacing(path) as file:
+        layers = dict(sorted(header.layers.items()))
+        fields = {name: getattr(header, name) for name in ClassResults.__struct_fields__ if name != "submissions"}
+        first = _json({"version": RESULTS_VERSION, **fields, "layers": layers})
+        file.write(first.removesuffix(b"}") + b',"submissions":[')
+        separator = b"\n"
+        for row in rows:
+            file.write(separator + encode_results(row))
+            separator = b",\n"
+        file.write(END)
+
+
+def read(path: Path) -> ClassResults:
+    """Everything in a file of results; raises BadResults with a sentence where it is not one."""
+    data = _bytes(path)
+    _check_version(path, data)
+    results = _decoded(path, data, ClassResults)
+    for row in results.submissions:
+        _check(path, row)
+    return results
+
+
+def header(path: Path) -> ClassResults:
+    """The file's header, without its submissions."""
+    with _opened(path) as file:
+        return _header(path, file.readline())
+
+
+def iterate(path: Path) -> Iterator[SubmissionRow]:
+    """The submissions one by one, without holding all of them; raises BadResults as `read` does."""
+    with _opened(path) as file:
+        if not _splits(file.readline()):
+            # The same JSON in another layout: some program has written it anew.
+            yield from read(path).submissions
+            return
+        file.seek(0)
+        _header(path, file.readline())
+        for line in file:
+            text = line.strip().removesuffix(b",")
+            if text == END.strip():
+                return
+            row = _decoded(path, text, SubmissionRow)
+            _check(path, row)
+            yield row
+    raise BadResults(str(path), "it ends in the middle")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Results that stay in their file; the rows are read anew each time somebody goes through them."""
+
+    path: Path
+    head: ClassResults
+
+    @property
+    def day(self) -> str:
+        return self.head.day
+
+    @property
+    def bench(self) -> str:
+        return self.head.bench
+
+    @property
+    def gpudojo(self) -> str:
+        return self.head.gpudojo
+
+    @property
+    def max_score(self) -> float:
+        return self.head.max_score
+
+    @property
+    def submissions(self) -> Iterable[SubmissionRow]:
+        return _Rows(self.path)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    path: Path
+
+    def __iter__(self) -> Iterator[SubmissionRow]:
+        return iterate(self.path)
+
+
+def stored(path: Path) -> Stored:
+    """The results in a file, whatever its size; what is wrong with a row is raised when its turn has come."""
+    return Stored(path, header(path))
+
+
+@contextlib.contextmanager
+def replacing(path: Path, lasting: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` when all went well, and otherwise leaves no trace.
+
+    What can be made again from another file need not be `lasting`: to wait for the disk takes milliseconds a file.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _json(thing: Any) -> bytes:
+    try:
+        return msgspec.json.encode(thing)
+    except UnicodeEncodeError:
+        # Names from a file system, and what a student printed, may hold halves of characters.
+        return msgspec.json.encode(_whole(msgspec.to_builtins(thing)))
+
+
+def _whole(thing: Any) -> Any:
+    if isinstance(thing, str):
+        return thing.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(thing, dict):
+        return {_whole(key): _whole(value) for key, value in thing.items()}
+    return [_whole(item) for item in thing] if isinstance(thing, list) else thing
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise BadResults(str(path), f"it cannot be read: {error.strerror}") from error
+
+
+def _bytes(path: Path) -> bytes:
+    with _opened(path) as file:
+        return file.read().removeprefix(b"\xef\xbb\xbf")
+
+
+def _splits(line: bytes) -> bool:
+    return line.rstrip().endswith(b'"submissions":[')
+
+
+def _header(path: Path, line: bytes) -> ClassResults:
+    if not _splits(line):
+        return msgspec.structs.replace(read(path), submissions=[])
+    data = line.rstrip() + b"]}"
+    _check_version(path, data)
+    return _decoded(path, data, ClassResults)
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    try:
+        found = msgspec.json.decode(data, type=_Version).version
+    except msgspec.ValidationError:
+        raise BadResults(str(path), "it is JSON, but not what `dojo grade` writes") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadResults(str(path), f"it is not JSON: {error}") from None
+    if found != RESULTS_VERSION:
+        raise BadResults(str(path), f"it has version {found}, and this gpudojo reads version {RESULTS_VERSION}")
+
+
+def _decoded(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadResults(str(path), str(error)) from None
+
+
+def _check(path: Path, row: SubmissionRow) -> None:
+    """Every total is told again by what it is made of; where both differ, programs would read different grades."""
+    parts: list[tuple[str, float, float, float, float]] = []
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            parts.append((check.id, check.points, check.max_points, check.points, check.max_points))
+        own, worth = total(c.points for c in exercise.checks), total(c.max_points for c in exercise.checks)
+        parts.append((exercise.exercise, exercise.score, exercise.max_score, own, worth))
+    own = total(exercise.score for exercise in row.exercises)
+    parts.append(("the submission", row.score, row.max_score, own, total(e.max_score for e in row.exercises)))
+    for name, score, max_score, sum_, worth in parts:
+        if abs(score - sum_) > SAME:
+            reason = f"the score of {name} is {score:g}, but its parts add up to {sum_:g}"
+        elif score > max_score + SAME or worth > max_score + SAME:
+            reason = f"{name} has {score:g} of {max_score:g} points, and parts worth {worth:g}"
+        else:
+            continue
+        raise BadResults(str(path), f"in the submission {row.submission!r}: {reason}")
+
+
+def safe(cell: str) -> str:
+    """The text with an apostrophe before what a spreadsheet would take for a formula; numbers stay numbers."""
+    # Tab and carriage return count too: some programs drop them and run what follows.
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell
+    return cell
+
+
+def number(points: float) -> str:
+    """Points without a needless `.0` or exponent: 14, 0.25, 0.000001."""
+    return f"{points:.6f}".rstrip("0").rstrip(".")
+
+
+def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str]) -> None:
+    """One line per submission, with a column for each of the exercises (`04_…`), empty where it was not graded."""
+    columns = list(exercises)
+    with replacing(path) as file:
+        # A name from a file system may hold halves of characters that UTF-8 cannot write.
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
+        writer = csv.writer(text)
+        writer.writerow(["submission", "student", "status", "score", "max_score", *columns, "needs_human"])
+        for row in rows:
+            scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
+            cells = [row.submission, row.student or "", row.status.value, number(row.score), number(row.max_score)]
+            cells += [scores.get(column, "") for column in columns]
+            cells.append("; ".join(row.needs_human))
+            writer.writerow([safe(cell) for cell in cells])
+        text.detach()
+
+
+PATH: Final = Path(__file__).with_name("results.schema.json")
+
+
+def schema() -> dict[str, Any]:
+    """The schema of a whole file."""
+    made = msgspec.json.schema(ClassResults)
+    # The structs have defaults for these so that a header is easily made; a file without them is refused.
+    made["$defs"]["ClassResults"]["required"] += ["version", "submissions"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "gpudojo class results", **made}
+
+
+def text() -> str:
+    return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")

@@ -1,0 +1,207 @@
+"""Objects of a running notebook session: where they come from and what they need to run elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+from gpudojo.grading.load import Submission, is_stub, without_magics
+from gpudojo.grading.source_locator import signs
+
+NOWHERE: Final = "<no source>"
+WRAPPERS: Final = 20  # decorators inside one another, after which one gives up
+
+
+@dataclass(frozen=True)
+class Live:
+    """A function, or a value, of the session, under the name of a task."""
+
+    name: str
+    thing: Any
+    file: str  # as the code object calls it: a cell has a name, and no file
+    first: int  # the line at which `source` begins; lines are counted within the cell
+    source: tuple[str, ...]
+    line: int | None  # of its `def`
+    stub: bool
+
+    def submission(self, namespace: dict[str, Any]) -> Submission:
+        """The session, as probes know a student's file."""
+        names = getattr(_function(self.thing), "__globals__", namespace)
+        if names.get(self.name) is not self.thing:
+            names = {**names, self.name: self.thing}
+        todo = frozenset({self.name} if self.stub else ())
+        lines = {} if self.line is None else {self.name: self.line}
+        node = _definition(self.source)
+        if node is not None:
+            lines |= signs([ast.increment_lineno(node, self.first - 1)])
+        return Submission(Path(self.file), names, todo=todo, lines=lines)
+
+    def place(self, line: int) -> str:
+        """A line for the reader, with the text there."""
+        text = linecache.getline(self.file, line).strip()
+        where = cell_name(self.file)
+        return f"{where + ', ' if where else ''}line {line}" + (f"\n{line:>4} | {text}" if text else "")
+
+
+def live(name: str, thing: Any) -> Live:
+    function = _function(thing)
+    if function is None:
+        return Live(name, thing, NOWHERE, 1, (), None, False)
+    code: CodeType = function.__code__
+    source = tuple(_block(code))
+    node = _definition(source)
+    if node is None:
+        return Live(name, thing, code.co_filename, code.co_firstlineno, source, code.co_firstlineno, _raises_only(code))
+    line = code.co_firstlineno + node.lineno - 1
+    return Live(name, thing, code.co_filename, code.co_firstlineno, source, line, is_stub(node))
+
+
+def cell_name(file: str) -> str:
+    """How the reader knows the place: a cell as `In[5]`, where it has a number; a file by its name."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    naming = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    if naming is not None and (found := naming(file)):
+        return str(found[-1])
+    return Path(file).name if Path(file).is_file() else ""
+
+
+def _function(thing: Any) -> FunctionType | None:
+    """The student's own function behind decorators, partial applications, methods and callable objects."""
+    for _ in range(WRAPPERS):
+        inner: Any = None
+        if isinstance(thing, functools.partial):
+            inner = thing.func
+        elif isinstance(thing, MethodType):
+            inner = thing.__func__
+        elif isinstance(thing, FunctionType):
+            inner = next(_wrapped(thing), None)
+            if inner is None:
+                return thing
+        elif not isinstance(thing, type):
+            call = inspect.getattr_static(type(thing), "__call__", None)
+            inner = call if isinstance(call, FunctionType) else None
+        if inner is None:
+            return None
+        thing = inner
+    return None
+
+
+def _wrapped(function: FunctionType) -> Iterator[Any]:
+    """What a decorator has put its own function around, also where it did not say so."""
+    named = vars(function).get("__wrapped__")
+    if callable(named):
+        yield named
+    if function.__code__.co_freevars and function.__code__.co_filename.startswith(sys.prefix):
+        for cell in function.__closure__ or ():
+            try:
+                inside = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+            if isinstance(inside, FunctionType):
+                yield inside
+
+
+def _block(code: CodeType) -> list[str]:
+    lines = linecache.getlines(code.co_filename)
+    try:
+        if not lines:
+            lines = inspect.getsourcelines(code)[0]  # knows where newer prompts keep what was typed
+            return [line.rstrip("\n") for line in lines]
+        return [line.rstrip("\n") for line in inspect.getblock(lines[code.co_firstlineno - 1 :])]
+    except (OSError, SyntaxError, IndexError, TypeError):
+        return []
+
+
+def _definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
+    try:
+        body = ast.parse(textwrap.dedent("\n".join(source))).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return body[0] if len(body) == 1 and isinstance(body[0], ast.FunctionDef) else None
+
+
+def _raises_only(code: CodeType) -> bool:
+    """Whether there is nothing but `raise NotImplementedError`, where no source tells."""
+    return code.co_names == ("NotImplementedError",) and code.co_nlocals == code.co_argcount + code.co_kwonlyargcount
+
+
+OTHER: Final = "<another cell>"  # its lines are not to be taken for those of the function's own cell
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def definitions(live: Live, namespace: dict[str, Any]) -> list[str]:
+    """The texts to run, in order: of the other cells, what the function uses; then its own, line for line."""
+    if live.file == NOWHERE:
+        return [f"{live.name} = {live.thing!r}"] if isinstance(live.thing, dict) else []
+    own = "".join(linecache.getlines(live.file)) or "\n" * (live.first - 1) + "\n".join(live.source)
+    history = namespace.get("In")
+    cells = [cell for cell in history if isinstance(cell, str)] if isinstance(history, list) else []
+    # A cell that was run again is in the history again, and the last time counts: so the function's own comes last.
+    texts = [*(cell for cell in cells if cell.strip() != own.strip()), own]
+    used = needs(live.name, texts)
+    *others, last = (only_definitions(text, used) for text in texts)
+    return [*(f"exec(compile({text!r}, {OTHER!r}, 'exec'))" for text in others if text.strip()), last]
+
+
+def needs(name: str, texts: Iterable[str]) -> set[str]:
+    """A name, and all names that what defines it uses, directly and in turn."""
+    statements = [statement for text in texts for statement in _tree(text).body]
+    wanted, before = {name}, 0
+    while len(wanted) > before:
+        before = len(wanted)
+        wanted |= {use for s in statements if wanted.intersection(_bound(s)) for use in _uses(s)}
+    return wanted
+
+
+def only_definitions(source: str, used: set[str]) -> str:
+    """A cell with nothing but its imports, and the functions, classes and values that are used.
+
+    What is left out leaves its lines empty, so that the others keep their numbers.
+    """
+    plain = without_magics(source)
+    lines = plain.splitlines()
+    for statement in _tree(plain).body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)) or used.intersection(_bound(statement)):
+            continue
+        first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+        for number in range(first - 1, statement.end_lineno or statement.lineno):
+            lines[number] = ""
+    return "\n".join(lines)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a definition or an assignment gives something to."""
+    if isinstance(statement, _SCOPES):
+        yield statement.name
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+def _uses(statement: ast.stmt) -> set[str]:
+    """The names a statement reads that are not its own."""
+    read: set[str] = set()
+    own: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else own).add(node.id)
+        elif isinstance(node, ast.arg):
+            own.add(node.arg)
+    return read - own if isinstance(statement, _SCOPES) else read
+
+
+def _tree(source: str) -> ast.Module:
+    try:
+        return ast.parse(without_magics(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])

@@ -1,0 +1,77 @@
+"""How do class results reach other programs? Each module here writes one format; they are found by listing the package.
+
+A format is a module with one public function, `export(results, target, options) -> list[Path]`. Modules that begin
+with an underscore hold what several formats share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, cast
+
+from gpudojo.model.results import SubmissionRow
+
+
+class Results(Protocol):
+    """A class's results, of which an exporter holds one row at a time: there may be ten thousand."""
+
+    @property
+    def day(self) -> str: ...
+    @property
+    def bench(self) -> str: ...
+    @property
+    def gpudojo(self) -> str: ...
+    @property
+    def max_score(self) -> float: ...
+    @property
+    def submissions(self) -> Iterable[SubmissionRow]: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """An exercise of the day and what it is worth, for submissions that could not be graded at all."""
+
+    exercise: str
+    title: str
+    max_score: float
+
+
+def _quiet(sentence: str) -> None:
+    """Where nobody listens."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an exporter may be told; each takes what it needs."""
+
+    worksheet: Path | None = None  # a grading worksheet downloaded from Moodle
+    gradebook: Path | None = None  # a gradebook downloaded from Canvas
+    title: str | None = None  # what the assignment is called there
+    submission: str | None = None  # only this one, and into the target folder itself
+    exercises: tuple[Part, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    when: datetime = field(default_factory=lambda: datetime.now(UTC))
+    say: Callable[[str], None] = _quiet  # what a teacher should know and no file says
+
+
+Exporter = Callable[[Results, Path, Options], list[Path]]
+
+
+def formats() -> list[str]:
+    """The names of all formats."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+
+
+def exporter(name: str) -> Exporter:
+    """The function that writes a format."""
+    return cast(Exporter, importlib.import_module(f"{__name__}.{name}").export)
+
+
+def describe(name: str) -> str:
+    """The sentence its module opens with."""
+    return (importlib.import_module(f"{__name__}.{name}").__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")

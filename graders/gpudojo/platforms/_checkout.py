@@ -1,0 +1,118 @@
+"""Grades one checkout."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import gpudojo
+from gpudojo.classes.grading import ClassGrading
+from gpudojo.classes.options import Asked
+from gpudojo.classes.scheduler import Work
+from gpudojo.grading.references import SUFFIX, shipped
+from gpudojo.model.errors import BadClass
+from gpudojo.model.results import ClassResults, SubmissionRow
+from gpudojo.model.results_file import read
+from gpudojo.submissions.entries import LeftOut
+
+BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
+SECONDS: Final = 10.0
+MEMORY: Final = 2 << 30
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a submission is judged by: reference solutions, or else recorded evidence of them."""
+
+    reference: Path | None = None
+    evidence: Path | None = None  # the folder it lies in; None: this installation
+    secret: str | None = None
+    note: str = ""  # what an instructor should know about the choice
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a submission is run."""
+
+    day: str
+    measure: Measure
+    seconds: float = SECONDS
+    memory: int = MEMORY
+    require_isolation: bool = False
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A checkout, graded."""
+
+    results: ClassResults
+    seed: int | None  # the public one that scenarios were drawn from; None where it is a secret
+
+    @property
+    def row(self) -> SubmissionRow:
+        return self.results.submissions[0]
+
+
+class Silent:
+    """A watcher of a run that says all it has to say at the end."""
+
+    def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None: ...
+    def prepares(self, what: str) -> None: ...
+    def fenced(self, layers: dict[str, str]) -> None: ...
+    def under_way(self, works: Sequence[Work]) -> None: ...
+    def graded(self, row: SubmissionRow, ran: bool) -> None: ...
+
+
+def graded(folder: Path, terms: Terms) -> Graded:
+    """One submission's results; whatever is in the folder, there are some. Raises DojoError where the grader fails."""
+    if not folder.is_dir():
+        raise BadClass(f"{folder} is not a folder")
+    measure = terms.measure
+    # Outside of the checkout: nothing that lies in it can be taken for a record of ours.
+    with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as out:
+        asked = Asked(
+            [folder],
+            Path(out),
+            measure.reference,
+            terms.day,
+            secret=measure.secret,
+            seconds=terms.seconds,
+            memory=terms.memory,
+            require_isolation=terms.require_isolation,
+            evidence=measure.evidence,
+            alone=True,
+        )
+        grading = ClassGrading(asked, Silent())
+        results = read(grading.run().path)
+    return Graded(results, grading.recorded.seed if grading.recorded else None)
+
+
+def measure(day: str, environment: Mapping[str, str], reference: Path | None = None) -> Measure:
+    """What there is to judge by: never anything in the checkout, which is the student's.
+
+    References, with a secret, where the instructor has put them; otherwise recorded evidence, from the bundle or from
+    the release that is installed; and in a clone of gpudojo, its own references.
+    """
+    secret = environment.get("DOJO_SEED") or None
+    bundle = environment.get(BUNDLE)
+    hidden = Path(bundle) / "reference" / day if bundle else None
+    if reference is None and hidden is not None and hidden.is_dir():
+        reference = hidden
+    if reference is not None:
+        return Measure(reference, secret=secret)
+    unused = "DOJO_SEED is set, but there are no reference solutions to run with it: the public seed was used."
+    note = unused if secret else ""
+    if bundle and os.path.isfile(Path(bundle) / f"{day}{SUFFIX}"):
+        return Measure(evidence=Path(bundle), note=note)
+    if shipped(day) is not None:
+        return Measure(note=note)
+    own = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
+    if own.is_dir():
+        return Measure(own, secret=secret)
+    raise BadClass(
+        "there is nothing to judge by: no reference solutions were given, and this gpudojo is no release with evidence"
+    )

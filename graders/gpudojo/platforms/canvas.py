@@ -1,0 +1,85 @@
+"""Canvas: `gradebook.csv` to import, made from a downloaded gradebook (--gradebook) or from the submissions' names.
+
+From a gradebook only the columns that say who a student is and the assignment's own are kept, so that the import
+changes nothing else; a student without a submission keeps the grade that is there. An assignment that the gradebook
+does not have is a new one to Canvas, and is said. Without a gradebook Canvas knows students by the ids in the names of
+files, so the table made then is for submissions that were downloaded there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from gpudojo.model.errors import CannotExport
+from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results_file import number, safe
+from gpudojo.platforms import Options, Results
+from gpudojo.platforms._entries import chosen, one_line, people, read_table, save_csv, value
+
+WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
+POSSIBLE: Final = "    Points Possible"
+
+
+def export(results: Results, target: Path, options: Options) -> list[Path]:
+    rows = chosen(results, options)
+    title = options.title or f"gpudojo {results.day}"
+    lines = _filled(rows, title, results.max_score, options) if options.gradebook else _made(rows, title, results)
+    return [save_csv(target / "gradebook.csv", lines)]
+
+
+def _made(rows: Iterable[SubmissionRow], title: str, results: Results) -> list[list[str]]:
+    lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(results.max_score)]]
+    for row in rows:
+        name = one_line(row.student or row.submission)
+        lines.append([safe(name), safe(_identified(row) or ""), "", "", "", number(row.score)])
+    return lines
+
+
+def _filled(rows: Iterable[SubmissionRow], title: str, max_score: float, options: Options) -> list[list[str]]:
+    assert options.gradebook is not None
+    table = read_table(options.gradebook, "canvas")
+    missing = [heading for heading in WHO[:2] if heading not in table.headings]
+    if missing:
+        raise CannotExport(
+            "canvas",
+            f"{options.gradebook} has no column {missing[0]!r}; download the gradebook from Canvas in English, as CSV",
+        )
+    column = _column(table.headings, title)
+    possible = next((line for line in table.rows if line[0].strip() == POSSIBLE.strip()), None)
+    if column is None:
+        options.say(f"the gradebook has no assignment {title!r}: Canvas will offer to create it.")
+    elif possible is not None and value(possible[column]) != max_score:
+        raise CannotExport(
+            "canvas",
+            f"the assignment {title!r} has {possible[column] or 'no'} points there and {number(max_score)} here; "
+            "change its points in Canvas and download the gradebook again",
+        )
+    name, id_ = table.headings.index("Student"), table.headings.index("ID")
+    students = {place: (line[id_].strip(), line[name]) for place, line in enumerate(table.rows) if line[id_].strip()}
+    grades = {line: number(row.score) for line, row in people(students, rows, _identified, options.say)}
+    keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
+    lines = [[*(table.headings[place] for place in keep), title if column is None else table.headings[column]]]
+    own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))
+    lines.append([*(own[place] for place in keep), number(max_score)])
+    for place in students:
+        line = table.rows[place]
+        there = line[column] if column is not None else ""
+        lines.append([*(line[each] for each in keep), grades.get(place, there)])
+    return lines
+
+
+def _column(headings: list[str], title: str) -> int | None:
+    """Where the assignment is: by its whole heading, or by the title before the id that Canvas adds in brackets."""
+    exact = [place for place, heading in enumerate(headings) if heading == title]
+    named = [place for place, heading in enumerate(headings) if heading.rpartition(" (")[0] == title]
+    if len(exact or named) > 1:
+        raise CannotExport("canvas", f"the gradebook has several assignments {title!r}; give --title with its id")
+    return next(iter(exact or named), None)
+
+
+def _identified(row: SubmissionRow) -> str | None:
+    """Canvas's own id of the student; another platform's number would be somebody else here."""
+    return row.identifier if row.identifier and "canvas" in (row.naming or "").lower() else None

@@ -1,0 +1,165 @@
+"""Collects exercise files: one pytest item per check."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gpudojo.grading import load
+from gpudojo.model.catalogue import DAYS, day, exercise_for
+from gpudojo.model.exercise import Check, Exercise, Function
+from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.pytest_plugin import timelines
+from gpudojo.pytest_plugin.grading import Grader, Limits
+
+SECONDS: Final = 60
+RESULT: Final = pytest.StashKey[CheckResult]()
+LIMITS: Final = pytest.StashKey[Limits]()
+
+
+class ExerciseFile(pytest.File):
+    """A student's file of a known exercise, or a notebook with the functions of several."""
+
+    exercises: tuple[Exercise, ...]
+    grader: Grader
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        for exercise in self.exercises:
+            for function in exercise.functions:
+                yield FunctionChecks.from_parent(self, name=function.name, exercise=exercise, function=function)
+
+
+class FunctionChecks(pytest.Collector):
+    """The checks of one function."""
+
+    def __init__(self, exercise: Exercise, function: Function, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.exercise = exercise
+        self.function = function
+        # What the student's code printed: it runs in the first check, and is to be read where one fails.
+        self.printed: list[tuple[str, str]] = []
+
+    def collect(self) -> Iterator[pytest.Item]:
+        # A marker would win over what the user has asked for.
+        asked = self.config.getoption("timeout", None) is not None or "PYTEST_TIMEOUT" in os.environ
+        guarded = self.config.pluginmanager.hasplugin("timeout") and not asked
+        for check in self.function.checks:
+            item = CheckItem.from_parent(self, name=check.name, check=check)
+            if guarded:
+                item.add_marker(pytest.mark.timeout(SECONDS))
+            yield item
+
+
+class NotAPass(Exception):
+    """A check that did not pass; its text is made by the report."""
+
+    def __init__(self, result: CheckResult) -> None:
+        super().__init__(result.happened or result.outcome)
+        self.result = result
+
+
+class CheckItem(pytest.Item):
+    """One check."""
+
+    def __init__(self, check: Check, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check = check
+
+    @property
+    def checks(self) -> FunctionChecks:
+        assert isinstance(self.parent, FunctionChecks)
+        return self.parent
+
+    @property
+    def file(self) -> ExerciseFile:
+        found = self.getparent(ExerciseFile)
+        assert found is not None
+        return found
+
+    def runtest(self) -> None:
+        limits = self.stash.get(LIMITS, Limits())
+        result = self.file.grader.result(self.checks.exercise, self.checks.function, self.check, limits)
+        self.stash[RESULT] = result
+        if result.outcome is not Outcome.PASSED:
+            raise NotAPass(result)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        from gpudojo.pytest_plugin.feedback import Feedback
+
+        if isinstance(excinfo.value, NotAPass):
+            hints = int(self.config.getoption("hints"))
+            return Feedback(excinfo.value.result, self.checks.exercise, self.path, hints)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, _line(self.path, self.checks.name), f"{self.checks.name}: {self.check.name}"
+
+
+class Nothing(pytest.File):
+    """What pytest's own collector finds in an exercise file: no test functions, and it must not import it."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield from ()
+
+
+def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | None:
+    if file_path.suffix == ".py":
+        exercise = exercise_for(file_path)
+        exercises: tuple[Exercise, ...] = (exercise,) if exercise else ()
+    elif file_path.suffix == load.SUFFIX:
+        exercises = exercises_in(file_path, named=parent.session.isinitpath(file_path))
+    else:
+        return None
+    if not exercises:
+        return None
+    file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
+    file.exercises = exercises
+    config = parent.config
+    file.grader = Grader(file_path, config.getoption("bench"), int(config.getoption("seed")))
+    file.grader.watching = timelines.wanted(config)
+    return file
+
+
+def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
+    """The exercises a notebook works on: that of its name, or those of which it defines a function.
+
+    `evaluate` and `predict` are defined in many notebooks, so that one which merely lies in a folder counts only if
+    its path or its text speaks of the day, too.
+    """
+    exercise = exercise_for(path)
+    if exercise is not None:
+        return (exercise,)
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return ()
+    found: list[Exercise] = []
+    for name in DAYS:
+        if not (named or name in path.parts or name in path.stem or name.encode() in text):
+            continue
+        try:
+            defined = load.read(path).defined()
+        except load.NotANotebook:
+            # Whoever hands it in is told for each function that the file cannot be read.
+            return day(name) if named or name in path.stem else ()
+        found += [e for e in day(name) if any(function.name in defined for function in e.functions)]
+    return tuple(found)
+
+
+def _line(path: Path, function: str) -> int | None:
+    """Where the function begins, counted from 0 as pytest wants it; test explorers jump there."""
+    if path.suffix != ".py":
+        return None
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    last = None
+    for last in re.finditer(rf"^(?:def {function}\b|{function}\s*[:=])", source, re.M):  # noqa: B007
+        pass
+    return source.count("\n", 0, last.start()) if last else None

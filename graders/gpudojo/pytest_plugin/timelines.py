@@ -1,0 +1,151 @@
+"""The options `--timeline` and `--traces`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from gpudojo.model.errors import BadEvidence
+from gpudojo.model.exercise import Exercise, Function
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger.timeline import Timeline
+
+    from gpudojo.grading.watching import Busiest
+
+
+COLOURS: Final[dict[str, dict[str, bool]]] = {
+    "wall": {"red": True, "bold": True},
+    "copy": {"cyan": True},
+    "grad": {"yellow": True},
+    "no grad": {"green": True},
+    "autocast": {"purple": True},
+    "pass": {"bold": True},
+    "memory": {"blue": True},
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The busiest call of a student's function, and the same one of the reference's."""
+
+    exercise: str
+    functions: tuple[Function, Function]  # the same function, watched for the one and the other
+    yours: Busiest
+    theirs: Busiest
+    recorded: Sequence[Timeline] = ()  # where the reference is not here, what its calls did on the public seed
+
+    @classmethod
+    def over(cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()) -> Pair:
+        from gpudojo.grading.watching import Busiest
+
+        yours = Busiest()
+        theirs = Busiest(like=yours)  # it runs later
+        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded)
+
+    def timelines(self) -> tuple[Timeline, Timeline | None] | None:
+        """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
+        from virtual_cuda.ledger.timeline import same_call
+
+        name = self.functions[0].name
+        try:
+            yours = self.yours.timeline(name)
+            theirs = self.theirs.timeline(name, source=False)
+        except BadEvidence:
+            return None
+        return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
+
+
+def add_options(group: Any) -> None:
+    group.addoption("--timeline", action="store_true", help="draw what each function did: copies, waits, memory")
+    # Not --trace, which is pytest's own: it stops in every test.
+    group.addoption(
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help="write what each function did as JSON that ui.perfetto.dev opens, a file for each",
+    )
+
+
+def wanted(config: pytest.Config) -> bool:
+    return bool(config.getoption("timeline") or config.getoption("traces"))
+
+
+def refuse_unwritable(config: pytest.Config) -> None:
+    """Before anything runs: at the end, what there was to write would be lost."""
+    folder = config.getoption("traces")
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else "it cannot be written to"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise pytest.UsageError(f"--traces {folder}: {reason}")
+
+
+def write_section(
+    reporter: pytest.TerminalReporter, config: pytest.Config, files: Mapping[Path, Mapping[str, Pair]]
+) -> None:
+    """Everything that was watched in this run."""
+    if not any(files.values()):
+        return
+    if config.getoption("timeline"):
+        _draw(reporter, files)
+    if config.getoption("traces"):
+        _write_traces(reporter, Path(config.getoption("traces")), files)
+
+
+def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:
+    from virtual_cuda.ledger.drawing import drawn, legend
+
+    reporter.section("what your code did", sep="=")
+    width, nothing = reporter._tw.fullwidth, []
+    for path, pairs in files.items():
+        if len(files) > 1 and pairs:
+            reporter.write_line(os.path.relpath(path), bold=True)
+        for name, pair in pairs.items():
+            found = pair.timelines()
+            if found is None:
+                nothing.append(name)
+                continue
+            for line in drawn(found[0], width, found[1]):
+                for text, meaning in line:
+                    reporter.write(text, **COLOURS.get(meaning, {}))
+                reporter.write_line("")
+            reporter.write_line("")
+    if nothing:
+        reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
+    for signs in legend(width):
+        reporter.write_line(signs, light=True)
+
+
+def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
+    """A file for each function; the student's file is in its name where there are several."""
+    import msgspec
+    from virtual_cuda.ledger.views import trace_of
+
+    written = 0
+    for path, pairs in files.items():
+        for name, pair in pairs.items():
+            if not pair.yours.records:
+                continue
+            beside = f"{path.parent.name}-" if _twice(files, pair.exercise, name) else ""
+            target = folder / f"{beside}{pair.exercise}-{name}.json"
+            try:
+                target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
+            except OSError as error:
+                reporter.write_line(f"{target} cannot be written: {error.strerror}", red=True)
+                continue
+            written += 1
+    reporter.write_line(f"{written} {'trace' if written == 1 else 'traces'} in {folder}; ui.perfetto.dev opens them")
+
+
+def _twice(files: Mapping[Path, Mapping[str, Pair]], exercise: str, name: str) -> bool:
+    return sum(name in pairs and pairs[name].exercise == exercise for pairs in files.values()) > 1

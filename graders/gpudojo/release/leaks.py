@@ -1,0 +1,207 @@
+"""Looks for lines of solutions in what students get."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpudojo.authoring.lint import TELLING, solution_lines
+from gpudojo.release.stubs import BEGIN, END, OTHERWISE, stubs
+
+DEEPEST: Final = 4  # archives in archives
+LARGEST: Final = 256 << 20
+OURS: Final = ("gpudojo/", "virtual_cuda/", "graders/")  # the grader's own code, inside the wheel
+LONG: Final = 24  # in the grader's own code shorter lines than this (`total, count = 0.0, 0`) are anybody's
+_HEADS: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")
+_IDIOM: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom, ast.Name, ast.Attribute)
+_CALLS: Final = (ast.Call, ast.expr_context)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A line of a solution, and where it can be read."""
+
+    path: str
+    reference: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path} shows line {self.line} of the solution in {self.reference}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A line, or with all lines up to the end marker a whole solution, that must not be found."""
+
+    reference: str
+    line: int
+    text: str
+    squeezed: str
+    idiom: bool = False
+
+    @property
+    def long(self) -> bool:
+        return len(self.squeezed) >= 2 * LONG
+
+
+def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
+    """Every solution line that survives, first by file."""
+    lines, blocks = secrets(reference)
+    found = []
+    for path, data in sorted(files.items()):
+        for inner, text in texts(path, data):
+            ours = any(own in inner for own in OURS) and inner.endswith(".py")
+            found += [Leak(inner, s.reference, s.line, s.text) for s in _shown(text, lines, blocks, ours)]
+    return found
+
+
+def secrets(reference: Path) -> tuple[list[Secret], list[Secret]]:
+    """The lines that would give something away, and the solutions as a whole."""
+    visible = "\n".join(stubs(reference).values())
+    shown_lines, shown = set(_lines(visible)), squeezed(visible)
+    lines, blocks = [], []
+    for path in sorted(reference.glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for number, text in solution_lines(source):
+            bare = squeezed(_without_comment(text))
+            if len(bare) >= TELLING * 3 // 4 and bare not in shown:
+                lines.append(Secret(path.name, number, text, bare, len(bare) < LONG or is_idiom(text)))
+        for number, block in _solutions(source):
+            bare = "\n".join(_lines(block))
+            if len(bare) >= TELLING and not set(bare.split("\n")) <= shown_lines:
+                first = next(line.strip() for line in block.splitlines() if line.strip())
+                blocks.append(Secret(path.name, number, first, f"\n{bare}\n"))
+    return lines, blocks
+
+
+def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> Iterator[Secret]:
+    for variant in (text, _unescaped(text)):
+        bare = squeezed(variant)
+        found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
+        whole = "\n".join(["", *_lines(variant), ""])
+        joined = whole.replace("\n", "")
+        # A long solution is itself wherever it begins; a short one, between line ends, may be a part of anything.
+        found += [s for s in blocks if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)]
+        if found:
+            yield from found
+            return
+
+
+def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """A file's text, and that of everything packed into it."""
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    yield path, data.decode(encoding, errors="replace")
+    if path.endswith((".ipynb", ".json")):
+        yield path, "\n".join(_strings(_json(data)))
+    elif path.endswith(".py"):
+        yield path, "\n".join(_constants(data))
+    if depth >= DEEPEST:
+        return
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for member in sorted(archive.namelist()):
+                yield from texts(f"{path}: {member}", archive.read(member), depth + 1)
+    for inner in inflated(data):
+        yield from texts(path, inner, depth + 1)
+
+
+def inflated(data: bytes) -> Iterator[bytes]:
+    """What zlib or gzip packed, wherever in a file it begins: evidence is many such pieces, one after the other."""
+    position = 0
+    while position < len(data):
+        start = _HEADS.search(data, position)
+        if start is None:
+            return
+        position = start.start()
+        reader = zlib.decompressobj(wbits=47)  # either of the two, told by its head
+        try:
+            inner = reader.decompress(data[position:], LARGEST)
+        except zlib.error:
+            inner = b""
+        if not inner:
+            position += 1
+            continue
+        yield inner
+        position = len(data) - len(reader.unused_data) if reader.eof else position + 1
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def is_idiom(line: str) -> bool:
+    """Whether a line is one chain of attributes and calls on plain names."""
+    try:
+        tree = ast.parse(line)
+    except SyntaxError:
+        return False
+    return all(isinstance(node, (*_IDIOM, *_CALLS)) and not getattr(node, "keywords", None) for node in ast.walk(tree))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text without white space, quoting and comments; a solution in a comment is one all the same."""
+    found = (squeezed(_without_comment(line.strip().lstrip("#>").strip())) for line in text.splitlines())
+    return [line for line in found if line]
+
+
+def _without_comment(line: str) -> str:
+    code, mark, _ = line.partition("  #")
+    return code if mark and code.strip() else line
+
+
+def _unescaped(text: str) -> str:
+    """As it would be printed: a solution in a string of JSON or Python is one all the same."""
+    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
+
+
+def _solutions(source: str) -> Iterator[tuple[int, str]]:
+    """What stands between each pair of markers, and the line at which it begins."""
+    block: list[str] | None = None
+    first = 0
+    for number, line in enumerate(source.splitlines(), 1):
+        text = line.strip()
+        if text == BEGIN:
+            block, first = [], number + 1
+        elif text == END and block is not None:
+            yield first, "\n".join(block)
+            block = None
+        elif block is not None and not text.startswith(OTHERWISE):
+            block.append(line)
+
+
+def _constants(data: bytes) -> Iterator[str]:
+    """Every string of a Python file, as it would be printed."""
+    try:
+        nodes = ast.walk(ast.parse(data))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None  # it has been looked at as a text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in a JSON value; those of a list, as notebooks keep their lines, follow one another."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _strings(item)

@@ -1,0 +1,131 @@
+"""How does a reference file become a notebook? Its stub, cell by cell, each task below its text and above its check.
+
+The bytes depend on the reference alone: cell ids are made from names, and there are no outputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from gpudojo.model.catalogue import DAYS, day
+from gpudojo.release.stubs import Section, Task, sections, task_text, title_text
+
+PACKAGE: Final = "gpudojo"
+FOLDER: Final = "notebooks"
+METADATA: Final = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+# Run before everything else, by Jupyter, by Colab, and by pytest and `dojo grade`, where nothing is missing.
+OPENING: Final = """\
+# Run this cell first. It installs gpudojo if it is missing: from the wheel beside the notebook, or else by name.
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+if importlib.util.find_spec("gpudojo") is None:
+    here = pathlib.Path.cwd()
+    folders = [folder for above in (here, *list(here.parents)[:3]) for folder in (above, *above.glob("*/"))]
+    wheels = [str(wheel) for folder in folders for wheel in folder.glob("gpudojo-*.whl")]
+    wanted = wheels[0] if wheels else {package!r}
+    if subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted]).returncode:
+        raise RuntimeError(f"{{wanted}} could not be installed; what pip said is above")
+    importlib.invalidate_caches()
+
+import torch
+
+from gpudojo.notebook import check
+"""
+EVERYTHING: Final = "All tasks at once, and your points. Save the notebook before you hand it in."
+Cell = dict[str, Any]
+
+
+def parts(root: Path, day: str, package: str = PACKAGE) -> dict[str, bytes]:
+    """Every notebook of a day, by its path in the student's repository; `package` is what pip installs by name."""
+    made = {path.stem: sections(path) for path in sorted((root / "reference" / day).glob("*.py"))}
+    names = {stem: f"{FOLDER}/{day}/{stem}.ipynb" for stem in made}
+    found = {names[stem]: _notebook(_exercise(stem, parts, package)) for stem, parts in made.items()}
+    if made:
+        found[f"{FOLDER}/{day}/{day}.ipynb"] = _notebook(_whole(day, made, package))
+    return found
+
+
+def write(folder: Path, made: dict[str, bytes]) -> list[Path]:
+    """Write the notebooks below a folder; gives those that changed."""
+    changed = []
+    for name, data in made.items():
+        path = folder / name
+        if path.is_file() and path.read_bytes() == data:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        changed.append(path)
+    return changed
+
+
+def _exercise(stem: str, found: list[Section], package: str) -> Iterator[Cell]:
+    prefix = _prefix(stem)
+    title, *rest = found
+    yield _markdown(f"{prefix}-title", title_text(title.text, stem))
+    yield _code(f"{prefix}-opening", OPENING.format(package=package))
+    yield from _body(stem, rest)
+
+
+def _whole(day: str, made: dict[str, list[Section]], package: str) -> Iterator[Cell]:
+    lines = [f"# Day {day.removeprefix('day')}", "", "| exercise | points |", "| --- | ---: |"]
+    points = _points()
+    for stem, (title, *_) in made.items():
+        heading = title.text.splitlines()[0].removesuffix(".")
+        lines.append(f"| {_prefix(stem)} {heading} | {points.get(stem, '')} |")
+    yield _markdown(f"{day}-title", "\n".join(lines))
+    yield _code(f"{day}-opening", OPENING.format(package=package))
+    for stem, (title, *rest) in made.items():
+        yield _markdown(f"{_prefix(stem)}-title", title_text(title.text, stem, level=2))
+        yield from _body(stem, rest)
+    yield _markdown(f"{day}-everything-text", EVERYTHING)
+    yield _code(f"{day}-everything", "check()")
+
+
+def _body(stem: str, rest: list[Section]) -> Iterator[Cell]:
+    prefix, given = _prefix(stem), 0
+    for section in rest:
+        if isinstance(section, Task):
+            yield _markdown(f"{prefix}-{section.name}-text", task_text(section))
+            yield _code(f"{prefix}-{section.name}", section.code)
+            yield _code(f"{prefix}-{section.name}-check", f"check({section.name})")
+        elif section.demo:
+            yield _code(f"{prefix}-demo", section.code)
+        else:
+            given += 1
+            yield _code(f"{prefix}-given-{given}", section.code)
+
+
+def _points() -> dict[str, int]:
+    return {exercise.stem: exercise.points for name in DAYS for exercise in day(name)}
+
+
+def _prefix(stem: str) -> str:
+    number = stem.partition("_")[0]
+    return number if number.isdecimal() else stem
+
+
+def _markdown(name: str, text: str) -> Cell:
+    return {"cell_type": "markdown", "id": name[:64], "metadata": {}, "source": _lines(text)}
+
+
+def _code(name: str, text: str) -> Cell:
+    known = {"cell_type": "code", "id": name[:64], "metadata": {}, "source": _lines(text)}
+    return known | {"execution_count": None, "outputs": []}
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip("\n").splitlines(keepends=True)
+
+
+def _notebook(cells: Iterator[Cell]) -> bytes:
+    content = {"cells": list(cells), "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+    return (json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()

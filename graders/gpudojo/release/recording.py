@@ -1,0 +1,156 @@
+"""Records the evidence of the reference for public seeds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from virtual_cuda.errors import DojoError
+
+from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, compressed, compressed_timelines, pack
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import CannotRelease
+from gpudojo.model.evidence import Evidence, Observation, decode_evidence, encode_evidence
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import Outcome
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger.timeline import Timeline
+
+    from gpudojo.grading.references import Written
+
+
+SEEDS: Final = PUBLIC_SEEDS
+REFUSED: Final = 3  # the process's exit status where the reference does not pass; its last line says why
+# How many times as fast as the loop the reference is said to be: the highest of these that it is found to be here. With
+# 9 and more the checks ask for the same of every student; more than 15 would depend on how busy this machine is.
+SPEEDUPS: Final = (15.0, 12.0, 9.0, 6.0, 3.0, 1.0)
+TIMINGS: Final = 8
+# A unit longer than any loop takes: a loop is not called slowed down because another machine ran it faster.
+UNIT: Final = 1e6
+
+
+def recorded(reference: Path, name: str, seeds: Sequence[int] = SEEDS) -> bytes:
+    """The evidence of a day's references, as a release ships it."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "evidence"
+        package = Path(__file__).resolve().parents[2]
+        paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        command = [sys.executable, "-m", __name__, str(reference.resolve()), name, str(target), *map(str, seeds)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        if done.returncode == REFUSED:
+            raise CannotRelease(said[-1])
+        if done.returncode or not target.is_file():
+            raise CannotRelease(f"the references could not be run: {said[-1]}")
+        return target.read_bytes()
+
+
+def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
+    """The same in this process, which should have done nothing else before."""
+    from gpudojo.grading.references import Written
+
+    signatures, evidence, timelines = {}, {}, {}
+    for exercise in day(name):
+        written = Written(reference / f"{exercise.stem}.py")
+        for function in exercise.functions:
+            key = f"{exercise.stem}::{function.name}"
+            signatures[key] = written.signature(exercise, function)
+            for seed in seeds:
+                for bench in ("virtual", "cpu"):
+                    found = _seen(exercise, function, written, bench, seed)
+                    if bench == "cpu":  # only these see another device than on the virtual bench
+                        alone = {p.name for p in function.probes if p.machine == "bench"}
+                        kept = {probe: seen for probe, seen in found.observations.items() if probe in alone}
+                        found = msgspec.structs.replace(found, observations=kept)
+                    if found.observations:
+                        evidence[f"{seed}/{bench}/{key}"] = compressed(found)
+            if drawn := _drawn(exercise, function, written):
+                timelines[key] = compressed_timelines(drawn)
+    return Shipped(name, tuple(seeds), signatures, evidence, timelines=timelines)
+
+
+def _drawn(exercise: Exercise, function: Function, written: Written) -> list[Timeline]:
+    """What the reference's calls do on the public seed, whichever seeds the evidence is of: these may be a secret."""
+    from gpudojo.grading.watching import EveryCall
+
+    every = EveryCall(function.name)
+    written.evidence(exercise, every.over(function), "virtual", PUBLIC_SEEDS[0])
+    return every.timelines
+
+
+def _seen(exercise: Exercise, function: Function, written: Written, bench: str, seed: int) -> Evidence:
+    """What the reference does, once it is known to pass all that students have to."""
+    import torch
+
+    from gpudojo.grading.judge import judge
+
+    place = f"{written.path.name}: `{function.name}`"
+    torch.manual_seed(seed)  # for what may draw numbers as it likes, such as a shuffled loader
+    try:
+        found = decode_evidence(encode_evidence(written.evidence(exercise, function, bench, seed)))
+    except DojoError as error:
+        raise CannotRelease(f"{place}: {error}") from None
+    results = judge(exercise, function, found, found)
+    for result in results:
+        if result.outcome is not Outcome.PASSED:
+            said = f": {result.happened}" if result.happened else ""
+            raise CannotRelease(f"{place}: the reference does not pass its own check {result.check}{said}")
+    return _portable(exercise, function, written, found)
+
+
+def _portable(exercise: Exercise, function: Function, written: Written, found: Evidence) -> Evidence:
+    """The evidence without what only this machine's clock says."""
+    races = {name for name, seen in found.observations.items() if _is_race(seen)}
+    if not races:
+        return found
+    observations = dict(found.observations)
+    for name in races:
+        facts = observations[name].facts
+        fastest = {key: facts[key] for key in ("loop", "student")}
+        for _ in range(TIMINGS):
+            if fastest["loop"] / fastest["student"] >= SPEEDUPS[0]:
+                break
+            again = written.evidence(exercise, function, found.bench, found.seed).observations[name].facts
+            fastest = {key: min(value, again[key]) for key, value in fastest.items()}
+        speedup = next((s for s in SPEEDUPS if s <= fastest["loop"] / fastest["student"]), SPEEDUPS[-1])
+        observations[name] = Observation(observations[name].status, _without_clock(facts, speedup))
+    return msgspec.structs.replace(found, observations=observations)
+
+
+def _is_race(seen: Observation) -> bool:
+    return {"loop", "student", "rounds", "loop_outputs"} <= seen.facts.keys()
+
+
+def _without_clock(facts: dict[str, Any], speedup: float) -> dict[str, Any]:
+    """As many rounds as every race has, however many a busy machine took, and times that say the ratio and no more."""
+    from gpudojo.days.day8.pixel_race import ROUNDS
+
+    outputs = {key: facts[key][:ROUNDS] for key in ("outputs", "loop_outputs")}
+    times = {"student": UNIT, "loop": speedup * UNIT, "reference": None, "rounds": ROUNDS}
+    return facts | outputs | times
+
+
+def main(reference: str, name: str, target: str, *seeds: str) -> None:
+    try:
+        made = record(Path(reference), name, tuple(map(int, seeds)))
+    except DojoError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        raise SystemExit(REFUSED) from None
+    Path(target).write_bytes(pack(made))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,248 @@
+"""Makes a student's repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import BadMarkers, CannotRelease
+from gpudojo.release import leaks, parts, recording, seals
+from gpudojo.release.recording import SEEDS
+from gpudojo.release.stubs import stubs
+from gpudojo.release.wheel import PROJECT, wheel
+
+
+def refuse_if_taken(target: Path) -> None:
+    """A sentence where the target cannot become a new folder."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise CannotRelease(f"{target} is there already and is no folder; name one that does not exist yet")
+    if target.is_dir():
+        there = sorted(path.name for path in target.iterdir())
+        if there:
+            few = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
+            raise CannotRelease(f"{target} is not empty (it has {few}); name a folder that does not exist yet")
+
+
+def write(files: Mapping[str, bytes], target: Path) -> None:
+    """All files, or none."""
+    target = Path(os.path.abspath(target))
+    refuse_if_taken(target)
+    for name in files:
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts or "\\" in name:
+            raise CannotRelease(f"{name!r} is no path inside a student's repository")
+    made: list[Path] = []
+    beside: Path | None = None
+    try:
+        for folder in reversed((target.parent, *target.parent.parents)):
+            if not folder.exists():
+                folder.mkdir()
+                made.append(folder)
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        beside.chmod(0o755)  # as a folder usually is; a temporary one is its owner's alone
+        for name, data in sorted(files.items()):
+            path = beside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if target.is_dir():
+            target.rmdir()
+        beside.rename(target)
+    except OSError as error:
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
+        for folder in reversed(made):
+            folder.rmdir()
+        raise CannotRelease(f"cannot write {target}: {error.strerror or error}") from None
+
+
+README: Final = """\
+# {title}: GPU acceleration and performance
+
+{count} small files about moving work to a GPU, keeping it there, and finding out what it costs. No GPU is needed: where
+there is none, a virtual one computes the same values and refuses what a real one refuses.
+
+```sh
+pip install -r requirements.txt
+pytest exercises/{day}
+```
+
+The first line installs PyTorch and the grader, which is in `vendor`. It needs Python {python} or newer, and is best
+typed in a virtual environment: `python -m venv .venv`, then `. .venv/bin/activate` (on Windows
+`.venv\\Scripts\\activate`). The second line runs every check of every exercise. At first everything is *to do*.
+
+## How to work
+
+1. Open a file in `exercises/{day}`, read a function's docstring, and write the function in place of
+   `raise NotImplementedError`.
+2. `pytest exercises/{day}/{first}.py` checks that file, `pytest exercises/{day} -k {function}` one function.
+   The last lines of every run say what to do next. In VS Code the checks are in the test explorer.
+3. `python exercises/{day}/{first}.py` runs the file as a program, which shows its idea at work here.
+{notebooks}
+## What the output means
+
+| in the dots | in words | meaning |
+| --- | --- | --- |
+| `.` | passed | the claim holds, and its points are yours |
+| `t` | to do | the function is still a stub |
+| `F` | failed | what happened, what was expected, on which of your lines, and why it matters on a GPU |
+| `b` | blocked | another check of the function has to pass first; it is named |
+
+A failure that begins with "This is gpudojo's fault" is ours, and costs you nothing: please tell your teacher.
+
+The table at the end adds up the points of each exercise; all of them give {points:g}.
+
+## Hints, and more
+
+- A failed check shows the first hint. `--hints 2` shows two of them, `--hints 3` more.
+- `--seed {second}` tries other numbers; there are {seeds}. Your work is graded with numbers of its own.
+- `--bench cpu`, `virtual` or `cuda` chooses where your code runs. Without it, it is this machine's GPU or the virtual
+  one.
+- `--timeline` draws what each function did: copies, waits, memory.
+- `print` and `breakpoint()` work in your functions: add `-s` to see everything.
+- Stuck? Ask with the text of the failed check: it says what happened and on which line.
+
+## The exercises
+
+| file | points | what it is about |
+| --- | --- | --- |
+{table}
+"""
+NOTEBOOKS: Final = """
+If you prefer notebooks, the same exercises are in `notebooks/{day}`: run the first cell, fill in the functions, and
+`check(...)` below each of them says how it went.
+"""
+IGNORED: Final = ".venv/\n__pycache__/\n.pytest_cache/\n.ipynb_checkpoints/\n.DS_Store\n"
+PYTEST: Final = "[pytest]\nminversion = 8.0\ntestpaths = exercises\n"
+SETTINGS: Final = {
+    "python.testing.pytestEnabled": True,
+    "python.testing.unittestEnabled": False,
+    "python.testing.pytestArgs": ["exercises"],
+    "python.testing.autoTestDiscoverOnSaveEnabled": True,
+    "files.exclude": {"**/__pycache__": True, "**/.pytest_cache": True},
+}
+
+
+def pages(name: str, wheel: str, others: Collection[str] = ()) -> dict[str, bytes]:
+    """The files by path; `wheel` is the name of the one in `vendor`, `others` what else there is."""
+    settings = json.dumps(SETTINGS, indent=4)
+    texts = {
+        "README.md": readme(name, notebooks=any(path.endswith(".ipynb") for path in others)),
+        "requirements.txt": requirements(wheel),
+        "pytest.ini": PYTEST,
+        ".gitignore": IGNORED,
+        ".vscode/settings.json": f"{settings}\n",
+    }
+    return {path: text.encode() for path, text in texts.items()}
+
+
+def readme(name: str, notebooks: bool) -> str:
+    exercises = day(name)
+    *most, last = map(str, SEEDS)
+    rows = [f"| `{e.stem}.py` | {e.points:g} | {e.title} |" for e in exercises]
+    return README.format(
+        title=re.sub(r"(\D+)(\d+)", r"\1 \2", name).capitalize(),
+        day=name,
+        notebooks=NOTEBOOKS.format(day=name) if notebooks else "",
+        python=_project()["requires-python"].lstrip(">="),
+        first=exercises[0].stem,
+        function=exercises[0].functions[0].name,
+        count=len(exercises),
+        points=sum(e.points for e in exercises),
+        second=SEEDS[1],
+        seeds=f"{', '.join(most)} and {last}",
+        table="\n".join(rows),
+    )
+
+
+def requirements(wheel: str) -> str:
+    """The grader, and what it needs in the versions that a course runs on."""
+    text = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", text))
+    lines = []
+    for dependency in _project()["dependencies"]:
+        asked, semicolon, marker = dependency.partition(";")
+        (package,) = re.findall(r"^[\w.-]+", asked)
+        wanted = f"{package}=={pins[package]}" if package in pins else asked.strip()
+        lines.append(f"{wanted}; {marker.strip()}" if semicolon else wanted)
+    return "\n".join([*lines, f"./vendor/{wheel}", ""])
+
+
+def _project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+SHOWN = 3  # how many leaks a refusal names
+
+
+def release(root: Path, name: str, target: Path, seeds: Sequence[int] = recording.SEEDS) -> dict[str, bytes]:
+    """Write the repository for a day into a new folder; gives its files by path."""
+    refuse_if_taken(target)  # before the minutes that the rest may take
+    reference = root / "reference" / name
+    exercises = open_stubs(reference, name)
+    evidence = recording.recorded(reference, name, seeds)
+    files = repository(root, name, exercises, evidence)
+    refuse_leaks(files, reference)
+    write(files, target)
+    return files
+
+
+def repository(root: Path, name: str, exercises: dict[str, bytes], evidence: bytes) -> dict[str, bytes]:
+    """Every file by its path, relative to the student's repository."""
+    wheel_name, wheel_data = wheel({name: evidence})
+    files = {f"vendor/{wheel_name}": wheel_data} | exercises
+    for part in parts():
+        _add(files, part(root, name), part.__module__)
+    _add(files, pages(name, wheel_name, files), pages.__module__)
+    for seal in seals():
+        files |= seal(files, name)
+    return files
+
+
+def _add(files: dict[str, bytes], added: dict[str, bytes], by: str) -> None:
+    twice = sorted(added.keys() & files.keys())
+    if twice:
+        raise CannotRelease(f"{twice[0]} would be written twice, by {by} and by another part")
+    files |= added
+
+
+def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
+    """The stubs of a day by path; a sentence where one is missing or already solved."""
+    from gpudojo.grading.load import bindings, parse
+
+    if not reference.is_dir():
+        raise CannotRelease(f"there is no folder {reference} to make stubs from")
+    try:
+        made = stubs(reference)
+    except BadMarkers as error:
+        raise CannotRelease(f"the markers of a solution do not match: {error}") from None
+    for exercise in day(name):
+        file = f"{exercise.stem}.py"
+        if file not in made:
+            raise CannotRelease(f"{reference / file} is missing")
+        if made[file] == (reference / file).read_text(encoding="utf-8"):
+            raise CannotRelease(f"{reference / file} has no solution markers: students would get the solution")
+        todo = {function: stub for function, _, stub in bindings(parse(made[file], reference / file))}
+        for function in exercise.functions:
+            valued = any(probe.machine == "value" for probe in function.probes)
+            if not valued and not todo.get(function.name):
+                raise CannotRelease(
+                    f"{reference / file}: no solution markers stand around the solution of `{function.name}`"
+                )
+    return {f"exercises/{name}/{file}": text.encode() for file, text in made.items()}
+
+
+def refuse_leaks(files: dict[str, bytes], reference: Path) -> None:
+    found = leaks.leaks(files, reference)
+    if found:
+        shown = "; ".join(map(str, found[:SHOWN]))
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise CannotRelease(f"nothing was written, because students would get a solution: {shown}{more}")

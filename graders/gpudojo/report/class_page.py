@@ -1,0 +1,218 @@
+"""The class page and the numbers on it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from markupsafe import Markup
+
+from gpudojo.model.exercise import MISCONCEPTIONS
+from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.report.charts import histogram, scatter
+from gpudojo.report.people import Person, anyone
+from gpudojo.report.student_page import Archive
+from gpudojo.report.templating import page
+from gpudojo.report.texts import counted
+
+
+@dataclass(frozen=True)
+class Line:
+    """One submission in the class's table."""
+
+    person: Person
+    status: SubmissionStatus
+    score: float
+    scores: dict[str, float]  # by exercise
+    seconds: float
+    peak_bytes: int
+    needs_human: tuple[str, ...]
+    reason: str
+
+    @property
+    def ran(self) -> bool:
+        return self.seconds > 0 or self.peak_bytes > 0
+
+
+@dataclass
+class CheckCount:
+    """How one check went, over the class."""
+
+    id: str
+    claim: str
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes[Outcome.FAILED]
+
+    @property
+    def judged(self) -> int:
+        return self.outcomes[Outcome.FAILED] + self.outcomes[Outcome.PASSED]
+
+
+@dataclass
+class Mistake:
+    """How many students have a misconception, and one of them as an example."""
+
+    key: str
+    students: int
+    check: CheckRow
+    person: Person
+    record: str  # the key of the example's record
+
+
+@dataclass
+class Tally:
+    """The class so far."""
+
+    header: ClassResults
+    lines: list[Line] = field(default_factory=list)
+    exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
+    checks: dict[str, CheckCount] = field(default_factory=dict)
+    mistakes: dict[str, Mistake] = field(default_factory=dict)
+    unread: int = 0  # submissions whose checks say nothing about what was understood
+
+    def add(self, row: SubmissionRow, person: Person) -> None:
+        self.lines.append(
+            Line(
+                person,
+                row.status,
+                row.score,
+                {exercise.exercise: exercise.score for exercise in row.exercises},
+                row.seconds,
+                row.peak_bytes,
+                tuple(person.says(text) for text in row.needs_human),
+                person.says(row.reason),
+            )
+        )
+        for exercise in row.exercises:
+            title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
+            self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
+        if row.status is SubmissionStatus.UNREADABLE:
+            self.unread += 1  # all of its checks failed, and no code of the student's is the reason
+        else:
+            self._count(row)
+
+    def _count(self, row: SubmissionRow) -> None:
+        made: dict[str, CheckRow] = {}
+        for exercise in row.exercises:
+            for check in exercise.checks:
+                counted = self.checks.get(check.id)
+                if counted is None:
+                    counted = self.checks[check.id] = CheckCount(check.id, check.claim)
+                counted.outcomes[check.outcome] += 1
+                if check.outcome is Outcome.FAILED and check.misconception:
+                    known = made.get(check.misconception)
+                    if known is None or (known.line is None and check.line is not None):
+                        made[check.misconception] = check
+        for key, check in made.items():
+            self._made(key, check, row)
+
+    def _made(self, key: str, check: CheckRow, row: SubmissionRow) -> None:
+        known = self.mistakes.get(key)
+        students = known.students + 1 if known is not None else 1
+        if known is None or (known.check.line is None and check.line is not None):
+            self.mistakes[key] = Mistake(key, students, check, anyone(row), row.record)
+        else:
+            known.students = students
+
+    @property
+    def scores(self) -> list[float]:
+        return [line.score for line in self.lines]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.scores) if self.lines else 0.0
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores) if self.lines else 0.0
+
+    @property
+    def reached(self) -> list[tuple[str, str, float, float]]:
+        """The mean of each exercise: its key, its title, the mean and its points. Together the means are `mean`."""
+        return [
+            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.lines), worth)
+            for key, (title, worth) in sorted(self.exercises.items())
+        ]
+
+    @property
+    def slowest(self) -> list[Line]:
+        """Who ran, longest first."""
+        return sorted((line for line in self.lines if line.ran), key=lambda line: -line.seconds)
+
+    @property
+    def for_a_human(self) -> list[Line]:
+        """Whoever should be looked at before grades go out: there is a reason to, or nothing could be graded."""
+        return [line for line in self.lines if line.needs_human or line.status is not SubmissionStatus.GRADED]
+
+    @property
+    def hardest(self) -> list[CheckCount]:
+        """Checks that somebody failed, most failed first."""
+        failed = [check for check in self.checks.values() if check.failed]
+        return sorted(failed, key=lambda check: (-check.failed, check.id))
+
+    @property
+    def ranked(self) -> list[Mistake]:
+        return sorted(self.mistakes.values(), key=lambda mistake: (-mistake.students, mistake.key))
+
+
+MOST_CHECKS: Final = 15  # shown at once; the others are folded away
+MOST_SLOW: Final = 8  # named beside the picture of time and memory
+MANY: Final = 200  # submissions, above which a browser lays out the table only when it comes into sight
+
+
+@dataclass(frozen=True)
+class Example:
+    """A misconception, and what somebody wrote."""
+
+    mistake: Mistake
+    name: str
+    why: str
+    code: list[tuple[int, str, bool]]
+    happened: str
+    expected: str
+
+
+def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) -> str:
+    """The page's text; with `students`, each name is a link to the student's own page."""
+    graded = [line for line in tally.lines if line.status is SubmissionStatus.GRADED]
+    ran = tally.slowest
+    return page(
+        "class.html",
+        "class.js",
+        tally=tally,
+        header=tally.header,
+        students=students,
+        anonymous=anonymous,
+        graded=len(graded),
+        statuses=sorted({line.status.value for line in tally.lines}),
+        exercises=tally.reached,
+        histogram=histogram(tally.scores, tally.header.max_score) if tally.lines else Markup(""),
+        scatter=scatter([(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in ran]),
+        slowest=ran[:MOST_SLOW],
+        ran=len(ran),
+        hardest=tally.hardest,
+        at_once=MOST_CHECKS,
+        many=MANY,
+        examples=[_example(mistake, archive) for mistake in tally.ranked],
+        missing=[f"{layer}: {why}" for layer, why in sorted(tally.header.layers.items()) if why],
+        heading=f"{tally.header.day}: {counted(len(tally.lines), 'submission')}",
+    )
+
+
+def _example(mistake: Mistake, archive: Archive) -> Example:
+    says = mistake.person.says
+    known = MISCONCEPTIONS.get(mistake.key)
+    lines = archive.known(mistake.record).code(mistake.check) if mistake.record else []
+    return Example(
+        mistake,
+        known.name if known else mistake.key,
+        known.why if known else "",
+        [(number, says(text), marked) for number, text, marked in lines],
+        says(mistake.check.happened or mistake.check.message),
+        says(mistake.check.expected),
+    )

@@ -1,0 +1,235 @@
+"""Draws the timeline of a call as SVG."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+from virtual_cuda.ledger.timeline import Event, Timeline
+
+from gpudojo.report.texts import counted, shown, size
+
+WIDTH: Final = 640
+LEFT, RIGHT = 4, WIDTH - 4
+HOST, DEVICE = (12, 40), (86, 116)  # top and bottom of each lane
+MEMORY: Final = (140, 196)
+HEIGHT: Final = 204
+COPIES: Final = ("to device", "to host", "between devices")
+PASSES: Final = {
+    "forward": "M-3 -5L4 0L-3 5Z",
+    "backward": "M3 -5L-4 0L3 5Z",
+    "step": "M-3 -4H3V4H-3Z",
+    "scaler": "M0 -5L4 0L0 5L-4 0Z",
+}
+# What stands for what: a class of the style sheet, a sign where the mark is one, and words.
+LEGEND: Final = (
+    ("wall", "", "the host waits to read a value (a wall)"),
+    ("asked", "", "the host waits because it was told to"),
+    ("to-device", "", "copied to the device"),
+    ("to-host", "", "copied to the host"),
+    ("between-devices", "", "copied between devices"),
+    ("grad", "", "operation with gradients on"),
+    ("plain", "", "operation with gradients off"),
+    ("grad-autocast", "", "under autocast, gradients on"),
+    ("plain-autocast", "", "under autocast, gradients off"),
+    ("forward", "▸", "forward"),
+    ("backward", "◂", "backward"),
+    ("step", "■", "optimizer step"),
+    ("scaler", "◆", "scaler"),
+)
+# What has no mark: memory, which the area shows; a layer's pass inside its model's; a copy's own wait.
+DRAWN: Final = frozenset({"op", "sync", "explicit sync", *COPIES, *PASSES})
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a picture comes to, for whoever does not see it and for the table beside it."""
+
+    walls: int
+    asked: int
+    to_device: str
+    to_host: str
+    operations: int
+    peak: str
+
+    @property
+    def sentence(self) -> str:
+        walls = f"the host waited {counted(self.walls, 'time')} to read a value"
+        asked = f" and {counted(self.asked, 'time')} because it was told to" if self.asked else ""
+        copies = f"{self.to_device} to the device, {self.to_host} to the host"
+        return f"{walls}{asked}; {copies}; {counted(self.operations, 'operation')}; peak memory {self.peak}"
+
+
+def sums(timeline: Timeline) -> Sums:
+    counts = timeline.counts
+    return Sums(
+        timeline.walls,
+        counts.get("explicit sync", 0),
+        _copies(counts.get("to device", 0), timeline.to_device),
+        _copies(counts.get("to host", 0), timeline.to_host),
+        counts.get("op", 0),
+        size(timeline.peak_bytes),
+    )
+
+
+def _copies(count: int, sent: int) -> str:
+    return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
+
+
+def largest_copy(*timelines: Timeline | None) -> int:
+    """What the widest arrow of pictures that stand beside each other is for."""
+    events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
+    return max((event.bytes for event in events if event.kind in COPIES), default=1)
+
+
+def picture(
+    timeline: Timeline, label: str, highest: int, widest: int, says: Callable[[str], str] = str, code: bool = True
+) -> Markup:
+    """The SVG of one call; `highest` and `widest` (bytes) make pictures beside each other comparable.
+
+    Without `code` it has no line of the source: a reference's lines are not for students. It holds no text, which the
+    page puts beside it: on a phone it is as high as elsewhere, and so drawn narrower than it is high.
+    """
+    drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
+    lanes = Markup("").join(
+        Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>').format(
+            LEFT, top, RIGHT - LEFT, bottom - top
+        )
+        for top, bottom in (HOST, DEVICE)
+    )
+    opening = Markup(
+        '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    ).format(WIDTH, HEIGHT, f"{label}: {sums(timeline).sentence}.")
+    return opening + lanes + drawing.memory() + Markup("").join(drawing.marks()) + Markup("</svg>")
+
+
+def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
+    """What the marks of these pictures mean, and of no others."""
+    events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
+    drawn = {_kind(event) for event in events if event.kind in DRAWN}
+    return [entry for entry in LEGEND if entry[0] in drawn]
+
+
+def _kind(event: Event) -> str:
+    """The class of the style sheet that a mark has."""
+    match event.kind:
+        case "op":
+            return f"{'grad' if event.grad else 'plain'}{'-autocast' if event.autocast else ''}"
+        case "sync":
+            return "wall"
+        case "explicit sync":
+            return "asked"
+    return event.kind.replace(" ", "-")
+
+
+class _Drawing:
+    def __init__(self, timeline: Timeline, highest: int, widest: int, says: Callable[[str], str], code: bool) -> None:
+        self.timeline, self.highest, self.widest, self.says, self.code = timeline, highest, widest, says, code
+        self.slot = (RIGHT - LEFT) / max(len(timeline.events), 1)
+
+    def x(self, place: int) -> float:
+        return LEFT + (place + 0.5) * self.slot
+
+    def marks(self) -> Iterator[Markup]:
+        placed = [(place, event) for place, event in enumerate(self.timeline.events) if event.kind in DRAWN]
+        for _, run in itertools.groupby(placed, lambda pair: _likeness(*pair)):
+            yield self._mark(list(run))
+
+    def _mark(self, run: Sequence[tuple[int, Event]]) -> Markup:
+        place, event = run[0]
+        x = self.x(place)
+        if event.kind == "op":
+            return self._ticks(run)
+        if event.kind in COPIES:
+            shape = self._arrow(x, event)
+        elif event.kind in ("sync", "explicit sync"):
+            wide = min(max(self.slot * 0.6, 2), 4)
+            top, bottom = HOST[0] - 6, DEVICE[1] + 6
+            shape = f"M{x - wide / 2:.1f} {top}h{wide:.1f}V{bottom}h-{wide:.1f}Z"
+        else:
+            small = min(max(self.slot / 8, 0.6), 1.6)
+            form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
+            shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
+            return self._group(f"pass {event.kind}", _told(event, 1), event, shaped)
+        return self._group(_kind(event), _told(event, 1), event, Markup('<path d="{}"/>').format(shape))
+
+    def _ticks(self, run: Sequence[tuple[int, Event]]) -> Markup:
+        event = run[0][1]
+        top = DEVICE[0] + 3 if event.grad else (DEVICE[0] + DEVICE[1]) / 2
+        ticks = "".join(f"M{self.x(place):.1f} {top:g}V{DEVICE[1] - 3}" for place, _ in run)
+        wide = min(max(self.slot * 0.55, 0.6), 3)
+        names = list(dict.fromkeys(each.name for _, each in run))
+        listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        told = f"{_told(event, len(run))} ({listed})"
+        shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide)
+        return self._group(f"tick {_kind(event)}", told, event, shape)
+
+    def _arrow(self, x: float, event: Event) -> str:
+        """An arrow whose shaft is as wide as the logarithm of what it carries."""
+        carried = min(max(event.bytes, 0), self.widest)  # a stranger's number, which may be less than nothing
+        wide = 1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)
+        head = wide / 2 + 2.5
+        start, end = (DEVICE[0] - 2, HOST[1] + 2) if event.kind == "to host" else (HOST[1] + 2, DEVICE[0] - 2)
+        neck = end + (8 if end < start else -8)
+        half = wide / 2
+        return (
+            f"M{x - half:.1f} {start}V{neck}H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}H{x + half:.1f}V{start}Z"
+        )
+
+    def _group(self, kind: str, told: str, event: Event, shape: Markup) -> Markup:
+        return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
+            kind, shown(self.says(self._where(event) + told)), shape
+        )
+
+    def _where(self, event: Event) -> str:
+        if event.line is None or not self.code:
+            return ""
+        code = self.timeline.lines.get(event.line, "").strip()
+        return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
+
+    def memory(self) -> Markup:
+        """The area of what is allocated after each event, and where it was highest."""
+        top, bottom = MEMORY
+        heights = [bottom - (bottom - top) * min(event.live / self.highest, 1) for event in self.timeline.events]
+        steps = [f"M{LEFT} {bottom}"]
+        last = None
+        for place, height in enumerate(heights):
+            if height != last:
+                steps.append(f"H{LEFT + place * self.slot:.1f}V{height:.1f}")
+                last = height
+        steps.append(f"H{RIGHT}V{bottom}Z")
+        peak = bottom - (bottom - top) * min(self.timeline.peak_bytes / self.highest, 1)
+        return Markup(
+            '<path class="area" d="{}"/><path class="base" d="M{} {}H{}"/><path class="peak" d="M{} {:.1f}H{}"/>'
+        ).format("".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT)
+
+
+def _likeness(place: int, event: Event) -> tuple[object, ...]:
+    """Operations beside each other that look alike are one mark; anything else is one by itself."""
+    if event.kind == "op":
+        return ("op", event.line, event.grad, event.autocast)
+    return (place,)
+
+
+def _told(event: Event, count: int) -> str:
+    match event.kind:
+        case "op":
+            modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
+            return ", ".join([counted(count, "operation"), *modes])
+        case "sync":
+            return f"the host waits for the device ({event.name})"
+        case "explicit sync":
+            return f"the host waits because it was told to ({event.name})"
+        case "to device" | "to host" | "between devices":
+            return f"{size(event.bytes)} copied {event.kind} ({event.name})"
+        case "step":
+            return f"optimizer step ({event.name})"
+        case "scaler":
+            return f"scaler.{event.name}"
+        case "backward":
+            return "backward pass"
+    return f"{event.kind} pass ({event.name})"

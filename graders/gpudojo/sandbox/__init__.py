@@ -1,0 +1,1 @@
+"""Runs untrusted code in forked, isolated children of a warm process."""

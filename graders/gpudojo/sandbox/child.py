@@ -1,0 +1,378 @@
+"""What a child does: isolate itself, run the submission, send evidence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import hashlib
+import inspect
+import itertools
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.exercise import Exercise, Function, Probe
+from gpudojo.sandbox import integrity
+from gpudojo.sandbox.fork_server import warm_up
+from gpudojo.sandbox.integrity import Changed
+from gpudojo.sandbox.protocol import (
+    ALL,
+    ELSEWHERE,
+    HEAD,
+    MESSAGE,
+    NUMBER,
+    TOKEN,
+    Began,
+    Chosen,
+    Fenced,
+    Finished,
+    Frame,
+    Glimpse,
+    Job,
+    Loaded,
+    Paused,
+    Saw,
+    Stumbled,
+    Tampered,
+    decode_job,
+    encoder,
+)
+from gpudojo.submissions.definitions import choose
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger.timeline import Timeline
+
+    from gpudojo.grading.load import Submission
+    from gpudojo.grading.watching import Busiest
+    from gpudojo.sandbox.isolation import Fences
+
+
+def spoken(frames: Iterator[Frame | Glimpse], end: int, key: bytes, changed: Changed) -> Iterator[None]:
+    """Writes every frame to the pipe as it comes; instead of evidence that changed code has made, what has changed.
+
+    To be run through by a loop of C's, such as a deque's: then the function that writes lies on no frame that student
+    code could look into, and what is frozen is not among `gc.get_objects()`.
+    """
+    going_out = map(_speaker(end, key, changed), frames)
+    gc.collect(0)
+    gc.freeze()
+    return going_out
+
+
+def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse], None]:
+    keyed = hashlib.blake2b(key=key, digest_size=TOKEN)
+    numbers = itertools.count()
+    # By names of its own: those of modules may mean something else once student code has run.
+    encode, pack, number, count = encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
+    write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
+    saw, tampered, glimpse, raw, replace = Saw, Tampered, Glimpse, msgspec.Raw, msgspec.structs.replace
+    seen: dict[str, msgspec.Raw] = {}  # of the function that is being looked at
+
+    def speak(frame: Frame | Glimpse) -> None:
+        if own_number() != own:  # a copy of this process that student code has made: one of the two is enough
+            leave(0)
+        what = None
+        if kind(frame) is glimpse:
+            seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
+            return
+        if kind(frame) is saw:
+            what = None if frame.interrupted else changed()  # type: ignore[union-attr]
+            frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
+        body = encode(frame if what is None else tampered(what))
+        seen.clear()
+        signed = keyed.copy()
+        signed.update(number(count()))
+        signed.update(body)
+        data = view(pack(size(body)) + signed.digest() + body)
+        while data:
+            data = data[write(end, data) :]
+        if what is not None:
+            leave(0)
+
+    return speak
+
+
+LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
+
+
+def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
+    """Load each file that matters and look at each function in it; True if another child has to go on."""
+    exercises = day(job.day)
+    loaded: dict[str, Submission] = {}
+    choice = choose(job.files, exercises)
+    asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
+    if job.bench == "cuda":
+        asked = [(e, left) for e, f in asked if (left := _left(job, e, f)).probes]
+    if job.machines == ELSEWHERE:
+        job = msgspec.structs.replace(job, bench="virtual")  # as there is no GPU in this process
+    for exercise, function in asked:
+        one = choice.of(function.name)
+        if one is not None:
+            yield Chosen(exercise.stem, function.name, one.file, one.line, one.cell, one.note[:MESSAGE])
+    for exercise, function in asked:
+        key, one = f"{exercise.stem}::{function.name}", choice.of(function.name)
+        file = one.file if one is not None else None
+        if key in job.skip:
+            continue
+        if file is None:
+            yield from (Glimpse(probe.name, Observation(CallStatus.MISSING)) for probe in function.probes)
+            yield Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
+            continue
+        if f"file {file}" in job.skip:
+            continue
+        if file not in loaded:
+            yield Began(f"file {file}")
+            loaded[file], ran = _load(job, home, file)
+            yield ran
+        yield Began(key)
+        saw = yield from looked_at(job, exercise, function, loaded[file], home)
+        yield saw
+        if saw.interrupted or saw.spent:
+            return True
+    return False
+
+
+def _left(job: Job, exercise: Exercise, function: Function) -> Function:
+    """The function with those of its probes that this child can be the machine for, and that none has looked with."""
+    key = f"{exercise.stem}::{function.name}"
+    here = [p for p in function.probes if job.machines == ALL or p.elsewhere == (job.machines == ELSEWHERE)]
+    return dataclasses.replace(function, probes=[p for p in here if f"{key}::{p.name}" not in job.done])
+
+
+def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
+    from gpudojo.grading.load import Submission, load, raised
+    from gpudojo.grading.time_limits import TimedOut, time_limit
+
+    path, began = home / file, time.perf_counter()
+    try:
+        with time_limit(job.seconds, str(path)):
+            submission = load(path)
+    except TimedOut as error:  # not where the file was running, which is caught there
+        submission = Submission(path, broken=raised(error, path))
+    lines = dict(list(submission.lines.items())[:LINES])
+    broken = None if submission.broken is None else _plain(submission.broken, home)
+    return submission, Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken)
+
+
+def looked_at(
+    job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
+) -> Generator[Glimpse, None, Saw]:
+    """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
+    from virtual_cuda.real.session import lost
+
+    from gpudojo.grading.load import raised
+    from gpudojo.grading.time_limits import TimedOut
+    from gpudojo.grading.watching import Busiest
+
+    began = time.perf_counter()
+    late: Observation | None = None
+    spent = False
+    busiest = Busiest()
+    for probe in map(busiest.watched, function.probes):
+        if late is None:
+            seed = job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
+            left = job.seconds - (time.perf_counter() - began)
+            seen = _in_time(left, exercise, function, probe, submission, job.bench, seed)
+            if seen.raised is not None:
+                seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
+            if seen.raised is not None and seen.raised.type == "TimedOut":
+                # It had what earlier scenarios had left of the time; the limit is what a student knows of.
+                said = msgspec.structs.replace(seen.raised, message=str(TimedOut(job.seconds)))
+                late = seen = msgspec.structs.replace(seen, raised=said)
+            if job.on_gpu and (error := lost()) is not None:
+                spent = True
+                if seen.raised is None:  # it came up after everything had been looked at
+                    seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
+        yield Glimpse(probe.name, late or seen)
+        if spent and late is None:
+            break
+    evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
+    signature = _signature(submission.names.get(function.name))
+    interrupted = late is not None and late.status is CallStatus.RAISED
+    seconds = time.perf_counter() - began
+    if job.drawn_with is not None:
+        looks = late is None and not spent and bool(busiest.records)
+        drawn = _drawn(job, exercise, function, submission) if looks else []
+        return Saw(evidence, seconds, signature, interrupted, timelines=drawn, spent=spent)
+    timeline = None if late is not None else _timeline(busiest, function.name)
+    return Saw(evidence, seconds, signature, interrupted, timeline, spent=spent)
+
+
+def _timeline(busiest: Busiest, function: str) -> Timeline | None:
+    """For the report; whatever student code has done to what it is made of, its evidence is worth the same without."""
+    with contextlib.suppress(Exception):
+        return busiest.timeline(function)
+    return None
+
+
+def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submission) -> list[Timeline]:
+    """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
+    from gpudojo.grading.time_limits import time_limit
+    from gpudojo.grading.watching import EveryCall
+
+    every = EveryCall(function.name)
+    assert job.drawn_with is not None
+    for probe in map(every.watched, function.probes):
+        if probe.machine not in ("value", "reference"):
+            with time_limit(job.seconds, str(submission.path)):
+                _observed(exercise, function, probe, submission, job.bench, job.drawn_with)
+    return every.timelines
+
+
+def _in_time(
+    left: float, exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+) -> Observation:
+    """What is observed in so many seconds; a student who swallows that they are over is out of time all the same."""
+    from gpudojo.grading.load import raised
+    from gpudojo.grading.time_limits import TimedOut, time_limit
+
+    if left <= 0:
+        return _out_of_time(None)
+    try:
+        with time_limit(left, str(submission.path)) as limit:
+            seen = _observed(exercise, function, probe, submission, kind, seed)
+    except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
+        return Observation(CallStatus.RAISED, raised=raised(error, submission.path))
+    swallowed = limit.raised and (seen.raised is None or seen.raised.type != TimedOut.__name__)
+    return _out_of_time(limit.line) if swallowed else seen
+
+
+def _out_of_time(line: int | None) -> Observation:
+    from gpudojo.grading.time_limits import TimedOut
+
+    return Observation(CallStatus.RAISED, raised=Raised(TimedOut.__name__, "", line))
+
+
+def _observed(
+    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+) -> Observation:
+    from virtual_cuda.errors import DojoError
+
+    from gpudojo.grading.load import raised
+    from gpudojo.grading.observe import observe_one
+
+    try:
+        seen = observe_one(exercise, function, probe, submission, kind, seed)
+        return _sendable(function, seen)
+    except DojoError:
+        raise
+    except BaseException as error:  # what no probe catches: time-outs, SystemExit and KeyboardInterrupt of its own
+        return Observation(CallStatus.RAISED, raised=raised(error, submission.path))
+
+
+def _sendable(function: Function, seen: Observation) -> Observation:
+    """What was seen, unless there is something of the student's in it that is no number, text or array."""
+    try:
+        msgspec.msgpack.encode(seen)
+    except Exception as error:
+        said = f"what `{function.name}` did or returned cannot be used: {type(error).__name__}: {error}"
+        return Observation(CallStatus.RAISED, raised=Raised("Unusable", said[:MESSAGE], None))
+    return seen
+
+
+def _plain(error: Raised, home: Path) -> Raised:
+    """Without the name of the scratch folder, which tells a student nothing and is another one in every run."""
+    return msgspec.structs.replace(error, message=error.message.replace(f"{home}{os.sep}", "")[:MESSAGE])
+
+
+def _signature(function: object) -> str:
+    try:
+        return str(inspect.signature(function))[:200] if callable(function) else ""
+    except (TypeError, ValueError):
+        return ""
+
+
+_changed: integrity.Changed | None = None
+
+
+def prepare(for_gpu: bool = False) -> None:
+    """In the nursery: what is slow the first time, and what the grader's code looks like before anybody has run."""
+    global _changed
+    warm_up(for_gpu)
+    _changed = integrity.watch()
+
+
+def run(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> None:
+    """Everything a child does. An exception of our own ends up in its output, and the grader sees that it crashed."""
+    deque(_steps(number, job_end, evidence_end, output_end, fences), maxlen=0)
+
+
+def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> Iterator[None]:
+    """Step behind the fences. This frame is gone, with all it knows, before a line of student code is read."""
+    with os.fdopen(job_end, "rb") as file:
+        file.seek(0)
+        job = decode_job(file.read())
+    evidence_end = _alone_with(evidence_end, output_end, fences.descriptors())
+    layers = fences.confine(number, job.memory, job.scratch, _total(job), job.files, job.on_gpu)
+    tempfile.tempdir = None  # the nursery has looked for one already, where this process may not write
+    os.register_at_fork(after_in_child=_closing(evidence_end))
+    changed = globals().pop("_changed") or integrity.watch()
+    frames = _all(msgspec.structs.replace(job, token=b""), layers, Path(os.getcwd()))
+    return spoken(frames, evidence_end, job.token, changed)
+
+
+def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
+    try:
+        if job.on_gpu:
+            from virtual_cuda.real import session as owning
+
+            owning.take(job.gpu_memory)
+        yield Fenced(layers)
+        paused = yield from grade(job, home)
+    except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked
+        yield Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE])
+        traceback.print_exc()
+        return
+    yield Paused() if paused else Finished()
+
+
+def _closing(end: int) -> Callable[[], None]:
+    """Closes it once: in a copy's copy the number may be that of something else."""
+    left = [end]
+
+    def close() -> None:
+        while left:
+            os.close(left.pop())
+
+    return close
+
+
+def _total(job: Job) -> float:
+    return job.seconds * 6
+
+
+def _speak_at_once() -> None:
+    """Line by line: a process that ends in a hurry does not write what it still has in a buffer."""
+    sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _alone_with(evidence_end: int, output_end: int, needed: list[int]) -> int:
+    """No descriptor but the ends of two pipes, and what the fences need and close themselves."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(output_end, 1)
+    os.dup2(output_end, 2)
+    kept = random.SystemRandom().randrange(100, 200)
+    while kept in needed:
+        kept += 1
+    os.dup2(evidence_end, kept, inheritable=False)
+    last = 3
+    for descriptor in sorted({*needed, kept}):
+        os.closerange(last, descriptor)
+        last = descriptor + 1
+    os.closerange(last, 4096)
+    _speak_at_once()
+    return kept

@@ -1,0 +1,192 @@
+"""Detects changes to the grader's own code in a child."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import hashlib
+import os
+import random
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, is_, itemgetter
+from typing import Any, Final, NamedTuple
+
+from gpudojo.grading import call
+from gpudojo.model.exercise import Exercise, Function
+
+OWN: Final = ("gpudojo.", "virtual_cuda.")
+OFTEN: Final = 0.01  # seconds
+SOMETIMES: Final = 0.25
+# What makes evidence: looked at after every call of a student's function, and not only when evidence is sent.
+LOOKING: Final = ("gpudojo.grading.", "gpudojo.days.")
+# What is compared beside gpudojo's own: names in modules and classes that its code relies on. Honest students replace
+# none of them; new names, and settings such as torch's default type, are theirs to change.
+NAMES: Final = {
+    builtins: tuple(n for n in vars(builtins) if not n.startswith("_")),
+    os: ("write", "getpid", "_exit", "fork", "open", "close"),
+    gc: ("freeze", "collect", "get_objects"),
+    hashlib: ("blake2b", "sha256"),
+    time: tuple(
+        "perf_counter perf_counter_ns monotonic monotonic_ns time time_ns process_time process_time_ns sleep".split()
+    ),
+}
+RELIED_ON: Final = frozenset(
+    "torch torch.nn torch.cuda torch.distributed numpy msgspec time os sys builtins gc".split()
+)
+IN_TORCH: Final = {
+    "torch": "tensor zeros ones empty rand arange equal allclose is_tensor device Tensor Generator",
+    "torch.cuda": "synchronize Event Stream is_available device_count memory_allocated max_memory_allocated",
+    "torch.accelerator": "synchronize is_available",
+}
+METHODS: Final = (types.FunctionType, staticmethod, classmethod, property, types.MethodDescriptorType)
+IN_TORCH_CLASSES: Final = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.optim", "Optimizer"))
+
+
+Changed = Callable[[], str | None]
+
+
+class Place(NamedTuple):
+    where: str
+    held: Mapping[str, Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+def watch() -> Changed:
+    """A function that tells what is not what it is now, or was not when a student's function had returned."""
+    noticed: list[str] = []
+    clock, dice, last = time.perf_counter, random.SystemRandom().random, [0.0]
+
+    def glance() -> None:
+        # Functions that take no time are called dozens of times. Of these only some are looked at, nobody knows which.
+        now = clock()
+        if now - last[0] < OFTEN and dice() > SOMETIMES:
+            return
+        last[0] = now
+        found = quick()
+        if found is not None:
+            noticed.append(found)
+
+    call.after_call = glance  # before anything is noted, as it is itself to stay
+    places = tuple(Place(*found, tuple(found[1][name] for name in found[2])) for found in _places() if found[2])
+    thorough = _comparison(places)
+    quick = _comparison(tuple(_looking(places)))
+    return lambda: noticed[0] if noticed else thorough()
+
+
+def _looking(places: tuple[Place, ...]) -> Iterator[Place]:
+    """Of the modules that make evidence, the functions and classes; a glance is taken hundreds of times."""
+    for place in places:
+        if place.where.startswith(LOOKING) and ".checks" not in place.where:
+            own = [(n, v) for n, v in zip(place.names, place.values, strict=True) if _is_ours(v)]
+            if own:
+                names, values = zip(*own, strict=True)
+                yield place._replace(names=names, values=values)
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, (Exercise, *METHODS)) or (isinstance(value, type) and value.__module__.startswith(OWN))
+
+
+def _comparison(places: tuple[Place, ...]) -> Callable[[], str | None]:
+    # One name more, as an itemgetter of one name would give no tuple.
+    getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in places)
+    functions = tuple({id(f): f for f in _functions(places)}.values())
+    inside = tuple(
+        (attrgetter(name), tuple(getattr(function, name) for function in functions))
+        for name in ("__code__", "__defaults__", "__kwdefaults__")
+    )
+    lists = tuple(
+        (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(places)
+    )
+    # A name that a class has inherited can be hidden by one of its own.
+    hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in places)
+    hidden = tuple(one for one in hidden if one[2])
+    same, every, each, together, size, first = is_, all, map, zip, len, next
+
+    def compared() -> str | None:
+        for place, getter, before in getters:
+            try:
+                now = getter(place.held)
+            except KeyError as error:
+                return f"{place.where}{error.args[0]}"
+            if not every(each(same, now, before)):
+                return place.where + first(n for n, v in together(place.names, place.values) if place.held[n] is not v)
+        for where, held, names in hidden:
+            if not names.isdisjoint(held):
+                return where + first(name for name in held if name in names)
+        for attribute, known in inside:
+            if not every(each(same, each(attribute, functions), known)):
+                differing = first(f for f, v in together(functions, known) if attribute(f) is not v)
+                return f"{differing.__module__}.{differing.__qualname__}"
+        for where, held, name, kept, before in lists:
+            if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
+                return where
+        return None
+
+    return compared
+
+
+def _places() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
+    """Namespaces, each with the names in it that are to stay."""
+    for name, module in list(sys.modules.items()):
+        if not (name.startswith(OWN) and isinstance(module, types.ModuleType)):
+            continue
+        held = vars(module)
+        yield f"{name}.", held, tuple(n for n, value in held.items() if not n.startswith("__") and _stays(value))
+        for value in list(held.values()):
+            if isinstance(value, type) and value.__module__ == name:
+                yield f"{name}.{value.__name__}.", vars(value), _methods(value)
+    yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
+    for module, names in NAMES.items():
+        yield f"{module.__name__}.", vars(module), names
+    for name, listed in IN_TORCH.items():
+        if name in sys.modules:
+            held = vars(sys.modules[name])
+            yield f"{name}.", held, tuple(n for n in listed.split() if n in held)
+    for name, cls in IN_TORCH_CLASSES:
+        if name in sys.modules:
+            kind = getattr(sys.modules[name], cls)
+            yield f"{name}.{cls}.", vars(kind), _methods(kind)
+
+
+def _inherited(where: str) -> list[str]:
+    """The names that a class of torch's has from its bases."""
+    for name, cls in IN_TORCH_CLASSES:
+        if where == f"{name}.{cls}.":
+            return [n for base in getattr(sys.modules[name], cls).__mro__[1:-1] for n in vars(base)]
+    return []
+
+
+def _stays(value: Any) -> bool:
+    """Functions, classes, modules and objects stay; numbers, texts and what is not there yet may be set later."""
+    return not isinstance(value, (int, float, str, type(None)))
+
+
+def _methods(kind: type) -> tuple[str, ...]:
+    return tuple(n for n, value in vars(kind).items() if isinstance(value, METHODS))
+
+
+def _functions(places: tuple[Place, ...]) -> Iterator[types.FunctionType]:
+    """Every function of gpudojo in these places, and the probes of its exercises."""
+    for place in places:
+        for value in place.values:
+            inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            inner = value.fget if isinstance(value, property) else inner
+            if isinstance(inner, types.FunctionType) and (inner.__module__ or "").startswith(OWN):
+                yield inner
+    for _, _, what, held in _lists(places):
+        if what == "probes":
+            yield from (probe.look for probe in held if isinstance(probe.look, types.FunctionType))
+
+
+def _lists(places: tuple[Place, ...]) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:
+    """What an exercise holds: its functions, and their probes."""
+    found = {id(value): value for place in places for value in place.values if isinstance(value, Exercise)}
+    for exercise in found.values():
+        yield exercise.stem, exercise, "functions", exercise.functions
+        for function in exercise.functions:
+            yield function.name, function, "probes", function.probes

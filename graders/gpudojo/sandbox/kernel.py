@@ -1,0 +1,140 @@
+"""Linux system calls that Python does not offer, and the seccomp filter."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+from typing import Any, Final
+
+NEWNS: Final = 0x00020000
+NEWUTS: Final = 0x04000000
+NEWIPC: Final = 0x08000000
+NEWUSER: Final = 0x10000000
+NEWPID: Final = 0x20000000
+NEWNET: Final = 0x40000000
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 4, 8, 36
+_CAPABILITY_VERSION_3: Final = 0x20080522
+DAC_READ_SEARCH: Final = 2
+SYS_ADMIN: Final = 21
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+
+_libc: Any = None
+
+
+def _call(name: str, *args: Any) -> int:
+    global _libc
+    if _libc is None:
+        _libc = ctypes.CDLL(None, use_errno=True)
+    result = int(getattr(_libc, name)(*args))
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}: {os.strerror(error)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    _call("unshare", flags)
+
+
+def enter(namespace: int, flags: int) -> None:
+    _call("setns", namespace, flags)
+
+
+def private_mounts() -> None:
+    """What is mounted here from now on is not seen outside."""
+    _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+
+def mount_memory(path: str, size: int, files: int) -> None:
+    """A file system in memory."""
+    options = f"size={size},nr_inodes={files},mode=700".encode()
+    _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
+
+
+def mount_processes() -> None:
+    """A /proc that shows the processes of this process's namespace, by the numbers they have there."""
+    _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
+
+
+def loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
+
+
+def die_with_parent() -> None:
+    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent has died become children of this process."""
+    _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def keep_capabilities() -> None:
+    """For the next change of user only."""
+    _call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+
+
+def undumpable() -> None:
+    """Other processes of the same user cannot read this one's memory."""
+    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Data(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+def capable(capability: int) -> bool:
+    header, data = _Header(_CAPABILITY_VERSION_3, 0), (_Data * 2)()
+    _call("capget", ctypes.byref(header), data)
+    return bool(data[capability // 32].effective >> (capability % 32) & 1)
+
+
+def only_capabilities(*kept: int) -> None:
+    """Give up every capability but these."""
+    header, data = _Header(_CAPABILITY_VERSION_3, 0), (_Data * 2)()
+    for capability in kept:
+        data[capability // 32].effective |= 1 << (capability % 32)
+        data[capability // 32].permitted |= 1 << (capability % 32)
+    _call("capset", ctypes.byref(header), data)
+
+
+DENIED: Final = (
+    *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise"),
+    *("mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "move_mount", "open_tree", "mount_setattr"),
+    *("unshare", "setns", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "open_by_handle_at"),
+    *("keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff"),
+    *("init_module", "finit_module", "delete_module", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
+    *("sethostname", "setdomainname", "acct", "quotactl", "syslog", "iopl", "ioperm", "personality", "vhangup"),
+)
+
+
+def filter_of_calls() -> tuple[Any, str]:
+    """A filter that a child loads, once it is behind the other fences; None and a reason where there can be none."""
+    try:
+        import pyseccomp as seccomp  # type: ignore[import-untyped]
+    except ImportError:
+        return None, "pyseccomp is not installed"
+    except (RuntimeError, OSError, AttributeError) as error:
+        return None, f"libseccomp is not installed ({error})"
+    made = seccomp.SyscallFilter(seccomp.ALLOW)
+    for name in DENIED:
+        with contextlib.suppress(OSError):  # not on every processor
+            made.add_rule(seccomp.ERRNO(errno.EPERM), name)
+    for flag in (NEWUSER, NEWNS, NEWNET, NEWPID):
+        made.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
+    # Its flags lie in memory, where a filter cannot look; libraries then use clone instead.
+    made.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
+    return made, ""

@@ -1,0 +1,1 @@
+"""Reads submissions: folders, archives, notebooks, files named by learning platforms."""

@@ -1,0 +1,390 @@
+"""Lists and reads files in folders, zips and tars."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gpudojo.submissions.entries import Limits, Unreadable
+from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, shown, suffix
+
+_DRIVE: Final = re.compile(r"[A-Za-z]:")
+# Names that Windows keeps for devices, with any ending; and characters it has no files with.
+_DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
+_FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]|^\s+|[\s.]+$')
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file in something, not read yet."""
+
+    path: str
+    size: int
+    fetch: Callable[[int], bytes]  # at most so many bytes; raises Unreadable
+
+
+@dataclass(slots=True)
+class Contents:
+    """The files of one folder or archive, and sentences about what could not be taken."""
+
+    files: list[Found] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def place(self, name: str, limits: Limits, on_disk: bool = False) -> str | None:
+        """Where a file belongs, below any folder; None for junk, Unreadable for a path that leads astray."""
+        # In an archive a backslash separates and a colon follows a drive; in a file that is there, both are just names.
+        path = placed(re.sub(r"[\\:]", "_", name) if on_disk else name, limits)
+        if path is not None and path != "/".join(_parts(name)) and suffix(path, (*SOURCES, *ARCHIVES)):
+            # A name is no reason to leave work ungraded.
+            self.refuse(name, f"is read as {shown(path)}, because not every system can store its name")
+        return path
+
+    def refuse(self, name: str, reason: object) -> None:
+        self.notes.append(f"{shown(name)} {reason}.")
+
+
+def placed(name: str, limits: Limits) -> str | None:
+    """A path that can be written below any folder; None for junk, Unreadable for one that leads astray."""
+    if "\0" in name:
+        raise Unreadable("has a null byte in its name")
+    if name.startswith(("/", "\\")) or _DRIVE.match(name):
+        raise Unreadable("has an absolute path, which leads out of the submission")
+    parts = _parts(name)
+    if ".." in parts:
+        raise Unreadable("has a path with `..`, which leads out of the submission")
+    if any(is_junk(part) for part in parts):
+        return None
+    if len(parts) - 1 > limits.depth:
+        raise Unreadable(f"lies more than {limits.depth} folders deep")
+    path = "/".join(map(_storable, parts))
+    if len(path.encode()) > limits.path_length:
+        raise Unreadable(f"has a path of more than {limits.path_length} bytes")
+    return path or None
+
+
+def _parts(name: str) -> list[str]:
+    # Some Windows programs pack with backslashes; on no system should a source file have one in its name.
+    whole = unicodedata.normalize("NFC", name).replace("\\", "/")
+    return [part for part in whole.split("/") if part not in ("", ".")]
+
+
+def _storable(part: str) -> str:
+    """A name without what some system has no files with: control characters, bytes that are no UTF-8, devices."""
+    part = _FORBIDDEN.sub("_", "".join(c if c.isprintable() else "_" for c in part))
+    return f"_{part}" if _DEVICES.fullmatch(part) else part
+
+
+# A FIFO opened without O_NONBLOCK waits for a writer; a file swapped for a link after it was listed is not followed.
+_FLAGS: Final = (
+    os.O_RDONLY
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
+
+
+def folder_listing(root: Path, limits: Limits) -> Contents:
+    """Everything of interest below a folder, nothing opened yet."""
+    contents = Contents()
+    waiting: list[tuple[Path, str, int]] = [(root, "", 0)]
+    looked_at = 0
+    while waiting:
+        folder, inside, depth = waiting.pop(0)
+        try:
+            with os.scandir(folder) as entries:
+                children = sorted(entries, key=lambda child: natural(child.name))
+        except OSError as error:
+            contents.refuse(inside or "The folder", f"cannot be read: {_reason(error)}")
+            continue
+        if any(child.name == "pyvenv.cfg" for child in children):
+            continue  # a virtual environment under a name of its own
+        for child in children:
+            looked_at += 1
+            if looked_at > limits.entries:
+                contents.notes.append(f"There are more than {limits.entries} files; the rest was not looked at.")
+                return contents
+            if is_junk(child.name):
+                continue
+            name = f"{inside}/{child.name}" if inside else child.name
+            try:
+                if child.is_symlink() or _is_junction(child):
+                    contents.refuse(name, _link(root, folder / child.name))
+                elif child.is_dir(follow_symlinks=False):
+                    if depth >= limits.depth:
+                        contents.refuse(name, f"lies more than {limits.depth} folders deep")
+                    else:
+                        waiting.append((folder / child.name, name, depth + 1))
+                elif child.is_file(follow_symlinks=False):
+                    if path := contents.place(name, limits, on_disk=True):
+                        size = child.stat(follow_symlinks=False).st_size
+                        contents.files.append(Found(path, size, partial(fetch, folder / child.name)))
+                else:
+                    contents.refuse(name, "is neither a file nor a folder but a pipe, socket or device")
+            except Unreadable as error:
+                contents.refuse(name, error)
+            except OSError as error:
+                contents.refuse(name, f"cannot be read: {_reason(error)}")
+    return contents
+
+
+def fetch(path: Path, most: int) -> bytes:
+    """A regular file's bytes, at most so many and one more, by which the reader sees that there are more."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"cannot be read: {_reason(error)}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Unreadable("is not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most + 1)
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {_reason(error)}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _link(root: Path, path: Path) -> str:
+    target = os.path.realpath(path)
+    inside = os.path.realpath(root)
+    if target == inside or target.startswith(inside + os.sep):
+        return "is a link, which is not followed; what it leads to is read at its own place"
+    return "is a link that leads out of the submission"
+
+
+def _is_junction(child: os.DirEntry[str]) -> bool:
+    """Windows' other kind of link; Python knows it since 3.12."""
+    ask = getattr(child, "is_junction", None)
+    return bool(ask and ask())
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is gone"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+_ENCRYPTED = 0x1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the ones zipfile unpacks piece by piece
+
+
+def zip_listing(data: bytes, limits: Limits) -> Contents:
+    """Everything of interest in a zip, nothing unpacked yet; Unreadable where it is none."""
+    # Each entry costs the reader a hundred times its own bytes, so they are counted before it is asked.
+    if data.count(b"PK\x01\x02") > limits.entries:
+        raise Unreadable(f"holds more than {limits.entries} entries")
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except UnicodeDecodeError:
+        raise Unreadable("has a name in it that says it is UTF-8 and is not") from None
+    except Exception:  # a damaged directory makes zipfile raise much more than BadZipFile
+        if data[:4] == b"PK\x03\x04":
+            raise Unreadable("is cut off or damaged: a zip's directory is missing at its end; pack it again") from None
+        raise Unreadable("is not a zip file") from None
+    contents = Contents()
+    latest: dict[str, Found] = {}
+    overlapping = _overlapping(archive)
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        name = info.orig_filename
+        mode = stat.S_IFMT(info.external_attr >> 16)
+        try:
+            path = contents.place(name, limits)
+            if path is None:
+                continue
+            if mode == stat.S_IFLNK:
+                raise Unreadable("is a link, which is not followed")
+            if mode not in (0, stat.S_IFREG):
+                raise Unreadable("is neither a file nor a folder but a pipe, socket or device")
+            if info.header_offset in overlapping:
+                raise Unreadable("shares its bytes with another file of the archive, as only a zip bomb does")
+        except Unreadable as error:
+            contents.refuse(name, error)
+            continue
+        if path in latest:
+            contents.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
+        latest[path] = Found(path, info.file_size, partial(_fetch_from_zip, archive, info, limits))
+    contents.files = list(latest.values())
+    return contents
+
+
+def _overlapping(archive: zipfile.ZipFile) -> set[int]:
+    """The offsets of entries that reach into the one behind them, and of those reached into."""
+    found: set[int] = set()
+    ordered = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    reach, owner = 0, -1
+    for info in ordered:
+        if info.header_offset < reach:
+            found |= {owner, info.header_offset}
+        # A local header is 30 bytes and the name at least; more than that only the header itself could tell.
+        end = info.header_offset + 30 + info.compress_size
+        if end > reach:
+            reach, owner = end, info.header_offset
+    return found
+
+
+def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits, most: int) -> bytes:
+    if info.flag_bits & _ENCRYPTED:
+        raise Unreadable("is encrypted; pack it again without a password")
+    if info.compress_type not in _METHODS:
+        raise Unreadable("is packed by an unusual method; pack it again as an ordinary zip")
+    if info.file_size > limits.ratio_from and info.file_size > limits.ratio * max(info.compress_size, 1):
+        raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a zip bomb does")
+    try:
+        with archive.open(info) as stream:
+            return stream.read(most + 1)
+    except Exception:  # BadZipFile, zlib.error, EOFError, struct.error, OverflowError, … by where the damage is
+        raise Unreadable("is damaged in the archive") from None
+
+
+_BLOCK: Final = 512
+_REGULAR: Final = (b"0", b"\0", b"7")
+_LINKS: Final = (b"1", b"2")
+_SPECIAL: Final = (b"3", b"4", b"6")
+
+
+def is_tar(data: bytes) -> bool:
+    return len(data) >= _BLOCK and _checksum_fits(data[:_BLOCK])
+
+
+def unpacked(data: bytes, limits: Limits) -> tuple[bytes, str]:
+    """A gzip's content up to the limit, and what is to be said about the rest of it."""
+    pieces: list[bytes] = []
+    size = 0
+    while data:
+        stream = zlib.decompressobj(wbits=31)
+        while not stream.eof:
+            try:
+                piece = stream.decompress(data, limits.total_bytes + 1 - size)
+            except zlib.error:
+                return b"".join(pieces), "is damaged"
+            pieces.append(piece)
+            size += len(piece)
+            if size > limits.total_bytes:
+                return b"".join(pieces), f"unpacks to more than {limits.total_bytes / 10**6:g} MB"
+            data = stream.unconsumed_tail
+            if not piece and not data and not stream.eof:
+                return b"".join(pieces), "is cut off"
+        data = stream.unused_data.lstrip(b"\0")
+    return b"".join(pieces), ""
+
+
+def tar_listing(data: bytes, limits: Limits) -> Contents:
+    """Everything of interest in a tar, nothing copied yet; Unreadable where it is none."""
+    contents = Contents()
+    if data[:2] == b"\x1f\x8b":
+        packed = len(data)
+        data, remark = unpacked(data, limits)
+        if len(data) > limits.ratio_from and len(data) > limits.ratio * packed:
+            raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a bomb does")
+        if remark:
+            contents.refuse("The archive", f"{remark}; what comes before that was read")
+        if not is_tar(data):
+            raise Unreadable(f"{remark}, and nothing in it could be read" if remark else "is packed, but not a tar")
+    elif not is_tar(data):
+        raise Unreadable("is not a tar file")
+    latest: dict[str, Found] = {}
+    at, seen, long_name = 0, 0, None
+    while at + _BLOCK <= len(data):
+        header = data[at : at + _BLOCK]
+        if not header.strip(b"\0"):
+            break
+        seen += 1
+        size = _number(header[124:136])
+        if seen > limits.entries:
+            contents.refuse("The archive", f"holds more than {limits.entries} entries; the rest was left out")
+            break
+        if not _checksum_fits(header) or size is None:
+            contents.refuse("The archive", "is damaged in the middle; what comes after that was left out")
+            break
+        start, kind = at + _BLOCK, header[156:157]
+        at = start + -(-size // _BLOCK) * _BLOCK
+        body = data[start : start + size]
+        if kind == b"L":
+            long_name = body.rstrip(b"\0")
+            continue
+        if kind in (b"x", b"X"):
+            long_name = _pax_path(body) or long_name
+            continue
+        if kind in (b"g", b"K", b"V"):
+            continue
+        raw, long_name = long_name or _ustar_name(header), None
+        name = raw.decode("utf-8", "surrogateescape")
+        if kind == b"5" or (kind in _REGULAR and name.endswith("/")):
+            continue
+        try:
+            path = contents.place(name, limits)
+            if path is None:
+                continue
+            _check(kind, len(body) == size)
+        except Unreadable as error:
+            contents.refuse(name, error)
+            continue
+        if path in latest:
+            contents.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
+        latest[path] = Found(path, size, partial(_fetch_from_tar, data, start, size))
+    contents.files = list(latest.values())
+    return contents
+
+
+def _check(kind: bytes, whole: bool) -> None:
+    if kind in _LINKS:
+        raise Unreadable("is a link, which is not followed")
+    if kind in _SPECIAL:
+        raise Unreadable("is neither a file nor a folder but a pipe, socket or device")
+    if kind not in _REGULAR:
+        raise Unreadable("is stored in a way that is not read here")
+    if not whole:
+        raise Unreadable("is cut off")
+
+
+def _fetch_from_tar(data: bytes, start: int, size: int, most: int) -> bytes:
+    return data[start : start + min(size, most + 1)]
+
+
+def _number(field: bytes) -> int | None:
+    """A size: octal digits, or for the large ones a mark and big-endian bytes."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    try:
+        value = int(field.strip(b" \0") or b"0", 8)
+    except ValueError:
+        return None
+    return value if value >= 0 else None
+
+
+def _checksum_fits(header: bytes) -> bool:
+    said = _number(header[148:156])
+    return said is not None and said == sum(header) - sum(header[148:156]) + 8 * 32
+
+
+def _ustar_name(header: bytes) -> bytes:
+    name = header[:100].split(b"\0", 1)[0]
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _pax_path(body: bytes) -> bytes | None:
+    """The `path` of an extended header, whose records are `LENGTH KEY=VALUE` and a newline."""
+    found = None
+    while body:
+        digits, _, _ = body[:20].partition(b" ")
+        if not digits.isdigit() or not len(digits) < int(digits) <= len(body):
+            break
+        record, body = body[len(digits) + 1 : int(digits) - 1], body[int(digits) :]
+        key, _, value = record.partition(b"=")
+        if key == b"path":
+            found = value
+    return found

@@ -1,0 +1,240 @@
+"""Chooses which definition of each function is graded."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from gpudojo.grading import load
+from gpudojo.model.catalogue import DAYS
+from gpudojo.model.exercise import Exercise
+from gpudojo.submissions.names import ASIDE, SOURCES, natural, plain, shown, suffix
+
+# Trees take a hundred times the room of their source, and seconds for each megabyte.
+PARSED: Final = 400_000
+PARSED_IN_ALL: Final = 4_000_000
+CELLS: Final = 2_000
+_WHOLE: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
+# To show the line of a syntax error, Python opens the file of that name; a student's could be any.
+_NOWHERE: Final = PurePosixPath("<submission>")
+_TESTS: Final = re.compile(r"test_.*|.*_tests?|conftest")
+
+
+class State(enum.StrEnum):
+    DEFINED = "defined"
+    BROKEN = "broken"  # it is there, in a file or cell that is no Python
+    STUB = "stub"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A definition that was not chosen."""
+
+    file: str
+    line: int | None  # of the file, or of the cell
+    cell: int | None  # of a notebook, among its code cells
+    named: bool
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition that is graded. Where there is none, `file` is the one that should have had it, if any."""
+
+    exercise: str
+    function: str
+    file: str | None
+    line: int | None
+    cell: int | None
+    named: bool  # whether the file is named for the exercise
+    state: State
+    passed_over: tuple[Candidate, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What a reader should know about the choice; empty where nobody could have thought otherwise."""
+        if self.file is None or self.state is State.MISSING:
+            return ""
+        said = []
+        if not self.named:
+            said.append(f"It was taken from {shown(self.file)}.")
+        if self.passed_over:
+            others = [f"{shown(other.file)}{' (a stub)' * (other.state is State.STUB)}" for other in self.passed_over]
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            said.append(f"It is defined in {', '.join(others[:3])}{more}, too.")
+        return " ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is graded of a submission."""
+
+    definitions: tuple[Definition, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()  # files that could not be parsed, and why
+    problem: str | None = None  # why nothing at all could be found, where it is no student's omission
+
+    def of(self, function: str) -> Definition | None:
+        return next((found for found in self.definitions if found.function == function), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    line: int | None
+    cell: int | None
+    state: State
+    imported: bool
+
+
+def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
+    """The definition of each exercise's functions that is graded; the same for the same files, and nothing raised."""
+    exercises = tuple(exercises)
+    names = {function.name for exercise in exercises for function in exercise.functions}
+    bound: dict[str, dict[str, _Bound]] = {}
+    unreadable: dict[str, str] = {}
+    left = PARSED_IN_ALL
+    for path in sorted(files, key=_order):
+        data = files[path]
+        # A file that names none of the functions needs no parser.
+        if not suffix(path, SOURCES) or not (b"\\u" in data or any(name.encode() in data for name in names)):
+            continue
+        left -= min(len(data), PARSED)
+        if left < 0:
+            unreadable[path] = "it was not looked at, because there is too much Python beside it"
+            continue
+        bound[path], reason = _bindings(path, data, names)
+        if reason:
+            unreadable[path] = reason
+    found = [
+        _definition(exercise, function.name, files, bound) for exercise in exercises for function in exercise.functions
+    ]
+    problem = None
+    if unreadable and all(one.state in (State.MISSING, State.BROKEN) for one in found):
+        problem = next(f"{shown(path)} could not be read: {reason}." for path, reason in unreadable.items())
+    return Choice(tuple(found), tuple(unreadable.items()), problem)
+
+
+def _definition(
+    exercise: Exercise, function: str, files: Mapping[str, bytes], bound: dict[str, dict[str, _Bound]]
+) -> Definition:
+    def rank(path: str) -> tuple[object, ...]:
+        one = bound[path][function]
+        return _aside(path), _STATES.index(one.state), *_named(path, exercise), one.imported, *_order(path)
+
+    candidates = sorted((path for path, names in bound.items() if function in names), key=rank)
+    if not candidates:
+        should = min(files, key=lambda path: (_aside(path), *_named(path, exercise), *_order(path)), default=None)
+        # Of files with other names it can only be said which one it should have been if there is one only.
+        if should is not None and (_aside(should) or (_named(should, exercise)[0] == 2 and len(files) > 1)):
+            should = None
+        named = should is not None and _named(should, exercise)[0] == 0
+        return Definition(exercise.stem, function, should, None, None, named, State.MISSING)
+
+    def candidate(path: str) -> Candidate:
+        one = bound[path][function]
+        return Candidate(path, one.line, one.cell, _named(path, exercise)[0] == 0, one.state)
+
+    best = candidate(candidates[0])
+    passed_over = tuple(candidate(path) for path in candidates[1:])
+    return Definition(
+        exercise.stem, function, best.file, best.line, best.cell, best.named, best.state, passed_over=passed_over
+    )
+
+
+_STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
+
+
+def _named(path: str, exercise: Exercise) -> tuple[int, bool]:
+    """For the exercise, for the day, or otherwise; and Python files before notebooks."""
+    name = plain(path)
+    rank = 0 if name == exercise.stem.casefold() else 1 if name in DAYS else 2
+    return rank, bool(suffix(path, (load.SUFFIX,)))
+
+
+def _aside(path: str) -> bool:
+    """Whether what it defines is probably not what the student hands in."""
+    pure = PurePosixPath(path)
+    return any(part.casefold() in ASIDE for part in pure.parts[:-1]) or bool(_TESTS.fullmatch(plain(path)))
+
+
+def _order(path: str) -> tuple[int, object]:
+    return path.count("/"), natural(path)
+
+
+def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound], str]:
+    """Where a file binds the names last, and what is wrong with it."""
+    found: dict[str, _Bound] = {}
+    broken: dict[str, _Bound] = {}
+    reason = ""
+    try:
+        for source, first, cell in _parts(path, data):
+            try:
+                if len(source) > PARSED:
+                    raise load.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about the student's escapes and comparisons: not our question
+                    tree = load.parse(source, _NOWHERE, first)
+            except load.Unparsable as error:
+                at = error.evidence.line
+                place = "" if at is None else f" in line {at - first + 1}" + (f" of cell {cell}" if cell else "")
+                reason = reason or f"{error}{place}"
+                for name in _looks_bound(source, names):
+                    broken[name] = _Bound(None if at is None else at - first + 1, cell, State.BROKEN, False)
+                continue
+            imported, unfilled = _lines(tree)
+            for name, line, stub in load.bindings(tree):
+                if name in names:
+                    state = State.STUB if stub or line in unfilled else State.DEFINED
+                    found[name] = _Bound(line - first + 1, cell, state, line in imported)
+    except (load.Unparsable, load.NotANotebook) as error:
+        return {}, str(error)
+    except (RecursionError, MemoryError):
+        return {}, "it is nested too deeply"
+    for name, one in broken.items():
+        if name not in found or found[name].state is State.STUB:
+            found[name] = one
+    return found, reason
+
+
+def _parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
+    """The text of a file, or of each cell: with the line at which it begins, and the cell's number."""
+    if not suffix(path, (load.SUFFIX,)):
+        return [(load.decode(data), 1, None)]
+    if data.count(b'"cell_type"') > CELLS:
+        raise load.NotANotebook(f"it has more than {CELLS} cells")
+    return [(cell.source, cell.first, cell.number) for cell in load.parse_cell(data).cells]
+
+
+def _looks_bound(source: str, names: set[str]) -> set[str]:
+    """Which of the names a text that is no Python seems to define."""
+    any_of = "|".join(sorted(map(re.escape, names)))
+    heads = rf"^(?:(?:async[ \t]+)?(?:def|class)[ \t]+({any_of})\b|({any_of})[ \t]*[:=])"
+    return {head[1] or head[2] for head in re.finditer(heads, source, re.M)}
+
+
+def _lines(tree: ast.Module) -> tuple[set[int], set[int]]:
+    """The lines of imports, and of assignments in which there is nothing but None yet."""
+    imported: set[int] = set()
+    unfilled: set[int] = set()
+    for statement in tree.body:
+        if load.is_demo(statement):
+            continue
+        # the parts of an assignment are no statements, and the tables of an exercise are long
+        for node in (statement,) if isinstance(statement, _WHOLE) else load.in_scope(statement):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imported.add(node.lineno)
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_unfilled(node.value):
+                unfilled.add(node.lineno)
+    return imported, unfilled
+
+
+def _is_unfilled(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Dict):
+        return bool(value.values) and all(_is_unfilled(one) for one in value.values)
+    return value is None or (isinstance(value, ast.Constant) and value.value in (None, ...))

@@ -1,0 +1,230 @@
+"""Lists the submissions in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from gpudojo.model.catalogue import DAYS, day
+from gpudojo.submissions import names
+from gpudojo.submissions.entries import Entry, Kind, LeftOut, Naming, Survey
+from gpudojo.submissions.names import (
+    ARCHIVES,
+    SOURCES,
+    STRANGE_ARCHIVES,
+    ZIPS,
+    Named,
+    is_junk,
+    natural,
+    of_platform,
+    of_repository,
+    plain,
+    suffix,
+)
+
+_STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
+
+
+def entries(paths: Sequence[Path]) -> list[Entry]:
+    """The submissions at these paths, each name once, in natural order."""
+    return list(survey(paths).entries)
+
+
+def survey(paths: Sequence[Path]) -> Survey:
+    """The submissions at these paths, and what else lay there with the reason why it is none."""
+    found: list[Entry] = []
+    left_out: list[LeftOut] = []
+    seen: set[Path] = set()
+    for path in paths:
+        # "." and "x/.." have no name of their own; and the same folder given twice is still one folder
+        origin = Path(os.path.abspath(path))
+        real = Path(os.path.realpath(origin))
+        if real in seen:
+            left_out.append(LeftOut(path, "it was given twice"))
+            continue
+        seen.add(real)
+        try:
+            mode = origin.stat().st_mode
+        except (OSError, ValueError) as error:
+            left_out.append(LeftOut(path, _why(error)))
+            continue
+        if stat.S_ISDIR(mode) and not is_submission(origin):
+            _survey_class(origin, found, left_out)
+        elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            entry = _single(origin, stat.S_ISDIR(mode), of_platform(origin.name, stat.S_ISDIR(mode)))
+            if entry is None:
+                left_out.append(LeftOut(path, _STRAY))
+            else:
+                found.append(entry)
+        else:
+            left_out.append(LeftOut(path, "it is neither a file nor a folder"))
+    once = {entry.members: entry for entry in reversed(found)}  # a class, and one of the class by itself
+    return Survey(tuple(_named_apart(list(once.values()))), tuple(left_out))
+
+
+def alone(folder: Path) -> Survey:
+    """One folder as one submission, also where nothing in it tells that it is one."""
+    origin = Path(os.path.abspath(folder))
+    entry = _single(origin, origin.is_dir(), None) if origin.exists() else None
+    return Survey((entry,), ()) if entry else Survey((), (LeftOut(folder, _STRAY),))
+
+
+def is_submission(folder: Path) -> bool:
+    """Whether a folder is one student's work rather than a folder of such: by what lies in it."""
+    if (folder / ".git").exists() or _holds_work(folder):
+        return True
+    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in DAYS)
+
+
+def _holds_work(folder: Path) -> bool:
+    """Whether a file in it is named for an exercise or a day."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return False
+    stems = {exercise.stem.casefold() for name in DAYS for exercise in day(name)} | set(DAYS)
+    # a platform's prefix marks one file of many students', so that its folder is a class
+    return any(
+        suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in names
+    )
+
+
+def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> None:
+    """Each thing in the folder is a submission, part of one, or left out."""
+    try:
+        with os.scandir(folder) as listing:
+            children = sorted(listing, key=lambda child: natural(child.name))
+    except OSError as error:
+        left_out.append(LeftOut(folder, _why(error)))
+        return
+    submitters = names.submitters(folder / names.METADATA)
+    loose: dict[tuple[Naming, str, str], list[tuple[Named, Path, bool]]] = {}
+    for child in children:
+        path = folder / child.name
+        if is_junk(child.name):
+            continue
+        if child.name == names.METADATA and submitters:
+            continue
+        if child.is_symlink():
+            left_out.append(LeftOut(path, "it is a link; give the place it leads to by itself to have it graded"))
+            continue
+        try:
+            is_folder, is_file = child.is_dir(follow_symlinks=False), child.is_file(follow_symlinks=False)
+        except OSError as error:
+            left_out.append(LeftOut(path, _why(error)))
+            continue
+        if not (is_folder or is_file):
+            left_out.append(LeftOut(path, "it is neither a file nor a folder"))
+            continue
+        named = of_platform(child.name, is_folder)
+        if named is not None and named.naming is not Naming.GRADESCOPE:
+            loose.setdefault((named.naming, named.student, named.identifier), []).append((named, path, is_folder))
+            continue
+        entry = _single(path, is_folder, named)
+        if entry is None:
+            left_out.append(LeftOut(path, _STRAY))
+        elif named is not None and child.name in submitters:
+            found.append(replace(entry, student=submitters[child.name]))
+        else:
+            found.append(entry)
+    found += [_together(parts) for parts in loose.values()]
+
+
+def _single(path: Path, is_folder: bool, named: Named | None) -> Entry | None:
+    """A submission that is one file or folder; None for a file of a kind nobody hands in."""
+    name = path.name or str(path)
+    kind = Kind.CHECKOUT if is_folder and (path / ".git").exists() else _kind(name, is_folder)
+    if kind is None:
+        return None
+    if named is not None and named.naming is not Naming.GRADESCOPE:
+        return _together([(named, path, is_folder)])
+    bare = name if is_folder else name[: len(name) - len(suffix(name, (*ARCHIVES, *STRANGE_ARCHIVES, *SOURCES)))]
+    member = (name if kind in (Kind.PYTHON, Kind.NOTEBOOK) else "", path)
+    if named is not None:
+        return Entry(_legible(bare), named.student, path, kind, named.naming, named.identifier, members=(member,))
+    if (is_folder or kind is Kind.ZIP) and (account := of_repository(bare, path.parent.name)):
+        identifier = _legible(account.identifier)
+        return Entry(_legible(bare), identifier, path, kind, Naming.CLASSROOM, identifier, members=(member,))
+    return Entry(_legible(bare), _legible(bare), path, kind, members=(member,))
+
+
+def _together(parts: list[tuple[Named, Path, bool]]) -> Entry:
+    """One student's files and folders, as a platform names them, are one submission."""
+    named, origin, is_folder = parts[0]
+    alone = len(parts) == 1
+    kind = _kind(origin.name, is_folder) if alone else Kind.FILES
+    members = []
+    for part, path, part_is_folder in parts:
+        # A folder of Moodle's has no name beyond the student's; an archive handed in alone is the whole submission.
+        bare = part_is_folder or (alone and kind not in (Kind.PYTHON, Kind.NOTEBOOK))
+        members.append(("" if bare else part.rest or path.name, path))
+    student = _legible(named.student)
+    late = any(part.late for part, _, _ in parts)
+    return Entry(
+        student, student, origin, kind or Kind.FILES, named.naming, named.identifier, late, members=tuple(members)
+    )
+
+
+def _kind(name: str, is_folder: bool) -> Kind | None:
+    if is_folder:
+        return Kind.FOLDER
+    if ending := suffix(name, SOURCES):
+        return Kind.PYTHON if ending == ".py" else Kind.NOTEBOOK
+    if ending := suffix(name, ARCHIVES):
+        return Kind.ZIP if ending in ZIPS else Kind.TAR
+    return Kind.OTHER if suffix(name, STRANGE_ARCHIVES) else None
+
+
+def _named_apart(listed: list[Entry]) -> list[Entry]:
+    """Names made unique, by what tells their origins apart; also where case or the spelling of an accent is lost."""
+    by_name: dict[str, list[Entry]] = {}
+    for entry in listed:
+        by_name.setdefault(_folded(entry.name), []).append(entry)
+    taken = {name for name, group in by_name.items() if len(group) == 1}
+    apart: list[Entry] = []
+    for group in by_name.values():
+        if len(group) == 1:
+            apart.append(group[0])
+            continue
+        for candidates in _spellings(group):
+            folded = [_folded(name) for name in candidates]
+            if len(set(folded)) == len(group) and not taken & set(folded):
+                break
+        taken |= {_folded(name) for name in candidates}
+        apart += [replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
+    return sorted(apart, key=lambda entry: (natural(entry.name), str(entry.origin)))
+
+
+def _spellings(group: list[Entry]) -> list[list[str]]:
+    """Ways to tell entries of one name apart, the most telling first; the last one always does."""
+    ways = [[f"{entry.name}-{entry.identifier or ''}" for entry in group]]
+    ways.append([_legible(entry.origin.name) for entry in group])
+    for up in range(1, 4):
+        ways.append([f"{entry.name}-{_legible('-'.join(entry.origin.parts[-1 - up : -1]))}" for entry in group])
+    marks = [hashlib.sha256(os.fsencode(entry.origin)).hexdigest() for entry in group]
+    ways += [[f"{entry.name}-{mark[:size]}" for entry, mark in zip(group, marks, strict=True)] for size in (8, 64)]
+    return ways
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _legible(name: str) -> str:
+    """A file's name as text: the bytes that are no UTF-8 written out, and no control characters."""
+    text = "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in name)
+    return "".join(c if c.isprintable() else "_" for c in text).strip() or "_"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file or folder"
+    if isinstance(error, OSError) and error.strerror:
+        return f"it cannot be read: {error.strerror}"
+    return "it cannot be read"

@@ -1,1 +1,0 @@
-"""What does a notebook's reader see of a check? Verdicts, reasons, hints, and what each line moved where."""

@@ -1,1 +1,0 @@
-"""How is student code looked at? Scenarios, and the calling of student functions under the ledger."""

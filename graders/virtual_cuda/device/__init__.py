@@ -1,0 +1,1 @@
+"""The virtual CUDA device: tensors, dispatch, memory, streams, generators."""

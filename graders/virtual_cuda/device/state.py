@@ -1,0 +1,137 @@
+"""The virtual GPUs, which of them are open, and which tensors are pinned."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from virtual_cuda.device.memory import Memory, Piece
+from virtual_cuda.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+MOST_DEVICES: Final = 16
+CUDA: Final = [torch.device("cuda", i) for i in range(MOST_DEVICES)]
+# C++ sees this device: it has a guard on every build, no kernels, and runs on autograd's CPU queue.
+LAZY: Final = [torch.device("lazy", i) for i in range(MOST_DEVICES)]
+CPU: Final = torch.device("cpu")
+
+
+class Place:
+    """One virtual device while it is open."""
+
+    __slots__ = ("cuda", "gpu", "index", "label", "lazy", "memory", "note", "shut")
+
+    def __init__(self, gpu: VirtualGpu, index: int, total: int) -> None:
+        self.gpu = gpu
+        self.index = index
+        self.cuda = CUDA[index]
+        self.lazy = LAZY[index]
+        self.label = f"cuda:{index}"
+        self.memory = Memory(total)
+        self.note: Callable[[Any], None] = gpu.ledger.rows.append
+        self.shut = False
+
+
+class Block:
+    """One allocation on a device: every tensor that looks into the same storage holds the same block."""
+
+    __slots__ = ("piece", "place", "size")
+
+    def __init__(self, place: Place, wanted: int) -> None:
+        self.place = place
+        self.size = 0
+        self.piece: Piece | None = None
+        self.size, self.piece = place.memory.take(wanted)
+
+    def __del__(self) -> None:
+        memory = self.place.memory
+        if self.piece is None:
+            memory.live -= self.size
+            memory.blocks -= 1
+            memory.small_live -= self.size
+        else:
+            memory.give(self.size, self.piece)
+
+
+class VirtualGpu:
+    """What `with virtual_cuda() as gpu` gives: the ledger, and the facts about the device."""
+
+    def __init__(self, devices: int, memory: int, name: str) -> None:
+        self.name = name
+        self.ledger = Ledger()
+        self.places = [Place(self, i, memory) for i in range(devices)]
+        self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
+        self.asserted = False  # a kernel has met a bad index, and the host does not know yet
+        self.lost = False  # the host knows
+        self._current = threading.local()
+
+    @property
+    def current(self) -> int:
+        """The current device; as in CUDA, each thread has its own."""
+        return getattr(self._current, "index", 0)
+
+    @current.setter
+    def current(self, index: int) -> None:
+        self._current.index = index
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.places)} device(s), {len(self.ledger.rows)} rows in the ledger>"
+
+
+class _Now:
+    """The one mutable fact of this package: which virtual GPU is open."""
+
+    gpu: VirtualGpu | None = None
+
+
+now: Final = _Now()
+
+
+def place_of(device: torch.device) -> Place | None:
+    """The open place a device argument names, or None for a host or foreign device."""
+    gpu = now.gpu
+    if gpu is None or device.type not in ("cuda", "lazy"):
+        return None
+    index = gpu.current if device.index is None else device.index
+    if index >= len(gpu.places):
+        from virtual_cuda.ops.messages import invalid_ordinal
+
+        raise invalid_ordinal()
+    return gpu.places[index]
+
+
+_pinned: Final[dict[int, Any]] = {}
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    if not _pinned:
+        return False
+    kept = _pinned.get(tensor.untyped_storage()._cdata)
+    return kept is not None and kept() is not None
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """A pinned copy, or the tensor itself if it is pinned already."""
+    if is_pinned(tensor):
+        return tensor
+    copy = tensor.detach().clone(memory_format=torch.preserve_format)
+    _remember(copy)
+    return copy
+
+
+def _remember(tensor: torch.Tensor) -> None:
+    storage: Any = tensor.untyped_storage()
+    key = storage._cdata
+    # The storage object is kept by the tensor, so that the weak reference lives exactly as long as the memory.
+    tensor._pinned_storage = storage  # type: ignore[attr-defined]
+    _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
+
+
+def forget_all() -> None:
+    _pinned.clear()

@@ -1,0 +1,109 @@
+"""The tensor of the virtual device."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+from virtual_cuda.device.state import Block, Place
+
+AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
+make_shell: Final = torch.Tensor._make_wrapper_subclass
+
+
+class Plans(dict[int, Any]):
+    """How each operator is run on the virtual device; by `id`, because an operator's own hash is a Python function."""
+
+    maker: Any = None
+
+    def of(self, func: Any) -> Any:
+        plan = self.get(id(func))
+        if plan is None:
+            plan = self[id(func)] = self.maker(func)
+            self.operators.append(func)
+        return plan
+
+    def __missing__(self, func: Any) -> Any:
+        return self.of(func)
+
+    operators: Final[list[Any]] = []  # kept, so that an id stays an operator's
+
+
+PLANS: Final = Plans()
+_plan_of: Final = PLANS.get
+
+
+class Tensor(torch.Tensor):
+    """A tensor on a virtual device. Its Python surface is completed in `surface.py`."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    _inner: torch.Tensor
+    _block: Block
+
+    @staticmethod
+    def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        plan = _plan_of(id(func))
+        if plan is None:
+            plan = PLANS.of(func)
+        return plan(args, kwargs)
+
+
+class Parameter(Tensor):
+    """The same, where `type(p)` is asked of a parameter."""
+
+    _is_param = True
+
+
+for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
+    _cls.__module__ = _module
+
+_inference_on: Final = torch.is_inference_mode_enabled
+VIRTUAL: Final = {Tensor, Parameter}  # grows: subclasses.py adds the classes that students make
+
+
+def wrap(inner: torch.Tensor, block: Block) -> Any:
+    """A device tensor around `inner`, looking into `block`."""
+    if _inference_on() and not inner.is_inference():
+        # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
+        with torch.inference_mode(False):
+            return wrap(inner, block)
+    # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
+    shell = make_shell(
+        Tensor,
+        inner.shape,
+        inner.stride(),
+        inner.storage_offset(),
+        None,
+        inner.dtype,
+        inner.layout,
+        block.place.lazy,
+        False,
+        False,
+        None,
+        False,
+        False,
+        AUTOCAST,
+    )
+    shell._inner = inner
+    shell._block = block
+    return shell
+
+
+def wrap_new(inner: torch.Tensor, place: Place) -> Any:
+    """A device tensor that owns a new allocation."""
+    return wrap(inner, Block(place, inner.untyped_storage().nbytes()))
+
+
+def refresh(tensor: Any) -> None:
+    """Make a wrapper say what its inner tensor has become: `resize_`, `t_`, `set_` and `out=` change it in place."""
+    inner = tensor._inner
+    nbytes = inner.untyped_storage().nbytes()
+    block = tensor._block
+    if nbytes > block.size:
+        block = Block(block.place, nbytes)
+    fresh = wrap(inner, block)
+    torch._C.TensorBase.data.__set__(tensor, fresh)  # type: ignore[attr-defined]
+    tensor._block = block

@@ -1,0 +1,259 @@
+"""Draws timelines as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from virtual_cuda.ledger.timeline import Event, Timeline
+
+# What happens without a column of its own: it shows in the memory, or inside a pass or a copy that is drawn already.
+UNSEEN: Final = frozenset({"memory", "inner forward", "upload sync"})
+SHARE: Final = 0.75  # of the columns, at most, for events that have one each; the rest is for operations
+
+
+@dataclass
+class Column:
+    """Some events that follow one another."""
+
+    events: list[Event] = field(default_factory=list)
+    live: int = 0  # bytes, the most in it
+
+    def count(self, *kinds: str) -> int:
+        return sum(event.kind in kinds for event in self.events)
+
+    def bytes(self, kind: str) -> int:
+        return sum(event.bytes for event in self.events if event.kind == kind)
+
+    @property
+    def walls(self) -> int:
+        """How often the host waited here."""
+        return self.count("sync", "explicit sync")
+
+
+def columns(timeline: Timeline, room: int) -> list[Column]:
+    """At most `room` columns. What moves or waits has one for itself as long as there are enough."""
+    drawn = [event for event in timeline.events if event.kind not in UNSEEN]
+    places = _places(drawn, max(room, 1))
+    found: list[Column] = []
+    last = -1
+    for event, place in zip(drawn, places, strict=True):
+        if place != last:
+            found.append(Column())
+            last = place
+        found[-1].events.append(event)
+    _fill_memory(found, timeline.events)
+    return found
+
+
+def _places(events: Sequence[Event], room: int) -> list[int]:
+    if len(events) <= room:
+        return list(range(len(events)))
+    special = sum(event.kind != "op" for event in events)
+    plain = len(events) - special
+    if special > room * SHARE or not plain:
+        return [place * room // len(events) for place in range(len(events))]
+    left = room - special
+    places, specials_before, plain_before = [], 0, 0
+    for event in events:
+        places.append(specials_before + plain_before * left // plain)
+        if event.kind == "op":
+            plain_before += 1
+        else:
+            specials_before += 1
+    return places
+
+
+def _fill_memory(found: Sequence[Column], events: Sequence[Event]) -> None:
+    """Each column's memory: the most from its first event to the next column's."""
+    starts = [column.events[0].at for column in found]
+    place = 0
+    for event in events:
+        while place + 1 < len(found) and event.at >= starts[place + 1]:
+            place += 1
+        if found:
+            found[place].live = max(found[place].live, event.live)
+
+
+Piece = tuple[str, str]  # a text and its meaning: "", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"
+Line = tuple[Piece, ...]
+
+LABEL: Final = 9
+NARROWEST: Final = 40
+WIDEST: Final = 160
+BARS: Final = "▁▂▃▄▅▆▇█"
+WALL, WALLS, TOLD = "│", "║", "┊"
+LANE: Final = "─"
+ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
+PASSES: Final = {"forward": "F", "backward": "B", "step": "S", "scaler": "s"}
+# By whether gradients are recorded, and whether autocast is on.
+TICKS: Final = {(True, False): "•", (False, False): "·", (True, True): "◆", (False, True): "◇"}
+MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
+LINES: Final = 5  # that made the host wait, the worst first
+NOTHING_BESIDE: Final = "of the reference there is nothing to draw in the same call"
+LEGEND: Final = (
+    *("│ the host waits to read from the device", "║ several times", "┊ it was told to", "↓ ↑ copies"),
+    *("F forward", "B backward", "S step", "s scaler"),
+    *("• operation, grad on", "· grad off", "◆ autocast", "◇ autocast, grad off"),
+)
+
+
+def drawn(timeline: Timeline, width: int, theirs: Timeline | None = None) -> list[Line]:
+    """The picture, `width` characters wide, and what is to be said of it."""
+    width = min(max(width, NARROWEST), WIDEST)
+    found = columns(timeline, width - LABEL)
+    lines: list[Line] = [((_cut(_heading(timeline), width), ""),)]
+    if found:
+        lines += [
+            _lane("host", found, _on_host, "pass"),
+            _lane("", found, _between, "copy"),
+            _lane("device", found, _on_device, ""),
+            _memory(found, timeline.peak_bytes),
+        ]
+    lines += [((_cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
+    said = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
+    return lines + [((line, ""),) for line in textwrap.wrap(said, width, subsequent_indent="  ")]
+
+
+def legend(width: int) -> list[str]:
+    """What the signs mean, in as many lines as it takes."""
+    lines = [""]
+    for entry in LEGEND:
+        longer = f"{lines[-1]}   {entry}".strip()
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(entry)
+    return lines
+
+
+def plain(lines: Sequence[Line]) -> list[str]:
+    """Without colour."""
+    return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+
+def compared(yours: Timeline, theirs: Timeline) -> str:
+    """One sentence on what differs from the reference's run."""
+    said = [f"{_number(yours.walls, 'wall')}, theirs: {theirs.walls}"]
+    for what, mine, other in (
+        ("to the device", yours.to_device, theirs.to_device),
+        ("to the host", yours.to_host, theirs.to_host),
+        ("peak", yours.peak_bytes, theirs.peak_bytes),
+    ):
+        said += [f"{what} {size(mine)}, theirs: {size(other)}"] if mine != other else []
+    return f"yours: {'; '.join(said)}"
+
+
+def size(count: int) -> str:
+    """Short, for a picture: "512 B", "1.5 KiB"."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    place = min(max(count.bit_length() - 1, 0) // 10, len(units) - 1)
+    value = count / 1024**place
+    return f"{value:.3g} {units[place]}" if value < 1000 else f"{value:.0f} {units[place]}"
+
+
+def shown(text: str) -> str:
+    """A stranger's text in a terminal: what would move the cursor, or turn the line around, is a mark."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def _heading(timeline: Timeline) -> str:
+    count = sum(timeline.counts.values())
+    left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
+    return (
+        f"{shown(timeline.function)}: {_number(timeline.walls, 'wall')}, {_number(count, 'event')}{left_out} in its "
+        f"busiest call, in the scenario “{shown(timeline.scenario)}” on {shown(timeline.device)}"
+    )
+
+
+def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str) -> Line:
+    pieces: list[Piece] = [(f"{label:>{LABEL - 1}} ", "")]
+    for column in found:
+        if column.walls:
+            several = column.count("sync")
+            pieces.append((WALLS if several > 1 else WALL if several else TOLD, "wall"))
+        else:
+            made = sign(column)
+            pieces.append((made, MEANINGS.get(made, meaning if made not in (LANE, " ") else "")))
+    return tuple(_joined(_labelled(pieces, found) if not label else pieces))
+
+
+def _labelled(pieces: list[Piece], found: Sequence[Column]) -> list[Piece]:
+    """Arrows with their bytes beside them, where nothing else stands."""
+    cells = [text for text, _ in pieces]
+    for place, column in enumerate(found, 1):
+        if cells[place] not in ("↓", "↑", "↔") or not column.bytes(ARROWS[cells[place]]):
+            continue
+        label = size(column.bytes(ARROWS[cells[place]]))
+        after = cells[place + 1 : place + 2 + len(label)]
+        if all(cell == " " for cell in after) and len(after) >= len(label):
+            cells[place + 1 : place + 1 + len(label)] = list(label)
+    return [
+        (cell, meaning or ("copy" if cell.strip() and n else ""))
+        for n, (cell, (_, meaning)) in enumerate(zip(cells, pieces, strict=True))
+    ]
+
+
+def _on_host(column: Column) -> str:
+    for kind, sign in PASSES.items():
+        if column.count(kind):
+            return sign
+    return LANE
+
+
+def _between(column: Column) -> str:
+    down, up = column.count("to device"), column.count("to host")
+    if down and up:
+        return "↕"
+    return "↓" if down else "↑" if up else "↔" if column.count("between devices") else " "
+
+
+def _on_device(column: Column) -> str:
+    ticks = [TICKS[event.grad, event.autocast] for event in column.events if event.kind == "op"]
+    return max(set(ticks), key=ticks.count) if ticks else LANE
+
+
+def _memory(found: Sequence[Column], peak: int) -> Line:
+    highest = max([peak, 1, *(column.live for column in found)])
+    bars = "".join(BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found)
+    return ((f"{'memory':>{LABEL - 1}} ", ""), (bars, "memory"))
+
+
+def _copies(timeline: Timeline) -> Iterator[str]:
+    down, up = timeline.counts.get("to device", 0), timeline.counts.get("to host", 0)
+    said = [f"peak {size(timeline.peak_bytes)}"] if timeline.peak_bytes else []
+    said += [f"↓ {_number(down, 'copy', 'copies')}, {size(timeline.to_device)}"] if down else []
+    said += [f"↑ {_number(up, 'copy', 'copies')}, {size(timeline.to_host)}"] if up else []
+    if said:
+        yield f"{'':{LABEL}}{'   '.join(said)}"
+
+
+def _waits(timeline: Timeline) -> Iterator[str]:
+    worst = sorted(timeline.waits.items(), key=lambda wait: (-wait[1], wait[0]))
+    for line, count in worst[:LINES]:
+        text = shown(timeline.lines.get(line, "").strip())
+        yield f"{'':{LABEL}}{count:,} × │ line {line}" + (f": {text}" if text else "")
+    if len(worst) > LINES:
+        yield f"{'':{LABEL}}… and {_number(len(worst) - LINES, 'line')} more that made the host wait"
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Neighbours of one meaning as one piece: fewer escape sequences."""
+    text, meaning = "", ""
+    for more, its in pieces:
+        if its != meaning and text:
+            yield text, meaning
+            text = ""
+        text, meaning = text + more, its
+    if text:
+        yield text, meaning
+
+
+def _number(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,240 @@
+"""The timeline of one call: its records in order, thinned to a size that can be sent and drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+from gpudojo.model.errors import BadEvidence
+
+from virtual_cuda.ledger.records import (
+    Allocation,
+    Backward,
+    Forward,
+    Operation,
+    OptimizerStep,
+    Record,
+    ScalerCall,
+    Sync,
+    Transfer,
+)
+
+MOST_EVENTS: Final = 1_500
+MOST_CALLS: Final = 64  # of one function, where every call has its timeline
+LARGEST: Final = 60_000  # bytes, encoded
+MOST_LINES: Final = 60
+LONGEST: Final = 100  # characters of a line or a name
+FEWEST: Final = 50  # events, below which thinning out any more would leave no picture
+_HIGHEST: Final = 1 << 62
+
+Kind = Literal[
+    "op",
+    "to device",
+    "to host",
+    "between devices",
+    "sync",
+    "explicit sync",
+    "upload sync",
+    "forward",
+    "inner forward",
+    "backward",
+    "step",
+    "scaler",
+    "memory",
+]
+# What is left out first when there is too much, and what is left out last.
+RANKS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("sync", "explicit sync", "to device", "to host", "between devices"), 0),
+    **dict.fromkeys(("forward", "backward", "step", "scaler", "upload sync"), 1),
+    **dict.fromkeys(("op", "inner forward", "memory"), 2),
+}
+Count = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
+Line = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST)]
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One record; `grad` and `autocast` are told of operations, `grad` of forward passes too."""
+
+    kind: Kind
+    at: Count  # its place in the order of all the call's records, from 0
+    bytes: Annotated[int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)]  # copied, taken, or with a minus given back
+    line: Line | None  # of the student's file
+    grad: bool
+    autocast: bool
+    live: Count  # bytes on the devices after it
+    name: Text  # the operator, the module, or what made the host wait
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """One call of one function. The sums are those of all that happened, whatever was left out of the events."""
+
+    function: Text
+    scenario: Text
+    device: Text
+    events: Annotated[list[Event], msgspec.Meta(max_length=MOST_EVENTS)]
+    peak_bytes: Count = 0
+    left_out: Count = 0
+    lines: Annotated[dict[Line, Text], msgspec.Meta(max_length=MOST_LINES)] = {}
+    counts: dict[Kind, Count] = {}
+    waits: Annotated[dict[Line, Count], msgspec.Meta(max_length=MOST_LINES)] = {}  # synchronising reads of each line
+    to_device: Count = 0  # bytes
+    to_host: Count = 0
+    place: Count | None = None  # among the calls in its scenario, from 0; None where nobody wrote it down
+
+    @property
+    def walls(self) -> int:
+        """How often the host waited to read something from the device."""
+        return self.counts.get("sync", 0)
+
+
+def timeline_of(
+    ledger: Sequence[Record],
+    function: str,
+    scenario: str,
+    file: str,
+    device: str = "cuda",
+    source: Sequence[str] = (),
+    peak_bytes: int = 0,
+    limit: int = MOST_EVENTS,
+    place: int | None = None,
+) -> Timeline:
+    """The timeline of a call's records: lines are those of `file`, whose text is `source`.
+
+    `peak_bytes` is for what a bench knows beyond the records: the peaks inside an operation.
+    """
+    every = _events(ledger, file)
+    waits = Counter(event.line for event in every if event.kind == "sync" and event.line is not None)
+    whole = Timeline(
+        function=_text(function),
+        scenario=_text(scenario),
+        device=_text(device),
+        events=[],
+        peak_bytes=max([peak_bytes, *(event.live for event in every)]),
+        lines=_lines(every, source),
+        counts=dict(Counter(event.kind for event in every)),
+        waits=dict(waits.most_common(MOST_LINES)),
+        to_device=sum(event.bytes for event in every if event.kind == "to device"),
+        to_host=sum(event.bytes for event in every if event.kind == "to host"),
+        place=place,
+    )
+    while True:
+        events = _thinned(every, limit)
+        made = msgspec.structs.replace(whole, events=events, left_out=len(every) - len(events))
+        if limit <= FEWEST or len(encoded(made)) <= LARGEST:
+            return made
+        limit = limit * 3 // 4
+
+
+def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None:
+    """Of somebody else's calls the one in the same place of the same scenario on the same device; no other compares."""
+    if timeline.place is None:
+        return None
+    wanted = (timeline.scenario, timeline.place, timeline.device)
+    return next((other for other in others if (other.scenario, other.place, other.device) == wanted), None)
+
+
+def encoded(timeline: Timeline) -> bytes:
+    """As it travels."""
+    return msgspec.msgpack.encode(timeline)
+
+
+def checked(timeline: Timeline) -> Timeline:
+    """The timeline, if all that its types cannot say of it is so as well; raises BadEvidence."""
+    try:
+        data = encoded(timeline)
+        whole = msgspec.msgpack.decode(data, type=Timeline)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadEvidence(f"a timeline of something else: {str(error)[:LONGEST]}") from None
+    if len(data) > LARGEST:
+        raise BadEvidence(f"a timeline of {len(data)} bytes is more than {LARGEST}")
+    order = [event.at for event in whole.events]
+    if order != sorted(set(order)):
+        raise BadEvidence("the events of a timeline are not in order")
+    if sum(whole.counts.values()) != len(whole.events) + whole.left_out:
+        raise BadEvidence("a timeline does not count its own events")
+    return whole
+
+
+def _events(ledger: Sequence[Record], file: str) -> list[Event]:
+    ledger = tuple(ledger)
+    live = dict(_before(ledger))
+    events = []
+    for at, record in enumerate(ledger):
+        if isinstance(record, Operation | Allocation):
+            live[record.device] = max(record.live, 0)
+        site = record.site
+        line = site.line if site is not None and site.file == file and site.line > 0 else None
+        kind, size, grad, autocast, name = _told(record)
+        if kind == "sync" and name == "copy" and at and _uploads(ledger[at - 1]):
+            kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
+        events.append(Event(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
+    return events
+
+
+def _uploads(record: Record) -> bool:
+    return isinstance(record, Transfer) and record.direction == "to_device"
+
+
+def _before(ledger: Sequence[Record]) -> Iterable[tuple[str, int]]:
+    """What was on each device when the call began: what is there after its first record, without what that took."""
+    first: dict[str, int] = {}
+    for record in ledger:
+        if isinstance(record, Operation | Allocation) and record.device not in first:
+            first[record.device] = max(record.live - record.bytes, 0)
+    return first.items()
+
+
+def _told(record: Record) -> tuple[Kind, int, bool, bool, str]:
+    match record:
+        case Operation():
+            name = record.name.removeprefix("aten.").partition(".")[0]
+            return "op", record.bytes, record.builds_graph, record.autocast is not None, name
+        case Transfer():
+            kinds: dict[str, Kind] = {"to_device": "to device", "to_host": "to host"}
+            name = f"{record.source} to {record.target}"
+            return kinds.get(record.direction, "between devices"), record.bytes, False, False, name
+        case Sync():
+            return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
+        case Forward():
+            # A model's layers are told from the model: a picture shows the one call, and not its forty.
+            return "inner forward" if record.depth else "forward", 0, record.builds_graph, False, record.module
+        case Backward():
+            return "backward", 0, False, False, "backward"
+        case OptimizerStep():
+            return "step", 0, False, False, record.optimizer
+        case ScalerCall():
+            return "scaler", 0, False, False, record.call
+        case Allocation():
+            return "memory", record.bytes, False, False, "taken" if record.bytes >= 0 else "given back"
+
+
+def _thinned(events: list[Event], limit: int) -> list[Event]:
+    """At most so many of them, evenly chosen, plain operations left out first; the one at the peak stays."""
+    if len(events) <= limit:
+        return events
+    peak = max(events, key=lambda event: event.live)
+    kept = {peak.at}
+    for rank in sorted(set(RANKS.values())):
+        group = [event.at for event in events if RANKS[event.kind] == rank and event.at not in kept]
+        room = limit - len(kept)
+        kept.update(group if len(group) <= room else (group[i * len(group) // room] for i in range(room)))
+        if len(kept) >= limit:
+            break
+    return [event for event in events if event.at in kept]
+
+
+def _lines(events: Iterable[Event], source: Sequence[str]) -> dict[int, str]:
+    """The text of the lines that did most, in their order."""
+    busy = Counter(event.line for event in events if event.line is not None and event.line <= len(source))
+    waited = Counter(event.line for event in events if event.line in busy and RANKS[event.kind] == 0)
+    wanted = sorted(busy, key=lambda line: (-waited[line], -busy[line], line))[:MOST_LINES]
+    return {line: _text(source[line - 1].rstrip()) for line in sorted(wanted)}
+
+
+def _text(said: str) -> str:
+    """A text that can be encoded, and is not too long."""
+    plain = str(said).encode("utf-8", "replace").decode()
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"

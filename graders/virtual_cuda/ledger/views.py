@@ -1,0 +1,213 @@
+"""Views of a ledger: a table with one row per source line, and a trace for Perfetto."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from virtual_cuda.ledger import questions
+from virtual_cuda.ledger.records import (
+    Allocation,
+    Backward,
+    Forward,
+    Operation,
+    OptimizerStep,
+    Record,
+    ScalerCall,
+    Span,
+    Sync,
+    Transfer,
+)
+from virtual_cuda.sizes import format_size
+
+Records = Sequence[Record]
+
+
+def _size(bytes_: int) -> str:
+    return format_size(bytes_) if bytes_ else ""
+
+
+def _number(count: int) -> str:
+    return str(count) if count else ""
+
+
+COLUMNS: Final[dict[str, Callable[[Records], str]]] = {
+    "to device": lambda records: _size(questions.bytes_to_device(records)),
+    "to host": lambda records: _size(questions.bytes_to_host(records)),
+    "syncs": lambda records: _number(len(questions.syncs(records))),
+    "ops": lambda records: _number(len(questions.operations(records))),
+    "peak": lambda records: _size(questions.peak_bytes(records)),
+}
+
+
+@dataclass(frozen=True)
+class LineRow:
+    """One line of code, and a text for each column; empty where there is nothing to tell."""
+
+    number: int
+    code: str
+    cells: tuple[str, ...]
+
+
+def line_rows(records: Records, file: str, code: Iterable[str], first: int = 1) -> list[LineRow]:
+    """A row for every line of the code, which begins at line `first` of the file."""
+    return [
+        LineRow(number, text.rstrip(), in_all(questions.on_line(records, file, number)))
+        for number, text in enumerate(code, first)
+    ]
+
+
+def in_all(records: Records) -> tuple[str, ...]:
+    """A text for each column, over all of the records."""
+    return tuple(answer(records) for answer in COLUMNS.values())
+
+
+Event = dict[str, Any]
+
+PROCESS: Final = 1
+HOST: Final = 1
+COPIES: Final = 2
+SYNCS: Final = 3
+FIRST_DEVICE: Final = 4
+
+# All in microseconds, the unit of the format. A ledger knows when something began, not how long it took: it is
+# drawn until the next thing happened, but no longer than this, because the gap may be the student's own Python.
+SHORTEST: Final = 1.0
+LONGEST: Final = 10_000.0
+
+
+def trace_of(records: Sequence[Record]) -> dict[str, list[Event]]:
+    """The trace events of the records, track names first."""
+    devices = sorted({r.device for r in records if isinstance(r, Operation)})
+    tracks = {HOST: "host", COPIES: "copies", SYNCS: "synchronisations"}
+    tracks |= {tid: f"operations on {device}" for tid, device in enumerate(devices, FIRST_DEVICE)}
+    device_tracks = {device: tid for tid, device in enumerate(devices, FIRST_DEVICE)}
+    events = [event for tid, name in tracks.items() for event in _track(tid, name)]
+    events += _host_events([r for r in records if isinstance(r, Span)], _moments(records))
+    events += _short_events(records, device_tracks)
+    events += [_marker(r) for r in records if isinstance(r, ScalerCall)]
+    events += [_live_bytes(r) for r in records if isinstance(r, Operation | Allocation)]
+    return {"traceEvents": events}
+
+
+def _track(tid: int, name: str) -> list[Event]:
+    common: Event = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
+    return [
+        {"name": "thread_name", "args": {"name": name}, **common},
+        {"name": "thread_sort_index", "args": {"sort_index": tid}, **common},
+    ]
+
+
+def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[Event]:
+    """Passes and steps as nested slices: one never sticks out of the one it began in."""
+    events: list[Event] = []
+    enclosing: list[float] = []  # ends of the spans around this one, outermost first
+    for span in spans:
+        start = _microseconds(span.at)
+        while enclosing and enclosing[-1] <= start:
+            enclosing.pop()
+        # A span without an end raised; a span of another thread may outlive the one it is drawn inside.
+        end = moments[-1] if span.seconds is None else _microseconds(span.at + span.seconds)
+        end = min([max(end, start + SHORTEST), *enclosing[-1:]])
+        enclosing.append(end)
+        events.append(_slice(span, HOST, start, end - start))
+    return events
+
+
+def _short_events(records: Sequence[Record], device_tracks: dict[str, int]) -> list[Event]:
+    """Operations, copies and synchronisations, one after the other on each track."""
+    moments = _moments(records)
+    free_from: dict[int, float] = {}
+    events: list[Event] = []
+    for record in records:
+        match record:
+            case Operation(device=device):
+                tid = device_tracks[device]
+            case Transfer():
+                tid = COPIES
+            case Sync():
+                tid = SYNCS
+            case _:
+                continue
+        began = _microseconds(record.at)
+        # Slices that overlap without nesting are drawn wrongly, and two rows can be closer than the shortest slice.
+        start = max(began, free_from.get(tid, began))
+        following = bisect_right(moments, began)
+        end = moments[following] if following < len(moments) else start
+        duration = min(max(end - start, SHORTEST), LONGEST)
+        free_from[tid] = start + duration
+        events.append(_slice(record, tid, start, duration))
+    return events
+
+
+def _moments(records: Sequence[Record]) -> list[float]:
+    """Every moment at which something began or ended."""
+    ends = [r.at + r.seconds for r in records if isinstance(r, Span) and r.seconds is not None]
+    return sorted(map(_microseconds, [*(r.at for r in records), *ends]))
+
+
+def _slice(record: Record, tid: int, start: float, duration: float) -> Event:
+    name, category = _title(record)
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "ts": round(start, 3),
+        "dur": round(duration, 3),
+        "pid": PROCESS,
+        "tid": tid,
+        "args": _details(record),
+    }
+
+
+def _marker(record: ScalerCall) -> Event:
+    name, category = _title(record)
+    where: Event = {"ph": "i", "s": "t", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
+    return {"name": name, "cat": category, **where, "args": _details(record)}
+
+
+def _live_bytes(record: Operation | Allocation) -> Event:
+    where: Event = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
+    return {"name": f"live bytes on {record.device}", "cat": "memory", **where, "args": {"bytes": record.live}}
+
+
+def _title(record: Record) -> tuple[str, str]:
+    match record:
+        case Operation(name=name):
+            return name, "operation"
+        case Transfer(source=source, target=target):
+            return f"{source} → {target}", "copy"
+        case Sync(what=what):
+            return what, "sync"
+        case Forward(module=module):
+            return module, "forward"
+        case Backward():
+            return "backward", "backward"
+        case OptimizerStep(optimizer=optimizer):
+            return f"{optimizer}.step", "optimizer"
+        case ScalerCall(call=call):
+            return f"scaler.{call}", "scaler"
+        case Allocation(device=device):
+            return f"allocation on {device}", "memory"
+
+
+def _details(record: Record) -> Event:
+    details: Event = {"site": None if record.site is None else str(record.site), "record": record.index}
+    match record:
+        case Operation():
+            details |= {"bytes": record.bytes, "dtype": record.autocast, "grad": record.builds_graph}
+        case Transfer():
+            details |= {"bytes": record.bytes, "pinned": record.pinned, "non_blocking": record.non_blocking}
+        case Sync():
+            details |= {"explicit": record.explicit}
+        case Forward():
+            details |= {"training": record.training, "grad": record.builds_graph, "devices": record.devices}
+        case _:
+            pass
+    return {key: value for key, value in details.items() if value is not None}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

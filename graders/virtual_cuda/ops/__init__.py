@@ -1,0 +1,1 @@
+"""What is known about operators: kernels, placement, waits, refusals, memory."""

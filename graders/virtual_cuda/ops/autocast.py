@@ -1,0 +1,182 @@
+"""Autocast on the virtual device: the precision in which each operator runs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from typing import Any, Final
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+
+from virtual_cuda.device.dispatch import mood
+from virtual_cuda.device.tensor import VIRTUAL
+
+aten: Final = torch.ops.aten
+_KEY: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
+_HALVES: Final = (torch.float16, torch.bfloat16)
+_BANNED: Final = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+    "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+    "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+    "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+    "safe to autocast."
+)
+
+
+class _Cache:
+    """Weights cast once are kept until the outermost autocast region ends."""
+
+    def __init__(self) -> None:
+        self.cast: dict[int, tuple[Any, Any]] = {}
+
+
+_cache: Final = _Cache()
+
+
+def clear_cache() -> None:
+    _cache.cast.clear()
+
+
+def _eligible(value: Any) -> bool:
+    return (
+        (type(value) in VIRTUAL or getattr(value, "is_cuda", False))
+        and value.dtype.is_floating_point
+        and value.dtype != torch.float64
+    )
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        if not _eligible(value) or value.dtype is dtype:
+            return value
+        if (
+            dtype in _HALVES
+            and value.dtype is torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and not value._is_view()
+            and torch.is_autocast_cache_enabled()
+        ):
+            kept = _cache.cast.get(id(value))
+            if kept is None or kept[0] is not value:
+                kept = _cache.cast[id(value)] = (value, value.to(dtype))
+            return kept[1]
+        return value.to(dtype)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cast(item, dtype) for item in value)
+    return value
+
+
+def _floats(values: Any) -> list[torch.dtype]:
+    found: list[torch.dtype] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if _eligible(value):
+                found.append(value.dtype)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_floats(value))
+    return found
+
+
+def _cast_all(op: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    return op(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
+
+
+def _lower(op: Any, args: Any, kwargs: Any) -> Any:
+    return _cast_all(op, args, kwargs, torch.get_autocast_dtype("cuda"))
+
+
+def _fp32(op: Any, args: Any, kwargs: Any) -> Any:
+    return _cast_all(op, args, kwargs, torch.float32)
+
+
+def _optional(op: Any, args: Any, kwargs: Any) -> Any:
+    """float32 output, unless the caller asked for a dtype or the input is not a half."""
+    asked = kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args)
+    names = [a.name for a in op._schema.arguments]
+    if asked or "dtype" not in names or not _eligible(args[0]):
+        return op(*args, **kwargs)
+    position = names.index("dtype")
+    if position < len(args):
+        return op(*args[:position], torch.float32, *args[position + 1 :], **kwargs)
+    return op(*args, **{**kwargs, "dtype": torch.float32})
+
+
+def _append(op: Any, args: Any, kwargs: Any) -> Any:
+    """`norm`: the overload that takes a dtype."""
+    if not _eligible(args[0]):
+        return op(*args, **kwargs)
+    if op is aten.norm.Scalar:
+        return aten.norm.ScalarOpt_dtype(args[0], args[1] if len(args) > 1 else 2, dtype=torch.float32)
+    given = [*args[1:], *(False for _ in range(3 - len(args[1:])))]
+    return aten.norm.ScalarOpt_dim_dtype(args[0], given[0], given[1], given[2], dtype=torch.float32)
+
+
+def _promote(op: Any, args: Any, kwargs: Any) -> Any:
+    """The widest floating type among the arguments, at least the autocast type."""
+    found = _floats([*args, *kwargs.values()])
+    if not found:
+        return op(*args, **kwargs)
+    dtype = torch.float32 if torch.float32 in found else torch.get_autocast_dtype("cuda")
+    return _cast_all(op, args, kwargs, dtype)
+
+
+_POLICIES: Final = {"lower": _lower, "fp32": _fp32, "optional": _optional, "append": _append, "promote": _promote}
+
+
+def _kernel(op: Any, policy: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_KEY):
+            return policy(op, args, kwargs)
+
+    return kernel
+
+
+def _binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError(_BANNED)
+
+
+@functools.cache
+def policies() -> dict[str, list[str]]:
+    path = pathlib.Path(__file__).with_name("facts") / "operators.json"
+    lists: dict[str, list[str]] = json.loads(path.read_text())["autocast"]
+    return lists
+
+
+def register(library: Any) -> None:
+    for policy, names in policies().items():
+        for name in names:
+            base, _, overload = name.partition(".")
+            packet = getattr(aten, base, None)
+            if packet is None or (overload or "default") not in packet.overloads():
+                continue  # a newer torch's operator
+            op = getattr(packet, overload or "default")
+            library.impl(name, _kernel(op, _POLICIES[policy]), "AutocastCUDA", allow_override=True)
+    library.impl("binary_cross_entropy", _binary_cross_entropy, "AutocastCUDA", allow_override=True)
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    """Keep the ledger's idea of the autocast dtype; where torch clears its weight cache, ours is cleared too."""
+    region: Any = torch.amp.autocast_mode.autocast
+    enter, leave = region.__enter__, region.__exit__
+
+    def entered(self: Any) -> Any:
+        given = enter(self)
+        stack = self.__dict__.setdefault("_dojo_before", [])
+        stack.append(mood.autocast)
+        if self.device == "cuda":
+            mood.autocast = str(self.fast_dtype) if self._enabled else None
+        return given
+
+    def left(self: Any, *error: Any) -> Any:
+        mood.autocast = self.__dict__["_dojo_before"].pop()
+        return leave(self, *error)
+
+    def cleared() -> None:
+        clear_cache()
+        original_clear()
+
+    original_clear = torch.clear_autocast_cache
+    return [(region, "__enter__", entered), (region, "__exit__", left), (torch, "clear_autocast_cache", cleared)]

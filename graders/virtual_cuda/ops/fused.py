@@ -1,0 +1,534 @@
+"""Functions that CUDA runs as one kernel: attention, norms, losses, recurrent layers."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, Final
+
+import torch
+import torch.nn.functional
+from torch import nn
+from torch.autograd import grad as _grad
+
+from virtual_cuda.device.dispatch import allocate, shut, special, write
+from virtual_cuda.device.state import Block, Place
+from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
+from virtual_cuda.ops import syncs
+from virtual_cuda.ops.messages import argument_elsewhere, label_of, lengths_elsewhere, without_lazy
+from virtual_cuda.ops.placement import compare, on_host
+
+aten: Final = torch.ops.aten
+
+
+class FusedRmsNorm(torch.autograd.Function):
+    """One kernel, which keeps the reciprocal of the root and not the squares."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, weight: Any, shape: list[int], eps: float | None) -> Any:
+        place, x = input._block.place, input._inner
+        out = torch.rms_norm(x, shape, None if weight is None else weight._inner, eps)
+        wide = x.to(torch.float64 if x.dtype is torch.float64 else torch.float32)
+        dims = list(range(-len(shape), 0))
+        small = torch.finfo(wide.dtype).eps if eps is None else eps
+        rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
+        kept = wrap(rstd, allocate(place, rstd.nbytes))
+        ctx.save_for_backward(input, weight, kept)
+        ctx.dims = dims
+        result = wrap(out, allocate(place, out.nbytes))
+        write("aten._fused_rms_norm.default", place, out.nbytes)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Any) -> Any:
+        input, weight, kept = ctx.saved_tensors
+        place, r = input._block.place, kept._inner
+        if place.shut:
+            raise shut(place)
+        g = gradient._inner.to(r.dtype)
+        normal = input._inner.to(r.dtype) * r
+        found: list[Any] = [None, None]
+        if ctx.needs_input_grad[0]:
+            scaled = g if weight is None else g * weight._inner.to(r.dtype)
+            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(input.dtype)
+        if ctx.needs_input_grad[1]:
+            rows = list(range(input.dim() - len(ctx.dims)))
+            found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
+        write("aten._fused_rms_norm_backward.default", place, sum(t.nbytes for t in found if t is not None))
+        return (*(None if t is None else wrap(t, allocate(place, t.nbytes)) for t in found), None, None)
+
+
+_fused_rms_norm: Final[Any] = FusedRmsNorm.apply
+
+
+def rms_norm(original: Any) -> Any:
+    def norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+        shape = list(normalized_shape)
+        usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
+        if usual and weight is not None:
+            same = type(weight) in VIRTUAL and weight._block.place is input._block.place
+            usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
+        if not usual or not input.is_floating_point() or input._block.place.shut:
+            return original(input, normalized_shape, weight, eps)
+        return _fused_rms_norm(input, weight, shape, eps)
+
+    return norm
+
+
+def eigvals(original: Any) -> Any:
+    """Without gradients the vectors are not computed."""
+
+    def values(input: Any, *, out: Any = None) -> Any:
+        if type(input) in VIRTUAL and out is None and not (input.requires_grad and torch.is_grad_enabled()):
+            return aten._linalg_eigvals(input)
+        return original(input, out=out)
+
+    return values
+
+
+def cross_entropy(original: Any) -> Any:
+    """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
+
+    def loss(
+        input: Any,
+        target: Any,
+        weight: Any = None,
+        reduction: int = 1,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        out = original(input, target, weight, reduction, ignore_index, label_smoothing)
+        indices = type(target) in VIRTUAL and not target.is_floating_point()
+        if indices and weight is not None and label_smoothing > 0 and reduction == 1:
+            syncs.note("masked_select")
+        return out
+
+    return loss
+
+
+def fused_patches() -> list[tuple[Any, str, Any]]:
+    nn, linalg = torch._C._nn, vars(torch._C)["_linalg"]
+    made: list[tuple[Any, str, Any]] = [
+        (nn, "cross_entropy_loss", cross_entropy(nn.cross_entropy_loss)),
+        (linalg, "linalg_eigvals", eigvals(linalg.linalg_eigvals)),
+        (torch.linalg, "eigvals", eigvals(linalg.linalg_eigvals)),
+    ]
+    return [*made, (torch, "rms_norm", rms_norm(torch.rms_norm))]
+
+
+_host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
+_LONGEST: Final = 256  # heads of the flash kernel
+_ROW: Final = 32  # the kernel pads its sums of exponentials to so many queries
+
+
+class FusedAttention(torch.autograd.Function):
+    """The memory-efficient kernel in single precision or with a mask, the flash kernel in half precision without one.
+
+    The CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, settings: Any) -> Any:
+        place = query._block.place
+        needs = any(ctx.needs_input_grad)
+        inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
+        bias = None if mask is None else mask._inner
+        dropout, causal, scale = settings
+        if causal and bias is not None:  # the CPU takes one or the other
+            past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+            bias = bias & past if bias.dtype is torch.bool else bias.masked_fill(~past, float("-inf"))
+            causal = False
+        with torch.enable_grad() if needs else torch.no_grad():
+            out = _host_attention(*inner, bias, dropout, causal, scale=scale)
+        # Queries before heads, as the kernel writes them.
+        plain = out.detach().transpose(1, 2).contiguous().transpose(1, 2)
+        flash = plain.dtype is not torch.float32 and mask is None
+        padded = -(-query.shape[3] // 8) * 8 if flash else query.shape[3]
+        result = wrap(plain, allocate(place, plain.nbytes // query.shape[3] * padded))
+        write("aten._scaled_dot_product_efficient_attention.default", place, plain.nbytes)
+        if needs:
+            rows = query.shape[2] if flash else -(-query.shape[2] // _ROW) * _ROW
+            ctx.sums = allocate(place, query.shape[0] * query.shape[1] * rows * 4)
+            ctx.dice = [allocate(place, 16), allocate(place, 8)] if flash else []
+            ctx.bias = allocate(place, mask.numel() * 4) if mask is not None and mask.dtype is torch.bool else None
+            ctx.inner, ctx.out, ctx.place = inner, out, place
+            kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
+            if padded == query.shape[3]:
+                kept += [query, key, value]
+            else:  # the flash kernel takes heads in eights: padded copies are made, and kept
+                ctx.copies = [allocate(place, t.nbytes // t.shape[3] * padded) for t in (query, key, value)]
+            ctx.save_for_backward(*kept)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Any) -> Any:
+        _ = ctx.saved_tensors  # refuses if one of them was written to since
+        place = ctx.place
+        if place.shut:
+            raise shut(place)
+        wanted = [t for t in ctx.inner if t.requires_grad]
+        found = iter(_grad(ctx.out, wanted, gradient._inner, retain_graph=True))
+        results: list[Any] = []
+        for tensor in ctx.inner:
+            each = next(found) if tensor.requires_grad else None
+            results.append(None if each is None else wrap(each, allocate(place, each.nbytes)))
+        name = "aten._scaled_dot_product_efficient_attention_backward.default"
+        write(name, place, sum(r.nbytes for r in results if r is not None))
+        return (*results, None, None)
+
+
+_efficient: Final[Any] = FusedAttention.apply
+
+
+def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
+    """Whether one of the fused kernels is the one CUDA chooses."""
+    operands = (query, key, value)
+    if any(type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1 for t in operands):
+        return False
+    place, dtype = query._block.place, query.dtype
+    if any(t._block.place is not place or t.dtype is not dtype for t in operands):
+        return False
+    single = dtype is torch.float32
+    if not single and dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if (single or mask is not None) and any(t.shape[-1] % (4 if single else 8) for t in operands):
+        return False
+    if not single and mask is None and (query.shape[3] > _LONGEST or query.shape[3] != value.shape[3]):
+        return False
+    if query.shape[:2] != key.shape[:2] or key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
+        return False
+    if mask is not None and (type(mask) not in VIRTUAL or mask._block.place is not place or mask.requires_grad):
+        return False
+    if torch.is_autocast_enabled("cuda"):
+        return False
+    return bool(
+        torch._C._get_mem_efficient_sdp_enabled() if single or mask is not None else torch._C._get_flash_sdp_enabled()
+    )
+
+
+def attention(original: Any) -> Any:
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if not enable_gqa and _fits(query, key, value, attn_mask):
+            return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, scale))
+        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    return attend
+
+
+def attention_patches() -> list[tuple[Any, str, Any]]:
+    made = attention(torch._C._nn.scaled_dot_product_attention)
+    name = "scaled_dot_product_attention"
+    return [(torch._C._nn, name, made), (torch.nn.functional, name, made)]
+
+
+def _one_hot(original: Any) -> Any:
+    """On CUDA the range of the classes is not checked beforehand, which would wait; `scatter_` asserts."""
+
+    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+        if type(tensor) not in VIRTUAL or tensor.dtype is not torch.int64 or tensor.numel() == 0:
+            return original(tensor, num_classes)
+        if num_classes == -1:
+            num_classes = int(tensor.max().item()) + 1
+        if num_classes < 1:
+            raise RuntimeError("num_classes should be positive")
+        blank = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+        return blank.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    return one_hot
+
+
+def composite_patches() -> list[tuple[Any, str, Any]]:
+    one_hot = _one_hot(torch._C._nn.one_hot)
+    return [(torch._C._nn, "one_hot", one_hot), (torch.nn.functional, "one_hot", one_hot)]
+
+
+# Composites whose own complaints name the device as C++ knows it.
+_NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
+
+
+def _mixed(*tensors: Any) -> bool:
+    given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
+
+
+def _rms_norm(original: Any) -> Any:
+    def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+        if weight is not None and _mixed(input, weight):
+            raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
+        return original(input, normalized_shape, weight, eps)
+
+    return rms_norm
+
+
+def _attention(original: Any) -> Any:
+    """With a mask, CUDA takes the memory-efficient kernel, whose wrapper compares devices."""
+
+    def scaled_dot_product_attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        together = not _mixed(query, key, value)
+        if together and type(query) in VIRTUAL and query.dim() == 4 and _mixed(query, attn_mask):
+            method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
+            raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
+        return original(query, key, value, attn_mask, *args, **kwargs)
+
+    return scaled_dot_product_attention
+
+
+def _cell(original: Any, fused: str, state: str) -> Any:
+    """A recurrent cell on CUDA: two plain products, then one fused kernel."""
+
+    def cell(input: Any, hidden: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+        states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
+        if type(input) in VIRTUAL and _mixed(input, *states, w_ih, w_hh, b_ih, b_hh):
+            for rows, weight in ((input, w_ih), (states[0], w_hh)):
+                compare("wrapper_CUDA_mm", [("self", "self"), ("mat2", "mat2")], {"self": rows, "mat2": weight})
+            given = {
+                "input_gates": input,
+                "hidden_gates": states[0],
+                state: states[-1],
+                "input_bias": b_ih,
+                "hidden_bias": b_hh,
+            }
+            compare(f"wrapper_CUDA__{fused}", [(name, name) for name in given], given)
+        return original(input, hidden, w_ih, w_hh, b_ih, b_hh)
+
+    return cell
+
+
+def _in_cuda_words(original: Any) -> Any:
+    """A function that compares devices in C++, which calls the virtual one by another name."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError as error:
+            worded = without_lazy(error)
+            if worded is None:
+                raise
+            raise worded from None
+
+    return call
+
+
+def _ctc_loss(original: Any) -> Any:
+    """The mean divides by the lengths of the targets, which CUDA takes to where the losses are."""
+
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if type(log_probs) in VIRTUAL and isinstance(target_lengths, torch.Tensor):
+            target_lengths = target_lengths.to(log_probs.device)
+        return original(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
+
+    return ctc_loss
+
+
+def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
+    """The lengths are read on the host and the batch sizes stay there, whatever device the data are on."""
+    data, lengths, *rest = args
+    if not on_host(lengths):
+        raise lengths_elsewhere(lengths)
+    place = data._block.place
+    if place.shut:
+        raise shut(place)
+    packed, sizes = func(data._inner, lengths, *rest, **kwargs)
+    write(str(func), place, packed.nbytes)
+    return wrap(packed, Block(place, packed.untyped_storage().nbytes())), sizes
+
+
+special(torch.ops.aten._pack_padded_sequence.default)(_pack_padded_sequence)
+
+
+def composite_placement_patches() -> list[tuple[Any, str, Any]]:
+    functional, plain = torch.nn.functional, torch._VF
+    attention = _attention(_in_cuda_words(functional.scaled_dot_product_attention))
+    spoken = [(plain, name, _in_cuda_words(getattr(plain, name))) for name in _NAMING_DEVICES]
+    methods = [
+        (owner, name, _in_cuda_words(getattr(owner, name)))
+        for owner in (torch, torch.Tensor)
+        for name in ("take_along_dim", "tensor_split")
+    ]
+    return [
+        *spoken,
+        *methods,
+        (torch, "ctc_loss", _ctc_loss(torch.ctc_loss)),
+        (torch, "rms_norm", _rms_norm(torch.rms_norm)),
+        (functional, "scaled_dot_product_attention", attention),
+        (plain, "gru_cell", _cell(plain.gru_cell, "_thnn_fused_gru_cell", "hx")),
+        (plain, "lstm_cell", _cell(plain.lstm_cell, "_thnn_fused_lstm_cell", "cx")),
+    ]
+
+
+_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLATTENED: Final = (torch.float16, torch.float32, torch.float64)  # torch's list of cuDNN's dtypes lacks bfloat16
+# Parts of the reserve that hold, per step and per hidden unit, what backward needs: the gates, and the cells.
+_PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)}
+_SCATTERED: Final = (
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted "
+    "at every call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+)
+
+
+def _place(tensors: list[Any]) -> Place | None:
+    """The one device all of these are on with one dtype cuDNN knows, if it is so."""
+    first = tensors[0]
+    if type(first) not in VIRTUAL or first.dtype not in _DTYPES:
+        return None
+    place: Place = first._block.place
+    same = all(type(t) in VIRTUAL and t._block.place is place and t.dtype is first.dtype for t in tensors)
+    return place if same else None
+
+
+def reserve_bytes(kind: str, units: int, layers: int) -> int:
+    """What cuDNN keeps from a forward pass: `units` bytes per layer for every part, each part rounded up to 32."""
+    parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
+    return 256 + sum(-(-part // 32) * 32 for part in parts)
+
+
+class CudnnRnn(torch.autograd.Function):
+    """One cuDNN call: the CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, settings: Any, place: Place, count: int, data: Any, *rest: Any) -> Any:
+        layers, dropout, train, bidirectional, biases, sizes = settings
+        states, weights = rest[:count], rest[count:]
+        tensors = (data, *rest)
+        inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
+        host_states, host_weights = inner[1 : 1 + count], inner[1 + count :]
+        state = tuple(host_states) if kind == "lstm" else host_states[0]
+        function = getattr(torch._C._VariableFunctions, kind)
+        tail = (host_weights, biases, layers, dropout, train, bidirectional)
+        with torch.enable_grad() if any(ctx.needs_input_grad) else torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the CPU's libraries
+            outs = function(inner[0], state, *tail, False) if sizes is None else function(inner[0], sizes, state, *tail)
+        shared = all(w._block is weights[0]._block for w in weights)
+        ctx.buffer = None if shared else allocate(place, sum(w.nbytes for w in weights))
+        ctx.reserve = None
+        if train:
+            steps = data.shape[0] * data.shape[1] if sizes is None else len(sizes) * int(sizes[0])
+            hidden = states[-1].shape[2]
+            units = steps * hidden * data.element_size() * (2 if bidirectional else 1)
+            ctx.reserve = allocate(place, reserve_bytes(kind, units, layers))
+        wrapped = [wrap(out.detach(), allocate(place, out.nbytes)) for out in outs]
+        write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs))
+        if train and dropout > 0:
+            syncs.note("dropout state")
+        ctx.train, ctx.place, ctx.inner, ctx.outs, ctx.weights = train, place, inner, outs, len(weights)
+        ctx.save_for_backward(*tensors, wrapped[0])
+        return tuple(wrapped)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        _ = ctx.saved_tensors  # refuses if one of them was written to since
+        if not ctx.train:
+            raise RuntimeError("cudnn RNN backward can only be called in training mode")
+        place = ctx.place
+        if place.shut:
+            raise shut(place)
+        wanted = [t for t in ctx.inner if t.requires_grad]
+        pairs = [
+            (out, g._inner) for out, g in zip(ctx.outs, gradients, strict=True) if g is not None and out.requires_grad
+        ]
+        found = _grad([out for out, _ in pairs], wanted, [g for _, g in pairs], retain_graph=True, allow_unused=True)
+        given = iter(found)
+        computed: list[Any] = []
+        for tensor in ctx.inner:
+            gradient = next(given) if tensor.requires_grad else None
+            computed.append(torch.zeros_like(tensor) if gradient is None and tensor.requires_grad else gradient)
+        count = len(computed) - ctx.weights
+        results = [None if g is None else wrap(g, allocate(place, g.nbytes)) for g in computed[:count]]
+        results += _in_one_block(computed[count:], place)
+        write("aten._cudnn_rnn_backward.default", place, sum(r.nbytes for r in results if r is not None))
+        return (None, None, None, None, *results)
+
+
+def _in_one_block(gradients: list[Any], place: Place) -> list[Any]:
+    """cuDNN writes the gradients of all weights into one buffer, as the weights lie in one."""
+    made = [g for g in gradients if g is not None]
+    if not made:
+        return gradients
+    flat = torch.cat([g.reshape(-1) for g in made])
+    block = allocate(place, flat.nbytes)
+    pieces = iter(flat.split([g.numel() for g in made]))
+    return [None if g is None else wrap(next(pieces).view(g.shape), block) for g in gradients]
+
+
+_apply: Final[Any] = CudnnRnn.apply
+CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # as torch numbers its own
+
+
+def layer(kind: str, original: Any) -> Any:
+    """`torch._VF.lstm` and its kin, for packed and for padded input."""
+
+    def run(data: Any, *args: Any) -> Any:
+        packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
+        sizes = args[0] if packed else None
+        state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
+        states = tuple(state) if kind == "lstm" else (state,)
+        place = _place([data, *states, *weights]) if isinstance(data, torch.Tensor) else None
+        if place is None or not data.numel() or not torch.backends.cudnn.enabled:
+            return original(data, *args)
+        if torch.is_autocast_enabled("cuda"):
+            dtype = torch.float16  # whatever autocast was asked for: cuDNN's layers are cast to half
+            data, states, weights = data.to(dtype), tuple(s.to(dtype) for s in states), [w.to(dtype) for w in weights]
+        elif not all(w._block is weights[0]._block for w in weights):
+            warnings.warn(_SCATTERED, UserWarning, stacklevel=2)
+        batch_first = not packed and args[7]
+        if batch_first:
+            data = data.transpose(0, 1)
+        settings = (layers, dropout, train, bidirectional, biases, sizes)
+        output, *last = _apply(kind, settings, place, len(states), data, *states, *weights)
+        if batch_first:
+            output = output.transpose(0, 1)
+        return (output, *last)
+
+    return run
+
+
+def flatten_parameters(original: Any) -> Any:
+    """`RNNBase.flatten_parameters`: the parameters become views of one block, matrices first."""
+
+    def flatten(self: Any) -> None:
+        weights = self._flat_weights
+        if len(weights) != len(self._flat_weights_names) or not weights or not isinstance(weights[0], torch.Tensor):
+            return
+        if any(not isinstance(w, torch.Tensor) for w in weights):
+            return
+        place = _place(weights)
+        if place is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
+            return
+        if len({w.data_ptr() for w in weights}) != len(weights):
+            return
+        flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
+        block = allocate(place, flat.nbytes)
+        start = 0
+        for weight in sorted(weights, key=lambda w: w.dim() == 1):
+            old = weight._inner
+            view = flat[start : start + old.numel()].view(old.shape)
+            view.copy_(old)
+            start += old.numel()
+            weight._inner, weight._block = view, block
+            refresh(weight)
+
+    return flatten
+
+
+def rnn_patches() -> list[tuple[Any, str, Any]]:
+    functions = torch._C._VariableFunctions
+    made: list[tuple[Any, str, Any]] = [(torch._VF, kind, layer(kind, getattr(functions, kind))) for kind in _PARTS]
+    return [*made, (nn.RNNBase, "flatten_parameters", flatten_parameters(nn.RNNBase.flatten_parameters))]

@@ -1,0 +1,304 @@
+"""Sparse tensors on the virtual device."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device.dispatch import Unwrapped, allocate, rescue, shut, special, wrap_output, write
+from virtual_cuda.device.state import CPU, Block, Place, place_of
+from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
+from virtual_cuda.device.transfers import record
+from virtual_cuda.ops import kernels, placement, syncs
+from virtual_cuda.torch_api.creation import place_named
+
+aten: Final = torch.ops.aten
+_make: Final = torch.Tensor._make_wrapper_subclass
+_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
+
+
+class SparseTensor(Tensor):
+    """A sparse tensor on a virtual device."""
+
+    _parts: dict[int, Block]  # by storage: the blocks of its indices and values
+
+    @staticmethod
+    def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return run(func, args, kwargs or {})
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        return self._inner.layout
+
+    @property
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        return bool(self._inner.is_sparse)
+
+    @property
+    def is_sparse_csr(self) -> bool:  # type: ignore[override]
+        return bool(self._inner.is_sparse_csr)
+
+    def to_sparse(self, *args: Any, **kwargs: Any) -> Any:
+        if self._inner.layout is torch.sparse_coo:
+            return super().to_sparse(*args, **kwargs)
+        return run(torch.Tensor.to_sparse, (self, *args), kwargs)  # C++ takes it for a COO tensor and would do nothing
+
+    def to_sparse_coo(self) -> Any:
+        return self.to_sparse()
+
+    def new(self, *args: Any, device: Any = None) -> Any:
+        """The constructor of old, which `SparseAdam` uses."""
+        if not args:
+            return wrap(self._inner.new(), self._block.place)[0]
+        if len(args) == 1 or isinstance(args[0], int):
+            return wrap(self._inner.new(*args), self._block.place)[0]
+        return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
+
+    def __copy__(self) -> Any:
+        return wrap(self._inner, self._block.place, self._parts)[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+        return memo[id(self)]
+
+
+SparseTensor.__name__, SparseTensor.__module__ = "Tensor", "torch"
+
+
+def parts(value: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that a sparse tensor is made of."""
+    if value.layout is torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in _COLUMNS:
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value.crow_indices(), value.col_indices(), value.values()]
+
+
+def _account(shell: Any, place: Place, known: dict[int, Block]) -> int:
+    """Give each part its block: the one it shares, or a new one. Says how many bytes are new."""
+    held: dict[int, Block] = {}
+    fresh = 0
+    for part in parts(shell._inner):
+        storage = part.untyped_storage()
+        block = known.get(storage._cdata)
+        if block is None:
+            fresh += storage.nbytes()
+            block = allocate(place, storage.nbytes())
+        held[storage._cdata] = shell._block = block
+    shell._parts = held
+    return fresh
+
+
+def wrap(value: torch.Tensor, place: Place, known: dict[int, Block] | None = None) -> tuple[Any, int]:
+    """A device tensor around a sparse one, and the bytes it newly takes."""
+    shape, layout, keys = value.shape, torch.sparse_coo, AUTOCAST
+    shell = _make(
+        SparseTensor, shape, None, None, None, value.dtype, layout, place.lazy, False, False, None, False, False, keys
+    )
+    shell._inner = value
+    return shell, _account(shell, place, known or {})
+
+
+class _Opened(Unwrapped):
+    """Arguments of which some are sparse."""
+
+    __slots__ = ()
+
+    def open(self, value: Any) -> Any:
+        if type(value) is not SparseTensor:
+            return super().open(value)
+        place = value._block.place
+        self.place = self.place or place
+        if place not in self.places:
+            self.places.append(place)
+        self.back.setdefault(id(value._inner), value)
+        self.blocks.update(value._parts)
+        return value._inner
+
+    def close(self, value: Any, place: Place | None) -> tuple[Any, int]:
+        if not isinstance(value, torch.Tensor):
+            return super().close(value, place)
+        known = self.back.get(id(value))
+        if type(known) is SparseTensor:
+            return known, _account(known, known._block.place, self.blocks)
+        if known is not None or place is None:
+            return super().close(value, place)
+        if value.layout is torch.strided:
+            return wrap_output(value, place, self.blocks)
+        return wrap(value, place, self.blocks)
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Any operator that takes or gives a sparse tensor."""
+    if func is aten._to_copy.default:
+        return _to_copy(func, args, kwargs)
+    seen = _Opened()
+    inner = [seen.open(value) for value in args]
+    named = {key: seen.open(value) for key, value in kwargs.items()}
+    target = seen.place
+    if named.get("device") is not None:
+        target = place_of(named["device"])
+        named["device"] = named["device"] if target is None else CPU
+    named.pop("pin_memory", None)
+    if seen.place is not None and seen.place.shut:
+        raise shut(seen.place)
+    if (seen.plain and seen.place is not None) or len(seen.places) > 1:
+        placement.judge(func, args, kwargs, seen)
+    try:
+        out = (kernels.call_of(func) if isinstance(func, torch._ops.OpOverload) else func)(*inner, **named)
+    except Exception as error:
+        if target is None:
+            raise
+        out = rescue(func, inner, named, target, error)
+    closed, nbytes = seen.close(out, target)
+    if target is not None and isinstance(out, (torch.Tensor, list, tuple)):
+        write(str(func), target, nbytes)
+        tick = syncs.of(func) if isinstance(func, torch._ops.OpOverload) else None
+        if tick is not None:
+            tick(args, kwargs, out)
+        elif func in _WAITS:
+            syncs.note("sparse", _WAITS[func])
+    return closed
+
+
+def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
+    """Between host and device, or to another dtype where it is."""
+    source = args[0]
+    device = kwargs.get("device")
+    place, inner = source._block.place, source._inner
+    if place.shut:
+        raise shut(place)
+    target = place if device is None else place_of(device)
+    moved = inner.to(kwargs["dtype"]) if kwargs.get("dtype") is not None else inner.clone()
+    if target is None:
+        for part in parts(inner):
+            record("to_host", part, False, bool(kwargs.get("non_blocking")), place.label, "cpu")
+        return moved
+    return wrap(moved, target)[0]
+
+
+def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None) -> Any:
+    """A sparse host tensor, copied part by part."""
+    inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)
+    shell, nbytes = wrap(inner, place)
+    write("aten._to_copy.default", place, nbytes)
+    for part in parts(inner):
+        record("to_device", part, False, non_blocking, "cpu", place.label)
+    return shell.requires_grad_(tensor.requires_grad)
+
+
+# How often the host waits: measured on an H200.
+_WAITS: Final[dict[Any, int]] = {
+    aten._to_sparse.default: 1,
+    aten._to_sparse.sparse_dim: 1,
+    aten._to_sparse_csr.default: 2,
+}
+
+# Operators that make a sparse tensor out of strided ones; all others are known by their arguments.
+special(
+    *(
+        getattr(getattr(aten, name), overload)
+        for name in [
+            "_to_sparse",
+            "_to_sparse_csr",
+            "_to_sparse_csc",
+            "_to_sparse_bsr",
+            "_to_sparse_bsc",
+            "sparse_mask",
+            "sparse_coo_tensor",
+            "_sparse_coo_tensor_unsafe",
+            "_sparse_coo_tensor_with_dims",
+            "_sparse_coo_tensor_with_dims_and_tensors",
+            "_sparse_compressed_tensor_with_dims",
+            "embedding_sparse_backward",
+            "_embedding_bag_sparse_backward",
+            "_embedding_bag_backward",
+            "_gather_sparse_backward",
+        ]
+        if hasattr(aten, name)
+        for overload in getattr(aten, name).overloads()
+        if "out" not in overload
+    )
+)(run)
+
+
+COMPRESSED: Final = (
+    "sparse_compressed_tensor",
+    "sparse_csr_tensor",
+    "sparse_csc_tensor",
+    "sparse_bsr_tensor",
+    "sparse_bsc_tensor",
+)
+
+LAYOUTS: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
+
+def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
+    """The place a constructor is asked for, by its `device` or by the tensors it gets."""
+    if device is not None:
+        return place_named(device)
+    return next((value._block.place for value in given if type(value) in VIRTUAL), None)
+
+
+def coo(original: Any) -> Any:
+    def made(indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
+        place = _wanted(kwargs.get("device"), (values, indices))
+        if place is None or values is None:
+            given = [value for value in (indices, values, size) if value is not None]
+            return original(*given, **kwargs)
+        where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
+        what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
+        if not kwargs.get("requires_grad") and not isinstance(values, torch.Tensor):
+            what = what.detach()
+        build = aten.sparse_coo_tensor
+        coalesced = kwargs.get("is_coalesced")
+        # a place that no layout or device argument may contradict: C++ asks the tensors
+        options = {"dtype": what.dtype, "layout": torch.sparse_coo, "device": place.lazy, "is_coalesced": coalesced}
+        built = (
+            build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+        )
+        return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
+
+    return made
+
+
+def compressed(original: Any) -> Any:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        place = _wanted(kwargs.get("device"), args)
+        if place is None:
+            return original(*args, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        given = [value._inner if type(value) in VIRTUAL else value for value in args]
+        plain = original(*given, **{**kwargs, "device": "cpu"})
+        if not all(type(value) in VIRTUAL for value in args[:3]):
+            return to_device(plain, place, False, None).requires_grad_(requires_grad)
+        known = {value._inner.untyped_storage()._cdata: value._block for value in args if type(value) in VIRTUAL}
+        return wrap(plain, place, known)[0].requires_grad_(requires_grad)
+
+    return made
+
+
+def to(original: Any) -> Any:
+    """`.to` and all that ends in it, for sparse host tensors."""
+
+    def converted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.layout not in LAYOUTS or type(self) is SparseTensor:
+            return original(self, *args, **kwargs)
+        device = kwargs.get("device", args[0] if args else None)
+        place = (
+            place_named(device.device if isinstance(device, torch.Tensor) else device) if device is not None else None
+        )
+        if place is None:
+            return original(self, *args, **kwargs)
+        dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
+        return to_device(self, place, bool(kwargs.get("non_blocking", False)), dtype)
+
+    return converted
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    made: list[tuple[Any, str, Any]] = [(torch, name, compressed(getattr(torch, name))) for name in COMPRESSED]
+    made += [(torch, "sparse_coo_tensor", coo(torch.sparse_coo_tensor)), (torch.Tensor, "to", to(torch.Tensor.to))]
+    return made

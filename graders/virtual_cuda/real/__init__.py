@@ -1,0 +1,1 @@
+"""Records the same ledger on a real device: CUDA, MPS or the CPU."""

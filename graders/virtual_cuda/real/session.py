@@ -1,0 +1,193 @@
+"""Opens a real device for recording and closes it; tells whether this process still has its GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.utils.data.dataloader as loading
+
+from virtual_cuda.device.context import withdraw
+from virtual_cuda.errors import NoSuchDevice
+from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.real.observer import Observer, Watch
+from virtual_cuda.real.waits import explicit_doors
+from virtual_cuda.torch_api.patching import Patch, claim, patch
+
+KINDS: Final = ("cuda", "mps", "cpu")
+
+
+class RealDevice:
+    """What `with real_device("cuda") as bench` gives: the ledger, and the device to use."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        # With an index, so that it equals the device a tensor there says it is on.
+        self.device = torch.device(kind) if kind == "cpu" else torch.device(kind, 0)
+        self.ledger = Ledger()
+
+    def __repr__(self) -> str:
+        return f"<real device {self.kind}: {len(self.ledger.rows)} rows in the ledger>"
+
+
+def available(kind: str) -> int:
+    """How many devices of a kind this machine has."""
+    if kind == "cuda":
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    return int(kind == "cpu")
+
+
+class _Open:
+    """The observer of the bench that is open, for a forked child to find."""
+
+    observer: Observer | None = None
+
+
+_open: Final = _Open()
+
+
+def _after_fork_in_child() -> None:
+    """A loader's worker inherits the observer, whose device it must not touch and whose ledger nobody would read."""
+    if _open.observer is not None:
+        _open.observer.open = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _patches(observer: Observer) -> Iterator[Patch]:
+    yield from observer.memory.patches()
+    yield from observer.waits.patches()
+    yield from observer.passes.patches()
+    yield from observer.autocast_patches()
+    for owner, name, what in explicit_doors(observer.kind):
+        yield owner, name, _telling(observer, getattr(owner, name), what)
+    yield torch.Tensor, "tolist", _tolist(observer, torch.Tensor.tolist)
+    yield threading.Thread, "run", _watched(observer, threading.Thread.run)
+    if observer.kind == "cpu":
+        # On every other bench the loader's own work is on the host and so not in the ledger.
+        iterator: Any = loading._BaseDataLoaderIter
+        yield iterator, "__next__", _unwatched(observer, iterator.__next__)
+        yield loading.DataLoader, "__iter__", _unwatched(observer, loading.DataLoader.__iter__)
+
+
+def _telling(observer: Observer, original: Any, what: str) -> Any:
+    def synchronize(*args: Any, **kwargs: Any) -> Any:
+        given = original(*args, **kwargs)
+        if not observer.mood.quiet:
+            observer.wait(what, explicit=True)
+        return given
+
+    return synchronize
+
+
+def _tolist(observer: Observer, original: Any) -> Any:
+    """`tolist` is a copy to the host under another name; on the host there is no copy, but a reading all the same."""
+
+    def tolist(tensor: Any) -> Any:
+        before, observer.mood.reading = observer.mood.reading, "tolist"
+        try:
+            if tensor.device.type == observer.kind == "cpu" and not observer.mood.quiet:
+                observer.wait("tolist")
+            return original(tensor)
+        finally:
+            observer.mood.reading = before
+
+    return tolist
+
+
+def _watched(observer: Observer, original: Any) -> Any:
+    """A dispatch mode holds in one thread only, so that every thread the student starts is given its own."""
+
+    def run(thread: Any) -> None:
+        with Watch(observer):
+            original(thread)
+
+    return run
+
+
+def _unwatched(observer: Observer, original: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        observer.mood.quiet += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            observer.mood.quiet -= 1
+
+    return call
+
+
+@contextlib.contextmanager
+def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
+    """Watch this process on a real device ("cuda", "mps" or "cpu") for the length of a `with` block."""
+    if kind not in KINDS or not available(kind):
+        raise NoSuchDevice(kind)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(claim(f"real {kind} device"))
+        bench = RealDevice(kind)
+        observer = Observer(kind, bench.ledger.rows)
+        patch(_patches(observer), undo)
+        for hook in observer.passes.hooks():
+            undo.callback(hook.remove)
+        undo.callback(_close, observer, bench.ledger)
+        _open.observer = observer
+        undo.enter_context(_whole_numbers(kind))
+        undo.enter_context(Watch(observer))
+        yield bench
+
+
+@contextlib.contextmanager
+def _whole_numbers(kind: str) -> Iterator[None]:
+    """Convolutions with all 23 bits of their numbers, as everywhere else.
+
+    By default cuDNN may round them to ten bits, and does so for some sizes of a batch only: what is right then differs
+    between one batch and two by more than many a mistake does.
+    """
+    if kind != "cuda":
+        yield
+        return
+    try:
+        before = torch._C._get_cudnn_allow_tf32()
+    except RuntimeError:  # torch does not say, where a file has set its newer settings
+        before = True
+    torch._C._set_cudnn_allow_tf32(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_allow_tf32(before)
+
+
+def _close(observer: Observer, ledger: Ledger) -> None:
+    _open.observer = None
+    observer.open = False  # a thread that is still running keeps its mode
+    ledger.peaks.update(observer.memory.peaks())
+
+
+def take(memory: int) -> None:
+    """Make this process's context, in which torch's allocator takes so many bytes of each GPU and no more."""
+    withdraw()  # a process that has opened the virtual device may still have its kernels
+    count = available("cuda")
+    if not count:
+        raise NoSuchDevice("cuda")
+    for index in range(count):
+        whole = torch.cuda.get_device_properties(index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, memory / whole), index)
+    torch.cuda.synchronize()
+
+
+def lost() -> Exception | None:
+    """What a kernel has done to the context, once the device has come to an end with all it was given."""
+    if not torch.cuda.is_initialized():
+        return None
+    try:
+        torch._C._cuda_synchronize()
+    except RuntimeError as error:
+        return error
+    return None

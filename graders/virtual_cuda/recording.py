@@ -1,0 +1,224 @@
+"""Records what torch does beside operators: forward and backward passes, optimizer steps, scaler calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from sys import _getframe
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from virtual_cuda.ledger.records import BACKWARD, END, FORWARD, GRAD, INFERENCE, OPTIMIZER_STEP, SCALER_CALL, Row
+from virtual_cuda.torch_api.patching import Patch
+
+_LIBRARIES: Final = tuple(
+    os.path.join(os.path.realpath(path), "")
+    for path in {
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # both packages of gpudojo
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        os.path.dirname(os.__file__),
+    }
+)
+
+
+class _Files(dict[str, bool]):
+    """Whether a file is a student's; by file name, because hashing a code object costs more than an operation."""
+
+    def __missing__(self, filename: str) -> bool:
+        library = filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
+        self[filename] = not library
+        return not library
+
+
+student_file: Final = _Files()
+
+
+def site(depth: int = 1) -> tuple[CodeType | None, int | None]:
+    """The code object and instruction offset of the innermost frame that is not a library's."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        if student_file[code.co_filename]:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None, None
+
+
+SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
+_STEP: Final = "Optimizer.step#"  # how torch names a step to its profiler
+
+
+class _Running(threading.local):
+    """What is under way in this thread."""
+
+    def __init__(self) -> None:
+        self.passes: list[tuple[CodeType | None, int | None]] = []  # lines of the forward passes inside one another
+        self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
+
+
+class Recorder:
+    """Wraps the doors through which training code walks; each span it opens is closed, also by an exception."""
+
+    def __init__(self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None) -> None:
+        self.rows = rows
+        # A bench whose C++ device has another name than the student's gives the error to raise instead, or None.
+        self.reword = reword
+        # The line that started the backward pass now running: autograd's own threads have no student frame.
+        self.backward_site: tuple[CodeType | None, int | None] = (None, None)
+        self._running = _Running()
+
+    def here(self) -> tuple[CodeType | None, int | None]:
+        """The student's line; in autograd's own threads, the one that started the backward pass."""
+        found = site(3)
+        return self.backward_site if found[0] is None else found
+
+    @property
+    def stepping(self) -> bool:
+        """Whether this thread is inside an optimizer step."""
+        return bool(self._running.steps)
+
+    def forward(self, original: Any) -> Any:
+        rows, running, here = self.rows, self._running, self.here
+        grad_on, inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
+
+        # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            passes = running.passes
+            frame = _getframe(1)
+            code: CodeType | None = frame.f_code
+            offset: int | None = frame.f_lasti
+            if not student_file[frame.f_code.co_filename]:
+                # Called by torch, as layers are by nn.Sequential: the line is that of the pass around it.
+                code, offset = passes[-1] if passes else here()
+            mode = (GRAD if grad_on() else 0) | (INFERENCE if inference_on() else 0)
+            # A whole model is looked at once per pass, not again in each of its layers.
+            devices = () if passes else devices_of(self, args, kwargs)
+            index = len(rows)
+            rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, self.training, mode, devices))
+            passes.append((code, offset))
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                passes.pop()
+                rows.append((END, perf_counter(), None, None, index))
+
+        return call
+
+    def backward(self, original: Any) -> Any:
+        rows = self.rows
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outer = self.backward_site
+            self.backward_site = self.here()
+            index = len(rows)
+            rows.append((BACKWARD, perf_counter(), *self.backward_site))
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                better = None if self.reword is None else self.reword(error)
+                if better is None:
+                    raise
+                raise better from None
+            finally:
+                self.backward_site = outer
+                rows.append((END, perf_counter(), None, None, index))
+
+        return call
+
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        code, offset = self.here()
+        name = type(optimizer).__name__
+        self._running.steps.append((len(self.rows), name))
+        self.rows.append((OPTIMIZER_STEP, perf_counter(), code, offset, name))
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._close_step(type(optimizer).__name__)
+
+    def _close_step(self, name: str) -> None:
+        steps = self._running.steps
+        if steps and steps[-1][1] == name:
+            self.rows.append((END, perf_counter(), None, None, steps.pop()[0]))
+
+    def left(self, original: Any) -> Any:
+        """A step that raises does not reach its hooks, but it does leave the profiler's region around it."""
+
+        def leave(region: Any, kind: Any, *rest: Any) -> Any:
+            if kind is not None and region.name.startswith(_STEP):
+                self._close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
+            return original(region, kind, *rest)
+
+        return leave
+
+    def scaler(self, name: str, original: Any) -> Any:
+        rows = self.rows
+
+        def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            code, offset = self.here()
+            rows.append((SCALER_CALL, perf_counter(), code, offset, name))
+            return original(scaler, *args, **kwargs)
+
+        return call
+
+    def patches(self) -> list[Patch]:
+        scaler = torch.amp.GradScaler
+        region = torch.autograd.profiler.record_function
+        made: list[Patch] = [
+            (nn.Module, "__call__", self.forward(nn.Module.__call__)),
+            (torch.autograd, "backward", self.backward(torch.autograd.backward)),
+            (torch.autograd, "grad", self.backward(torch.autograd.grad)),
+            (region, "__exit__", self.left(region.__exit__)),
+        ]
+        made += [(scaler, name, self.scaler(name, getattr(scaler, name))) for name in SCALER_CALLS]
+        return made
+
+    def hooks(self) -> list[Any]:
+        """Handles whose `remove` ends the watching of optimizers."""
+        return [register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)]
+
+
+def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
+    """The devices of a module's inputs and first parameter; where one layer is elsewhere, the call itself fails."""
+    found: dict[torch.device, None] = {}
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found[value.device] = None
+        else:
+            found.update(dict.fromkeys(tensor.device for tensor in _tensors(value)))
+    parameter = _first_parameter(module)
+    if parameter is not None:
+        found[parameter.device] = None
+    return tuple(found)
+
+
+def _first_parameter(module: Any) -> Any:
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    for child in module._modules.values():
+        if child is not None:
+            parameter = _first_parameter(child)
+            if parameter is not None:
+                return parameter
+    return None
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

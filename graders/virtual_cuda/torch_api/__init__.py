@@ -1,0 +1,1 @@
+"""Everything that is patched in torch while the virtual device is open."""

@@ -1,0 +1,335 @@
+"""Makes and moves tensors: `.to`, `.cuda`, factories, device numbers."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, Final
+
+import torch
+import torch.utils._device
+
+from virtual_cuda.device import state
+from virtual_cuda.device.dispatch import allocate, general, mood, write
+from virtual_cuda.device.generators import is_device_generator
+from virtual_cuda.device.memory import SMALL
+from virtual_cuda.device.state import CPU, Place, now, place_of
+from virtual_cuda.device.tensor import VIRTUAL, wrap
+from virtual_cuda.device.transfers import copy_from, to_device
+from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.ops import autocast
+from virtual_cuda.ops.messages import forked
+
+_real: Final = torch.device
+
+
+class _AnyDevice(type):
+    """Lets `isinstance(x, torch.device)` mean what it always means."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _real)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, _real)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], int) and not isinstance(args[0], bool):
+            return _real("cuda", args[0])
+        return _real(*args, **kwargs)
+
+
+device: Final = _AnyDevice("device", (), {"__module__": "torch", "__doc__": _real.__doc__})
+
+
+def device_patches() -> list[tuple[Any, str, Any]]:
+    return [(torch, "device", device)]
+
+
+aten: Final = torch.ops.aten
+EMPTY: Final = (aten.empty.memory_format, aten.empty_strided.default)
+
+
+def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The one kernel behind every factory."""
+    if op is aten._copy_from.default:
+        return copy_from(*args)
+    if now.gpu is None:
+        device = kwargs.get("device")
+        if device is not None and device.type == "lazy":
+            raise DeviceClosed(f"cuda:{device.index or 0}")  # asked for by a tensor that has outlived its device
+        raise forked() if mood.forked else AssertionError("Torch not compiled with CUDA enabled")
+    if op not in EMPTY:
+        return general(op, args, kwargs)
+    place = place_of(kwargs["device"])
+    assert place is not None
+    elements = 1
+    for size in args[0]:
+        elements *= size
+    nbytes = elements * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+    if nbytes > SMALL and nbytes < 1 << 62 and nbytes > place.memory.allowed - place.memory.live:
+        allocate(place, nbytes)  # refused, before the host tries to find it
+    kwargs["device"] = CPU
+    kwargs.pop("pin_memory", None)
+    inner = op(*args, **kwargs)
+    block = allocate(place, inner.untyped_storage().nbytes())
+    write(str(op), place, inner.nbytes)
+    return wrap(inner, block)
+
+
+class Kernels:
+    """The registrations that make C++ ask us. Made once: they are inert while no virtual device is open."""
+
+    def __init__(self) -> None:
+        self.libraries = [torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")]
+        everything, aten_only = self.libraries
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": that is what is meant
+            for key in ("CUDA", "Lazy"):
+                everything.fallback(_create, key)
+            aten_only.impl("_copy_from", copy_from, "Lazy")
+            if torch.version.cuda:
+                # A CUDA build has kernels of its own for these, which would ask for a driver.
+                for name in (
+                    "empty.memory_format",
+                    "empty_strided",
+                    "_efficientzerotensor",
+                    "tril_indices",
+                    "triu_indices",
+                ):
+                    base, _, overload = name.partition(".")
+                    op = getattr(getattr(aten, base), overload or "default")
+                    aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)
+            autocast.register(aten_only)
+
+    def destroy(self) -> None:
+        for library in self.libraries:
+            library._destroy()
+
+
+_Base: Final[Any] = torch._C.TensorBase
+_COPIED: Final = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+    "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor)."
+)
+_PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told besides the device without a detour
+
+
+def place_named(device: Any) -> Place | None:
+    """The open place that "cuda", "cuda:1", 0 or a torch.device names."""
+    if isinstance(device, str):
+        if device == "cuda" and now.gpu is not None:
+            return now.gpu.places[now.gpu.current]
+        if not device.startswith("cuda"):
+            return None
+        device = torch.device(device)
+    elif isinstance(device, int) and not isinstance(device, bool):
+        device = torch.device("cuda", device)
+    return place_of(device) if isinstance(device, torch.device) else None
+
+
+def translate(device: Any) -> Any:
+    """The device C++ must be told for the one the student named."""
+    place = place_named(device)
+    return device if place is None else place.lazy
+
+
+_profiled: Final = torch._C._autograd._profiler_enabled
+
+
+def _direct(tensor: Any) -> bool:
+    """Whether a host tensor can be copied without telling autograd."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and not (tensor.requires_grad and torch.is_grad_enabled())
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not torch.is_inference_mode_enabled()
+        and not _profiled()  # which shows the operators a copy consists of
+    )
+
+
+def to(original: Any) -> Any:
+    def converted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            first = args[0]
+            if isinstance(first, (str, torch.device, int)):
+                place = place_named(first)
+                if place is not None:
+                    # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
+                    usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
+                    if usual and not kwargs.keys() - {"non_blocking"} and _direct(self):
+                        return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
+                    if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
+                        args = (place.lazy, *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = translate(kwargs["device"])
+        if "other" in kwargs:
+            args = (kwargs.pop("other"), *args)
+        return original(self, *args, **kwargs)
+
+    return converted
+
+
+def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
+    return self.to(
+        torch.device("cuda") if device is None else device, non_blocking=non_blocking, memory_format=memory_format
+    )
+
+
+def _default_device() -> Any:
+    """The device of an enclosing `with torch.device(...)` or of set_default_device."""
+    if not torch._C._len_torch_function_stack():
+        return None
+    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+        if isinstance(mode, torch.utils._device.DeviceContext):
+            return mode.device
+    return None
+
+
+def _read(data: Any) -> Any:
+    """Lists of device scalars are read one by one, as torch does it, each at the price of a wait."""
+    if type(data) in (list, tuple):
+        if any(type(item) in VIRTUAL or type(item) in (list, tuple) for item in data):
+            return [_read(item) for item in data]
+    elif type(data) in VIRTUAL:
+        if data.numel() != 1:
+            raise ValueError("only one element tensors can be converted to Python scalars")
+        return data.item()
+    return data
+
+
+def from_data(name: str, original: Any) -> Any:
+    """`torch.tensor`, `as_tensor` and `asarray`: made on the host, then copied, as torch does it."""
+
+    def made(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
+        data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if device is None:
+            if type(data) in VIRTUAL:
+                device = data.device
+            elif not isinstance(data, torch.Tensor):
+                device = _default_device()
+        place = None if device is None else place_named(device)
+        if place is None:
+            if device is not None:
+                kwargs["device"] = device
+            if type(data) in VIRTUAL:
+                args = (data.cpu() if torch.device(device).type == "cpu" else data, *args[1:])
+            elif args and not isinstance(data, torch.Tensor):
+                args = (_read(data), *args[1:])
+            made_here = original(*args, **kwargs)
+            return state.pin(made_here) if pin_memory else made_here
+        requires_grad = kwargs.pop("requires_grad", False)
+        if isinstance(data, torch.Tensor):
+            if name == "tensor":
+                warnings.warn(_COPIED, UserWarning, stacklevel=2)
+            moved = data.detach() if name == "tensor" else data
+            dtype = kwargs.get("dtype")
+            moved = moved.to(place.cuda, dtype or moved.dtype)
+            if (name == "tensor" and moved.data_ptr() == data.data_ptr()) or (kwargs.get("copy") and moved is data):
+                moved = moved.clone()
+        else:
+            if pin_memory:
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+            args = (_read(args[0]), *args[1:]) if args else args
+            moved = original(*args, device=CPU, **kwargs).to(place.cuda)
+        if requires_grad and not (moved.is_floating_point() or moved.is_complex()):
+            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+        return moved.requires_grad_() if requires_grad else moved
+
+    made.__name__ = name
+    return made
+
+
+def new_tensor(
+    self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kwargs: Any
+) -> Any:
+    where = self.device if device is None else device
+    return torch.tensor(data, dtype=dtype or self.dtype, device=where, requires_grad=requires_grad)
+
+
+def conversion_patches() -> list[tuple[Any, str, Any]]:
+    made: list[tuple[Any, str, Any]] = [
+        (torch.Tensor, "to", to(_Base.to)),
+        (torch.Tensor, "cuda", cuda),
+        (torch.Tensor, "pin_memory", lambda self, device=None: state.pin(self)),
+        (torch.Tensor, "is_pinned", lambda self, device=None: state.is_pinned(self)),
+        (torch.Tensor, "new_tensor", new_tensor),
+    ]
+    for name in ("tensor", "as_tensor", "asarray"):
+        made.append((torch, name, from_data(name, getattr(torch, name))))
+    return made
+
+
+# made from data, by their own rules
+_ELSEWHERE = frozenset({"tensor", "as_tensor", "asarray"})
+_LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
+_NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
+
+def _settle(name: str, original: Any) -> Any:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        place = None
+        if device is not None:
+            place = place_named(device)
+            if place is not None and type(device) is int:
+                kwargs["device"] = place.cuda
+        if kwargs.get("pin_memory"):
+            if place is not None:
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+            del kwargs["pin_memory"]
+            return state.pin(original(*args, **kwargs))
+        generator = kwargs.get("generator")
+        if generator is not None and place is None and is_device_generator(generator) and not _on_device(args, kwargs):
+            raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
+        return original(*args, **kwargs)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = original.__doc__
+    return made
+
+
+def _numbered(name: str, original: Any) -> Any:
+    """`zeros_like(x, device=0)`, `x.new_zeros(3, device=0)`: only the number needs a word."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if type(device) is int:
+            place = place_named(device)
+            kwargs["device"] = device if place is None else place.cuda
+        return original(*args, **kwargs)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = original.__doc__
+    return made
+
+
+def _on_device(args: Any, kwargs: Any) -> bool:
+    """Whether values come to the device without its being named: by the default, into `out`, or beside a tensor."""
+    beside = any(type(given) in VIRTUAL for given in (*args, *kwargs.values()))
+    return beside or torch.get_default_device().type == "cuda"
+
+
+@functools.cache
+def _factories() -> tuple[tuple[Any, str, Any], ...]:
+    """Every function of `torch` that takes a device; looked for once, because torch has a thousand names."""
+    constructors = torch.utils._device._device_constructors()
+    found = {
+        name: f for name, f in vars(torch).items() if callable(f) and name not in _ELSEWHERE and _in(f, constructors)
+    }
+    found["normal"] = torch.normal
+    made: list[tuple[Any, str, Any]] = [(torch, name, _settle(name, function)) for name, function in found.items()]
+    for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
+        made += [(owner, name, _numbered(name, getattr(home, name))) for name in names]
+    return tuple(made)
+
+
+def factory_patches() -> tuple[tuple[Any, str, Any], ...]:
+    return _factories()
+
+
+def _in(function: Any, constructors: Any) -> bool:
+    try:
+        return function in constructors
+    except TypeError:
+        return False

@@ -1,0 +1,286 @@
+"""`torch.cuda` and NVTX on a machine with virtual GPUs."""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import Any, Final
+
+import torch
+import torch.cuda.nvtx
+import torch.cuda.profiler
+
+from virtual_cuda.device.memory import Memory
+from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda.ops import syncs
+from virtual_cuda.ops.messages import forked, invalid_ordinal
+
+CAPABILITY: Final = (9, 0)
+
+
+def index_of(gpu: VirtualGpu, device: Any = None, optional: bool = True) -> int:
+    """The index a device argument of torch.cuda names, as torch.cuda._utils._get_device_index understands it."""
+    if device is None:
+        return gpu.current
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        return gpu.current if device.index is None else int(device.index)
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
+    return device
+
+
+def memory_of(gpu: VirtualGpu, device: Any = None) -> Memory:
+    index = index_of(gpu, device)
+    if not 0 <= index < len(gpu.places):
+        raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+    return gpu.places[index].memory
+
+
+def _properties(gpu: VirtualGpu) -> Any:
+    return types.SimpleNamespace(
+        name=gpu.name,
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        total_memory=gpu.places[0].memory.total,
+        multi_processor_count=132,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        max_threads_per_multi_processor=2048,
+        max_threads_per_block=1024,
+        regs_per_multiprocessor=65536,
+        warp_size=32,
+        gcnArchName="",
+        uuid="00000000-0000-0000-0000-000000000000",
+        L2_cache_size=60 << 20,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+    )
+
+
+def nested(statistics: dict[str, Any]) -> dict[str, Any]:
+    """The statistics as the allocator itself hands them out: `a.b.c` is `["a"]["b"]["c"]`."""
+    found: dict[str, Any] = {}
+    for path, value in statistics.items():
+        *above, name = path.split(".")
+        place = found
+        for key in above:
+            place = place.setdefault(key, {})
+        place[name] = value
+    return found
+
+
+class Devices:
+    """The functions of `torch.cuda` and `torch.accelerator` that ask about or choose a device."""
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self.gpu = gpu
+        self.process = os.getpid()
+
+    def in_child(self) -> bool:
+        return os.getpid() != self.process
+
+    def lazy_init(self) -> None:
+        if self.in_child():
+            raise forked()
+
+    def check(self, index: int) -> int:
+        if not 0 <= index < len(self.gpu.places):
+            raise invalid_ordinal()
+        return index
+
+    def set_device(self, device: Any) -> None:
+        index = index_of(self.gpu, device)
+        if index >= 0:
+            self.gpu.current = self.check(index)
+
+    def exchange(self, index: int) -> int:
+        before = self.gpu.current
+        if index >= 0:
+            self.gpu.current = self.check(index)
+        return before
+
+    def properties(self, device: Any = None) -> Any:
+        index = index_of(self.gpu, device)
+        if not 0 <= index < len(self.gpu.places):
+            raise AssertionError("Invalid device id")
+        return _properties(self.gpu)
+
+    def name(self, device: Any = None) -> str:
+        return str(self.properties(device).name)
+
+    def capability(self, device: Any = None) -> tuple[int, int]:
+        self.properties(device)
+        return CAPABILITY
+
+    def synchronize(self, device: Any = None) -> None:
+        self.check(index_of(self.gpu, device))
+        syncs.note("synchronize", explicit=True)
+
+    def set_sync_debug_mode(self, mode: Any) -> None:
+        names = {"default": 0, "warn": 1, "error": 2}
+        if isinstance(mode, str):
+            if mode not in names:
+                raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+            mode = names[mode]
+        self.gpu.sync_debug = int(mode)
+
+    def set_fraction(self, fraction: Any, device: Any = None) -> None:
+        if not isinstance(fraction, float):
+            raise TypeError("Invalid type for fraction argument, must be `float`")
+        if fraction < 0 or fraction > 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        memory = memory_of(self.gpu, device)
+        memory.allowed = int(memory.total * fraction)
+
+    def empty_cache(self) -> None:
+        for place in self.gpu.places:
+            place.memory.empty_cache()
+
+    def reset_peaks(self, device: Any = None) -> None:
+        memory_of(self.gpu, device).reset_peaks()
+
+    def patches(self) -> list[tuple[Any, str, Any]]:
+        gpu = self.gpu
+        shared = {
+            "is_available": lambda: True,
+            "device_count": lambda: len(gpu.places),
+            "synchronize": self.synchronize,
+            "empty_cache": self.empty_cache,
+            "memory_allocated": lambda device=None: memory_of(gpu, device).live,
+            "max_memory_allocated": lambda device=None: memory_of(gpu, device).peak,
+            "memory_reserved": lambda device=None: memory_of(gpu, device).reserved,
+            "max_memory_reserved": lambda device=None: memory_of(gpu, device).peak_reserved,
+            "reset_peak_memory_stats": self.reset_peaks,
+            "memory_stats": lambda device=None: dict(sorted(memory_of(gpu, device).statistics().items())),
+            "get_device_capability": self.capability,
+        }
+        cuda = {
+            **shared,
+            "current_device": lambda: gpu.current,
+            "set_device": self.set_device,
+            "_exchange_device": self.exchange,
+            "_maybe_exchange_device": self.exchange,
+            "_lazy_init": self.lazy_init,
+            "init": self.lazy_init,
+            "is_initialized": lambda: True,
+            "_initialized": True,  # checkpointing asks here whether there are dice of the device to put back
+            "_is_in_bad_fork": self.in_child,
+            "get_device_name": self.name,
+            "get_device_properties": self.properties,
+            "is_bf16_supported": lambda including_emulation=True: True,
+            "is_tf32_supported": lambda: True,
+            "get_arch_list": lambda: ["sm_90"],
+            "can_device_access_peer": lambda device, peer_device: index_of(gpu, device) != index_of(gpu, peer_device),
+            "set_sync_debug_mode": self.set_sync_debug_mode,
+            "get_sync_debug_mode": lambda: gpu.sync_debug,
+            "memory_cached": lambda device=None: memory_of(gpu, device).reserved,
+            "reset_max_memory_allocated": self.reset_peaks,
+            "reset_max_memory_cached": self.reset_peaks,
+            "reset_accumulated_memory_stats": lambda device=None: None,
+            "mem_get_info": lambda device=None: (memory_of(gpu, device).free, memory_of(gpu, device).total),
+            "set_per_process_memory_fraction": self.set_fraction,
+            "get_per_process_memory_fraction": lambda device=None: (
+                memory_of(gpu, device).allowed / memory_of(gpu, device).total
+            ),
+            "memory_stats_as_nested_dict": lambda device=None: nested(memory_of(gpu, device).statistics()),
+            "ipc_collect": lambda: None,
+            "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
+            "is_current_stream_capturing": lambda: False,
+        }
+        accelerator = {
+            **{key: value for key, value in shared.items() if key != "get_device_capability"},
+            "current_accelerator": lambda check_available=False: torch.device("cuda"),
+            "current_device_index": lambda: gpu.current,
+            "current_device_idx": lambda: gpu.current,
+            "set_device_index": self.set_device,
+            "set_device_idx": self.set_device,
+            "reset_accumulated_memory_stats": lambda device=None: None,
+            "get_memory_info": lambda device=None: (memory_of(gpu, device).free, memory_of(gpu, device).total),
+        }
+        internals = {
+            "_accelerator_exchangeDevice": self.exchange,
+            "_accelerator_maybeExchangeDevice": self.exchange,
+            "_accelerator_setDeviceIndex": self.set_device,
+            "_accelerator_getDeviceIndex": lambda: gpu.current,
+            "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+            "_cuda_getDevice": lambda: gpu.current,
+            "_cuda_setDevice": self.set_device,
+            "_cuda_getDeviceCount": lambda: len(gpu.places),
+            "_cuda_getCompiledVersion": lambda: 13000,
+        }
+        version = torch.version.cuda or "13.0"
+        made: list[tuple[Any, str, Any]] = [(torch.cuda, k, v) for k, v in cuda.items()]
+        made += [(torch.cuda.memory, k, v) for k, v in cuda.items() if hasattr(torch.cuda.memory, k)]
+        made += [(torch.accelerator, k, v) for k, v in accelerator.items() if hasattr(torch.accelerator, k)]
+        made += [
+            (torch._C, k, v) for k, v in internals.items() if k.startswith("_accelerator") and hasattr(torch._C, k)
+        ]
+        made += [
+            (torch.backends.cuda, "is_built", lambda: True),
+            (torch.version, "cuda", version),
+            (torch.backends.cudnn, "is_available", lambda: True),
+            (torch.backends.cudnn, "version", lambda: 91900),
+            (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
+        ]
+        return made
+
+
+_NOT_TRACKED: Final = -2  # NVTX_NO_PUSH_POP_TRACKING: what the library answers when no tool listens
+
+
+class _Unwatched:
+    """NVTX's library without a tool."""
+
+    def rangePushA(self, message: str) -> int:
+        return _NOT_TRACKED
+
+    def rangePop(self) -> int:
+        return _NOT_TRACKED
+
+    def rangeStartA(self, message: str) -> int:
+        return 0
+
+    def rangeEnd(self, range_id: int) -> None:
+        return None
+
+    def markA(self, message: str) -> None:
+        return None
+
+    def deviceRangeStart(self, message: str, stream: Any) -> Any:
+        return object()
+
+    def deviceRangeEnd(self, handle: Any, stream: Any) -> None:
+        return None
+
+
+def _enter(self: Any) -> Any:
+    if not self.enabled:
+        return None
+    if self.entered:
+        raise RuntimeError("NVTX annotation context manager is not reentrant")
+    self.entered = True
+    torch.cuda.synchronize()
+    return self
+
+
+def _leave(self: Any, *error: Any) -> Any:
+    if not self.enabled:
+        return None
+    torch.cuda.synchronize()
+    return False
+
+
+def patches() -> list[tuple[Any, str, Any]]:
+    emit: Any = torch.autograd.profiler.emit_nvtx
+    return [
+        (torch.cuda.nvtx, "_nvtx", _Unwatched()),
+        (emit, "__enter__", _enter),
+        (emit, "__exit__", _leave),
+        (torch.cuda.profiler, "start", lambda: None),
+        (torch.cuda.profiler, "stop", lambda: None),
+    ]

@@ -1,0 +1,315 @@
+"""Storages, saving and loading, DLPack."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final
+
+import torch
+import torch.utils.dlpack
+
+from virtual_cuda.device import transfers
+from virtual_cuda.device.dispatch import allocate, shut, special, write
+from virtual_cuda.device.state import CUDA, Block, Place
+from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.ops import kernels, syncs
+from virtual_cuda.torch_api import tensor_types
+from virtual_cuda.torch_api.creation import place_named
+
+_CUDA: Final = torch.utils.dlpack.DLDeviceType.kDLCUDA
+
+
+class PyCapsule:
+    """What `to_dlpack` hands out for a device tensor; it can be taken in once."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor: Any = tensor
+
+
+def _exported(tensor: Any) -> Any:
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    if tensor.layout is not torch.strided:
+        raise BufferError("Can't export tensors with layout other than torch.strided")
+    return wrap(tensor._inner, tensor._block)
+
+
+def _dlpack(self: Any, **kwargs: Any) -> Any:
+    """Asked by every library that is not torch. All there can be here are host libraries, NumPy above all."""
+    _exported(self)
+    raise BufferError("Unsupported device in DLTensor.")
+
+
+def _dlpack_device(self: Any) -> tuple[Any, int]:
+    return _CUDA, self._block.place.index
+
+
+def to_dlpack(original: Any) -> Any:
+    def give(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return PyCapsule(_exported(tensor)) if type(tensor) in VIRTUAL else original(tensor, *args, **kwargs)
+
+    return give
+
+
+def from_dlpack(original: Any) -> Any:
+    def take(ext_tensor: Any, **kwargs: Any) -> Any:
+        if type(ext_tensor) in VIRTUAL:
+            taken = _exported(ext_tensor)
+        elif isinstance(ext_tensor, PyCapsule):
+            taken, ext_tensor.tensor = ext_tensor.tensor, None
+            if taken is None:
+                raise RuntimeError(
+                    "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once"
+                )
+        else:
+            return original(ext_tensor, **kwargs)
+        device = kwargs.get("device")
+        moved = taken if device is None else taken.to(device)
+        return moved.clone() if kwargs.get("copy") and moved is taken else moved
+
+    return take
+
+
+Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
+Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+
+
+def dlpack_patches() -> list[tuple[Any, str, Any]]:
+    home: Any = torch.utils.dlpack
+    take, give = from_dlpack(home.from_dlpack), to_dlpack(home.to_dlpack)
+    return [
+        (torch, "from_dlpack", take),
+        (home, "from_dlpack", take),
+        (torch, "to_dlpack", give),
+        (home, "to_dlpack", give),
+    ]
+
+
+aten: Final = torch.ops.aten
+_Base: Final[Any] = torch.UntypedStorage
+_Raw: Final[Any] = torch._C.StorageBase
+_copy: Final = _Raw.copy_
+_new: Final = _Raw.__new__
+
+
+def address(storage: int, pointer: int) -> int:
+    """A pointer into a storage, on the device: CUDA's blocks begin at multiples of 512 bytes, the host's of 64."""
+    return (storage << 3) + pointer - storage
+
+
+class UntypedStorage(torch.UntypedStorage):
+    """A storage on a virtual device."""
+
+    _block: Block
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return CUDA[self._block.place.index]
+
+    def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(args[0], slice):
+            syncs.note("item")
+            return _Base.__getitem__(self, *args, **kwargs)
+        return on_device(_Base.__getitem__(self, *args, **kwargs), self._block)
+
+    def data_ptr(self) -> int:
+        pointer = int(super().data_ptr())
+        return address(pointer, pointer)
+
+    def resize_(self, size: int) -> Any:
+        super().resize_(size)
+        _resize(self._block, self.nbytes())
+        return self
+
+    def is_shared(self) -> bool:
+        return True  # device memory is shared between processes by handle, never copied
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return False
+
+    def _shared_decref(self) -> Any:
+        return self
+
+    def new(self) -> Any:
+        return _Base(0, device=self.device)
+
+    def _write_file(self, *args: Any, **kwargs: Any) -> None:
+        _Base.cpu(self)._write_file(*args, **kwargs)
+
+    def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
+        filled = _Base._set_from_file(self, *args, **kwargs)
+        transfers.record("to_device", _bytes(self), False, False, "cpu", self._block.place.label)
+        return filled
+
+
+UntypedStorage.__module__ = "torch.storage"
+
+
+def _resize(block: Block, nbytes: int) -> None:
+    """In place: every tensor that looks into the storage holds this block."""
+    memory = block.place.memory
+    memory.give(block.size, block.piece)
+    block.size, block.piece = 0, None
+    block.size, block.piece = memory.take(nbytes)
+
+
+def on_device(storage: Any, block: Block) -> Any:
+    """The same storage object, saying from now on that it is on the device."""
+    if type(storage) is not UntypedStorage:
+        storage.__class__ = UntypedStorage
+    storage._block = block
+    return storage
+
+
+def storage_of(tensor: Any) -> Any:
+    """`x.untyped_storage()`."""
+    return on_device(tensor._inner.untyped_storage(), tensor._block)
+
+
+def data_ptr(tensor: Any) -> int:
+    """`x.data_ptr()`."""
+    inner = tensor._inner
+    return address(_Raw.data_ptr(inner.untyped_storage()), inner.data_ptr())
+
+
+def _bytes(storage: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(..., device="cuda")`."""
+    place = None if device is None else place_named(device)
+    if place is None:
+        if device is not None:
+            kwargs["device"] = device
+        return _new(_Base if cls is UntypedStorage else cls, *args, **kwargs)
+    if place.shut:
+        raise shut(place)
+    nbytes = args[0] if args and isinstance(args[0], int) else len(args[0]) if args else kwargs.get("size", 0)
+    block = allocate(place, nbytes)
+    return on_device(_new(_Base, *args, **kwargs), block)
+
+
+def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
+    """`storage.copy_(other)`, which may cross between host and device."""
+    # C++ asks for the same class only of what it cannot convert; both are host storages to it.
+    raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
+    target, origin = _place(self), _place(raw)
+    _copy(self, raw, bool(non_blocking))
+    if target is None and origin is not None:
+        transfers.record("to_host", _bytes(raw), False, bool(non_blocking), origin.label, "cpu")
+    elif target is not None and origin is None:
+        transfers.record("to_device", _bytes(raw), False, bool(non_blocking), "cpu", target.label)
+    elif target is not None and origin is not None and origin is not target:
+        transfers.record("between_devices", _bytes(raw), False, bool(non_blocking), origin.label, target.label)
+    return self
+
+
+def _place(storage: Any) -> Place | None:
+    return storage._block.place if type(storage) is UntypedStorage else None
+
+
+def _elsewhere(tensor: Any, storage: Any) -> RuntimeError:
+    return RuntimeError(
+        f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device '
+        f'"{storage.device}".  This is no longer allowed; the devices must match.'
+    )
+
+
+def _set_(func: Any, args: Any, kwargs: Any) -> Any:
+    target, source, *rest = args
+    storage = storage_of(source) if isinstance(source, Tensor) else source
+    if isinstance(storage, torch.Tensor) or storage.device != target.device:
+        raise _elsewhere(target, storage)
+    place = target._block.place
+    if place.shut:
+        raise shut(place)
+    target._inner.set_(storage, *rest, **kwargs)
+    target._block = storage._block
+    write(str(func), place, 0)
+    refresh(target)
+    return target
+
+
+def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
+    (target,) = args
+    target._inner.set_()
+    target._block = allocate(target._block.place, 0)
+    refresh(target)
+    return target
+
+
+def _has_compatible_shallow_copy_type(func: Any, args: Any, kwargs: Any) -> bool:
+    """Asked by `x.data = y` of two device tensors; nothing runs on a device for it."""
+    return True
+
+
+special(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset, aten.set_.source_Tensor_storage_offset)(
+    _set_
+)
+special(aten.set_.default)(_set_nothing)
+special(aten._has_compatible_shallow_copy_type.default)(_has_compatible_shallow_copy_type)
+
+
+def is_storage(original: Any) -> Any:
+    def answer(obj: Any, /) -> bool:
+        return type(obj) is UntypedStorage or bool(original(obj))
+
+    return answer
+
+
+# Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off while an inner
+# kernel runs, and the kernel would read from nowhere: the process dies. So they are real zeros here.
+kernels.REPLACED[aten._efficientzerotensor.default] = aten.zeros.default
+
+Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
+
+
+def storage_patches() -> list[tuple[Any, str, Any]]:
+    return [
+        (torch.UntypedStorage, "__new__", staticmethod(_make)),
+        (torch.UntypedStorage, "copy_", _copy_),
+        (torch, "is_storage", is_storage(torch.is_storage)),
+    ]
+
+
+_REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
+_OURS: Final = ("_inner", "_block", "_parts")
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
+    if self._block.place.shut:
+        raise shut(self._block.place)
+    state = {name: value for name, value in self.__dict__.items() if name not in _OURS}
+    if isinstance(self, Parameter):
+        given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
+        if not state:
+            return torch._utils._rebuild_parameter, given
+        return torch._utils._rebuild_parameter_with_state, (*given, state)
+    function, rebuilt = _parts(self, protocol)
+    cls = tensor_types.student_class(type(self))
+    if cls is torch.Tensor and not state:
+        return function, rebuilt
+    return torch._tensor._rebuild_from_type_v2, (function, cls, rebuilt, state)
+
+
+def _parts(tensor: Any, protocol: Any) -> Any:
+    internal: Any = torch.Tensor._reduce_ex_internal
+    if tensor.layout is not torch.strided:
+        return internal(tensor, protocol)
+    torch.utils.hooks.warn_if_has_hooks(tensor)
+    storage_of(tensor)  # from now on the storage behind the inner tensor says where it lives
+    function, given = internal(tensor._inner.detach(), protocol)
+    given = list(given)
+    given[_REQUIRES_GRAD] = tensor.requires_grad
+    return function, tuple(given)
+
+
+Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
+
+
+def saving_patches() -> list[tuple[Any, str, Any]]:
+    return storage_patches()

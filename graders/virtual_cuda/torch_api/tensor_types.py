@@ -1,0 +1,322 @@
+"""Legacy tensor types, students' tensor subclasses, and methods called through `torch.Tensor`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+
+import torch
+import torch.nested
+
+from virtual_cuda.device.dispatch import shut
+from virtual_cuda.device.state import CUDA
+from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
+from virtual_cuda.ops.placement import tensors_in
+from virtual_cuda.torch_api.creation import place_named
+
+DTYPES: Final = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+_PREFIX: Final = "torch.cuda."
+_Base: Final[Any] = torch._C.TensorBase
+
+
+class LegacyType(type):
+    """The type of `torch.cuda.FloatTensor`: a name for a dtype on the device, not a class that tensors have."""
+
+    dtype: torch.dtype
+    layout: torch.layout
+    is_cuda: bool
+    is_sparse: bool
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.dtype is cls.dtype and instance.layout is cls.layout
+
+    def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        warnings.warn(
+            "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
+            "torch.tensor(data, dtype=*, device='cuda') to create tensors.",
+            stacklevel=2,
+        )
+        if device is not None and place_named(device) is None:
+            kind = torch.device(device).type
+            raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {kind} was passed")
+        return construct(cls.dtype, "cuda" if device is None else device, *args)
+
+    def __repr__(cls) -> str:
+        return f"<class '{_PREFIX}{cls.__name__}'>"
+
+
+def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
+    """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a tensor."""
+    if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+        given = args[0]
+        if isinstance(given, torch.Tensor):
+            if given.dtype is not dtype or given.device != torch.device("cuda", _index(device)):
+                raise TypeError(f"expected {_PREFIX}{_name(dtype)} (got {given.type()})")
+            return given.detach()
+        return torch.tensor(given, dtype=dtype, device=device)
+    sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+    return torch.empty(tuple(sizes) if args else (0,), dtype=dtype, device=device)
+
+
+def _index(device: Any) -> int:
+    place = place_named(device)
+    return 0 if place is None else place.index
+
+
+def _name(dtype: torch.dtype) -> str:
+    return next((name for name, known in DTYPES.items() if known is dtype), "Tensor")
+
+
+def _types() -> dict[str, Any]:
+    made = {}
+    for name, dtype in DTYPES.items():
+        facts = {
+            "dtype": dtype,
+            "layout": torch.strided,
+            "is_cuda": True,
+            "is_sparse": False,
+            "__module__": "torch.cuda",
+        }
+        made[name] = LegacyType(name, (), facts)
+    return made
+
+
+TYPES: Final = _types()
+
+
+def _dtype_on_device(named: Any) -> torch.dtype | None:
+    """The dtype that a type of `torch.cuda` names, given as a class or in words; None for any other."""
+    if isinstance(named, LegacyType):
+        return named.dtype
+    if isinstance(named, str) and named.startswith(_PREFIX):
+        return DTYPES.get(named[len(_PREFIX) :])
+    return None
+
+
+def typed(original: Any) -> Any:
+    """`x.type(...)` of a host tensor."""
+
+    def answer(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        wanted = _dtype_on_device(dtype)
+        if wanted is not None:
+            return self.to("cuda", wanted, non_blocking)
+        return original(self, dtype, non_blocking, **kwargs) if dtype is not None else original(self)
+
+    return answer
+
+
+class _Default:
+    """Whether a default tensor type on the device is in force."""
+
+    on_device: bool = False
+
+
+_default: Final = _Default()
+
+
+def set_default(original: Any) -> Any:
+    def chosen(t: Any, /) -> None:
+        dtype = _dtype_on_device(t)
+        if dtype is None:
+            original(t)
+            forget()
+            return
+        original(f"torch.{_name(dtype)}")
+        torch.set_default_device("cuda")
+        _default.on_device = True
+
+    return chosen
+
+
+def forget() -> None:
+    """A default tensor type on the device ends with it."""
+    if _default.on_device:
+        torch.set_default_device(None)
+        _default.on_device = False
+
+
+def new(self: Any, *args: Any, device: Any = None) -> Any:
+    """`x.new(...)`: the constructor of old, with the dtype and device of `x`."""
+    if device is not None and place_named(device) is None:
+        kind = torch.device(device).type
+        raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {kind} was passed")
+    return construct(self.dtype, self.device if device is None else device, *args)
+
+
+Tensor.new = new  # type: ignore[method-assign,assignment]
+
+
+def legacy_patches() -> list[tuple[Any, str, Any]]:
+    made: list[tuple[Any, str, Any]] = [(torch.cuda, name, made_type) for name, made_type in TYPES.items()]
+    made += [
+        (torch.Tensor, "type", typed(_Base.type)),
+        (torch, "set_default_tensor_type", set_default(torch.set_default_tensor_type)),
+    ]
+    return made
+
+
+_as_subclass: Final[Any] = torch._C.TensorBase.as_subclass
+_device_in_c: Final[Any] = torch._C.TensorBase.device
+_made: Final[dict[Any, Any]] = {}
+_renamed: Final[list[Any]] = []
+_DEVICE: Final = 6  # where _make_wrapper_subclass takes the device, counted after the class
+
+
+class _Bridge(Tensor):
+    """Where `super().__torch_function__` of a student's class arrives: torch's own, which keeps the class."""
+
+
+_Bridge.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined,assignment]
+
+
+def student_class(cls: Any) -> Any:
+    """The class a device tensor's class stands for."""
+    return torch.nn.Parameter if cls is Parameter else cls.__dict__.get("_student_class", torch.Tensor)
+
+
+def _device_class(cls: Any) -> Any:
+    found = _made.get(cls)
+    if found is None:
+        inherited = cls.__torch_function__
+        bound = getattr(inherited, "__func__", None)
+        named = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_student_class": cls}
+        found = cast("Any", type(cls.__name__, (cls, _Bridge), named))
+        # Set afterwards: torch's metaclass turns __torch_function__ off where it finds a __torch_dispatch__.
+        found.__torch_dispatch__ = staticmethod(Tensor.__torch_dispatch__)
+        found.__torch_function__ = inherited if bound is None else classmethod(bound)
+        _made[cls] = found
+        VIRTUAL.add(found)
+    return found
+
+
+def as_subclass(self: Any, cls: Any) -> Any:
+    """`Tensor.as_subclass` for host and device tensors alike."""
+    if type(self) not in VIRTUAL:
+        return _as_subclass(self, cls.__dict__.get("_student_class", cls))
+    if cls not in VIRTUAL:
+        if cls is torch.Tensor:
+            cls = Tensor
+        elif cls is torch.nn.Parameter:
+            cls = Parameter
+        else:
+            cls = _device_class(cls)
+    if cls is Tensor and type(self) is Tensor:
+        return self  # torch.load asks so of a leaf that it has just made, and it must stay one
+    with torch._C.DisableTorchFunctionSubclass():
+        twin = (
+            torch.ops.aten.alias(self)
+            if self.requires_grad and torch.is_grad_enabled()
+            else wrap(self._inner, self._block)
+        )
+    twin.__class__ = cls
+    return twin
+
+
+def make_wrapper(original: Any) -> Any:
+    """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        given = args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device")
+        place = None if given is None else place_named(given)
+        if place is not None:
+            if len(args) > _DEVICE:
+                args = (*args[:_DEVICE], place.lazy, *args[_DEVICE + 1 :])
+            else:
+                kwargs["device"] = place.lazy
+            if "device" not in vars(cls):
+                cls.device, cls.is_cuda = property(_device), property(_is_cuda)
+                _renamed.append(cls)
+        return original(cls, *args, **kwargs)
+
+    return make
+
+
+def nested(original: Any) -> Any:
+    """Nested tensors of the older, strided layout are a C++ class that only knows devices with kernels."""
+
+    def made(pieces: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        here = device is not None and place_named(device) is not None
+        here = here or (isinstance(pieces, (list, tuple)) and any(type(piece) in VIRTUAL for piece in pieces))
+        if here and kwargs.get("layout") is not torch.jagged:
+            raise NotImplementedError("the virtual device has nested tensors of layout=torch.jagged only")
+        return original(pieces, *args, **kwargs)
+
+    return made
+
+
+def _device(self: Any) -> torch.device:
+    device: torch.device = _device_in_c.__get__(self)
+    return CUDA[device.index or 0] if device.type == "lazy" else device
+
+
+def _is_cuda(self: Any) -> bool:
+    return _device(self).type == "cuda"
+
+
+def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    place = next(t._block.place for t in tensors_in([*args, *(kwargs or {}).values()]) if isinstance(t, Tensor))
+    raise shut(place)
+
+
+def forget_all() -> None:
+    """Classes made for a `with` block end with it."""
+    for cls in _made.values():
+        cls.__torch_dispatch__ = staticmethod(_closed)  # no plan knows the class any more
+    for cls in _renamed:
+        del cls.device, cls.is_cuda
+    _renamed.clear()
+    VIRTUAL.difference_update(_made.values())
+    _made.clear()
+
+
+def subclass_patches() -> list[tuple[Any, str, Any]]:
+    make = make_wrapper(torch.Tensor._make_wrapper_subclass)
+    return [
+        (torch.Tensor, "as_subclass", as_subclass),
+        (torch.Tensor, "_make_wrapper_subclass", staticmethod(make)),
+        (torch.nested, "nested_tensor", nested(torch.nested.nested_tensor)),
+        (torch.nested, "as_nested_tensor", nested(torch.nested.as_nested_tensor)),
+    ]
+
+
+_METHODS: Final = ("numpy", "tolist", "type")
+
+
+def _either(name: str) -> Callable[..., Any]:
+    own, others = getattr(Tensor, name), getattr(torch.Tensor, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (own if isinstance(self, Tensor) else others)(self, *args, **kwargs)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = others.__doc__
+    return method
+
+
+def _unbound_device(self: Any) -> Any:
+    found = _Base.device.__get__(self)
+    return CUDA[found.index or 0] if found.type == "lazy" else found
+
+
+def _unbound_is_cuda(self: Any) -> Any:
+    return _Base.is_cuda.__get__(self) or _Base.device.__get__(self).type == "lazy"
+
+
+def unbound_patches() -> Iterator[tuple[Any, str, Any]]:
+    for name in _METHODS:
+        yield torch.Tensor, name, _either(name)
+    yield torch.Tensor, "device", property(_unbound_device)
+    yield torch.Tensor, "is_cuda", property(_unbound_is_cuda)

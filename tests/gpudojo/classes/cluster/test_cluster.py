@@ -1,0 +1,211 @@
+"""The same results from a cluster as from one machine, whatever dies on the way."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpudojo.classes import dask_client
+from gpudojo.model.results import SubmissionStatus
+
+from tests.gpudojo.classes.cluster.machines import Machines, Watching, alive, below, grade, rows, until
+
+# A worker that ends as soon as it gets a certain submission, as a machine might that runs out of memory.
+FRAGILE = """
+import os
+from gpudojo.classes import worker
+whole = worker.__dict__.setdefault("whole", worker.attempted)  # Dask imports this file more than once
+def attempted(parcel):
+    if b"# 3" in parcel:
+        os._exit(9)
+    return whole(parcel)
+worker.attempted = attempted
+"""
+# A worker whose first replies are damaged on the way.
+TAMPERED = """
+from gpudojo.classes import worker
+whole, left = worker.__dict__.setdefault("whole", worker.attempted), [{count}]
+def attempted(parcel):
+    reply = bytearray(whole(parcel))
+    left[0] -= 1
+    if left[0] >= 0:
+        reply[len(reply) // 2] ^= 1
+    return bytes(reply)
+worker.attempted = attempted
+"""
+# A worker that writes down what it has begun, and is held at the third of them for as long as a file is there.
+COUNTING = """
+import os, time
+from gpudojo.classes import parcels, worker
+whole = worker.__dict__.setdefault("whole", worker.attempted)  # Dask imports this file more than once
+def attempted(parcel):
+    order = parcels.unpack_order(parcel)[1]
+    with open({path!r}, "a") as file:
+        file.write(order.digest + "\\n")
+    while os.path.exists({held!r}) and len(open({path!r}).read().split()) > 2:
+        time.sleep(0.02)
+    return whole(parcel)
+worker.attempted = attempted
+"""
+
+
+def test_a_cluster_gives_the_results_of_one_machine(
+    machines: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    outcome, watcher, results = grade(mixed, tmp_path, machines.address)
+    assert rows(results) == mixed_rows
+    assert sorted(watcher.told) == sorted(mixed_rows)
+    assert outcome.ran == len(mixed_rows) - 2  # a twin, and one that cannot be read
+    assert watcher.layers == results.layers
+    assert "2 workers, 3 submissions at once" in watcher.said
+    assert 1 <= watcher.most_under_way <= 3
+    again, _, same = grade(mixed, tmp_path, None)
+    assert (again.ran, same) == (0, results)
+
+
+def test_begun_here_and_finished_there_and_the_other_way_round(
+    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop() -> None:
+        raise Enough
+
+    for number, (first, second) in enumerate(((None, machines.address), (machines.address, None))):
+        out = tmp_path / str(number)
+        with pytest.raises(Enough):
+            grade(slow, out, first, Watching(after_3=stop))
+        kept = {path.name for path in out.rglob("*.mp")}
+        assert len(kept) >= 2  # the reference, and one at least
+        outcome, _, results = grade(slow, out, second)
+        assert 0 < outcome.ran <= len(slow_rows) - (len(kept) - 1)
+        assert rows(results) == slow_rows
+
+
+def test_no_more_is_sent_than_fits(
+    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = []
+    send = dask_client.Foreman._send
+
+    def counted(self: dask_client.Foreman, member: dask_client.Member, errand: Any) -> None:
+        send(self, member, errand)
+        most.append(len(member.sent) / member.threads)
+
+    monkeypatch.setattr(dask_client.Foreman, "_send", counted)
+    _, _, results = grade(slow, tmp_path, machines.address)
+    assert rows(results) == slow_rows
+    assert max(most) <= dask_client.PER_THREAD
+
+
+def test_workers_are_killed_and_leave_no_processes(
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    workers = lonely.two()
+    gone: set[int] = set()
+
+    def kill() -> None:
+        worker = workers.pop(0)
+        gone.update(below(worker.pid))
+        lonely.away(worker)
+
+    def replace() -> None:
+        kill()
+        workers.append(lonely.worker(ready=False))
+
+    try:
+        _, watcher, results = grade(slow, tmp_path, lonely.address, Watching(after_1=replace, after_3=kill))
+    finally:
+        lonely.registered(workers[0])
+        lonely.away(*workers)
+    assert rows(results) == slow_rows
+    assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+    assert gone
+    until(lambda: not any(alive(pid) for pid in gone), seconds=10)
+
+
+def test_the_scheduler_is_killed_and_comes_back(
+    slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
+) -> None:
+    with Machines(tmp_path) as machines:
+        scheduler = machines.scheduler()
+        machines.worker(threads=2, recalls=known)
+
+        def restart() -> None:
+            scheduler.kill()
+            scheduler.wait()
+            machines.scheduler()
+            machines.worker(threads=2, ready=False, recalls=known)  # the one before has ended with its scheduler
+
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address, Watching(after_2=restart))
+        assert rows(results) == slow_rows
+        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+        assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
+
+
+def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path) -> None:
+    """A worker falls silent, its submission is run by another one, and then it wakes up and ends what it had."""
+    begun, held = tmp_path / "begun", tmp_path / "held"
+    held.touch()
+    counting = COUNTING.format(path=str(begun), held=str(held))
+    with Machines(tmp_path) as machines:
+        scheduler = machines.scheduler(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="1s")
+        silent = machines.worker(preload=counting, recalls=known)
+
+        def sleep() -> None:
+            until(lambda: len(begun.read_text().split()) > 2)
+            silent.send_signal(signal.SIGSTOP)
+            held.unlink()
+            machines.worker(preload=counting, ready=False, recalls=known)
+
+        def wake() -> None:
+            until(lambda: "Remove worker" in machines.log(scheduler))
+            silent.send_signal(signal.SIGCONT)
+
+        watcher = Watching(after_1=sleep, after_3=wake)
+        _, watcher, results = grade(slow, tmp_path / "out", machines.address, watcher)
+        assert rows(results) == slow_rows
+        assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)
+        counts = [begun.read_text().split().count(digest) for digest in {row["digest"] for row in slow_rows.values()}]
+        assert max(counts) == 2  # or this test would not be about anything
+
+
+def test_one_that_ends_every_worker_is_left_to_a_human(
+    lonely: Machines,
+    slow: Path,
+    slow_rows: dict[str, Any],
+    known: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And those that were lost with it are not."""
+    monkeypatch.setattr(dask_client, "LOSSES", 3)
+    worker = lonely.worker("--nanny", preload=FRAGILE, recalls=known)
+    try:
+        _, watcher, results = grade(slow, tmp_path, lonely.address)
+    finally:
+        lonely.away(worker)
+    found = rows(results)
+    bad = next(row for row in results.submissions if row.submission == "slow-3")
+    assert (bad.status, bad.score) == (SubmissionStatus.CRASHED, 0.0)
+    assert "the worker it was on was lost, 3 times one after another" in bad.needs_human[0]
+    assert "the worker it was on was lost, 3 times one after another" in bad.exercises[0].checks[0].happened
+    assert {name: row for name, row in found.items() if name != "slow-3"} == {
+        name: row for name, row in slow_rows.items() if name != "slow-3"
+    }
+    assert sorted(watcher.told) == sorted(slow_rows)
+
+
+def test_a_damaged_reply_is_asked_for_again(
+    lonely: Machines, slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
+) -> None:
+    worker = lonely.worker(threads=3, preload=TAMPERED.format(count=2), recalls=known)
+    try:
+        _, watcher, results = grade(slow, tmp_path, lonely.address)
+    finally:
+        lonely.away(worker)
+    assert rows(results) == slow_rows
+    assert sorted(watcher.told) == sorted(watcher.ran) == sorted(slow_rows)

@@ -1,0 +1,167 @@
+"""A scheduler that is lost before anything is sent is waited for, and a grader that stops leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpudojo.classes import dask_worker as worker_module
+from gpudojo.classes.dask_messages import HASH, Order, pack, unpack_reply, versions
+from gpudojo.classes.scheduler import Work
+from gpudojo.model.errors import NoCluster
+
+from tests.gpudojo.classes.cluster.machines import (
+    FIRST,
+    ONLY,
+    REFERENCE,
+    ROOT,
+    Machines,
+    Watching,
+    alive,
+    below,
+    grade,
+    rows,
+    until,
+)
+from tests.gpudojo.classes.cluster.test_worker import terms
+
+# A worker whose scheduler is gone by the time that it says what it is.
+FATAL = """
+import os, signal
+from gpudojo.classes import worker
+async def introduced(day):
+    os.kill({pid}, signal.SIGKILL)
+    return b""
+worker.introduced = introduced
+"""
+
+
+def test_a_scheduler_lost_in_the_first_seconds_is_waited_for(
+    brief: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
+) -> None:
+    """Once while there are no workers yet, and once more while the first one says what it is."""
+    with Machines(tmp_path) as machines:
+        first = machines.scheduler()
+        comes_back: list[threading.Thread] = []
+        over = threading.Event()
+
+        def third(second: subprocess.Popen[bytes]) -> None:
+            second.wait()
+            if not over.is_set():  # else it has ended with the test, which has failed
+                machines.scheduler()
+                machines.worker(ready=False, recalls=known)
+
+        class Early(Watching):
+            def prepares(self, what: str) -> None:
+                super().prepares(what)
+                if what.startswith("waiting for workers") and not comes_back:
+                    first.kill()
+                    first.wait()
+                    second = machines.scheduler()
+                    comes_back.append(threading.Thread(target=third, args=(second,), daemon=True))
+                    comes_back[0].start()
+                    machines.worker(preload=FATAL.format(pid=second.pid), ready=False)
+
+        try:
+            _, watcher, results = grade(brief, tmp_path / "out", machines.address, Early())
+        finally:
+            over.set()
+        comes_back[0].join()
+    assert rows(results) == {"slow-0": slow_rows["slow-0"]}
+    assert watcher.told == watcher.ran == ["slow-0"]
+    assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
+
+
+def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: Path, tmp_path: Path) -> None:
+    with Machines(tmp_path) as machines:
+        scheduler = machines.scheduler()
+
+        class Early(Watching):
+            def prepares(self, what: str) -> None:
+                super().prepares(what)
+                if what.startswith("waiting for workers"):
+                    scheduler.kill()
+                    scheduler.wait()
+
+        with pytest.raises(NoCluster, match=r"^the scheduler at tcp://127.* cannot be reached, tried for 2 s"):
+            grade(brief, tmp_path / "out", machines.address, Early(), wait=2)
+
+
+def test_what_a_grader_has_left_is_ended_on_the_workers(
+    machines: Machines, brief: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    class Enough(Exception):
+        pass
+
+    text = (REFERENCE / FIRST).read_text(encoding="utf-8")
+    (tmp_path / "class" / "long").mkdir(parents=True)
+    (tmp_path / "class" / "long" / FIRST).write_text(f"import time\ntime.sleep(300)\n{text}", encoding="utf-8")
+    _, plain, with_nanny = machines.processes
+    running: set[int] = set()
+
+    class Stopping(Watching):
+        def under_way(self, works: list[Work]) -> None:
+            if [work.name for work in works] == ["long"]:
+                # a nursery is two processes, one below the other; the second worker is itself below its nanny
+                running.update(below(plain.pid, after=2) | below(with_nanny.pid, after=3))
+            if running:
+                raise Enough
+
+    with pytest.raises(Enough):
+        grade(tmp_path / "class", tmp_path / "out", machines.address, Stopping(), seconds=400.0)
+    until(lambda: not any(alive(pid) for pid in running), plain, seconds=10)
+    _, _, results = grade(brief, tmp_path / "again", machines.address)
+    assert rows(results) == {"slow-0": slow_rows["slow-0"]}
+
+
+def test_nothing_is_made_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look like a submission that took too long."""
+    monkeypatch.setattr(worker_module, "_stopped", set())
+    parcel = pack(Order(versions("day8"), "1", {}, terms(), "a run"))
+
+    class Stopped:
+        def record(self, begin: Any) -> Any:
+            attempt = begin()
+            attempt.job(b"")
+            assert not attempt.overdue(attempt.began)
+            worker_module.stopped("a run")
+            assert attempt.overdue(attempt.began)
+            attempt.step = "01_checking_device::select_device"
+            assert not attempt.exited(-signal.SIGKILL)  # who else is killed is tried again
+            return attempt.done(0, 0.0)
+
+    monkeypatch.setitem(worker_module._workshops, "virtual", Stopped())
+    for _ in ("under way", "late"):
+        assert unpack_reply(worker_module.attempted(parcel), parcel[:HASH], "1") == "nobody waits for it any more"
+        monkeypatch.setitem(worker_module._workshops, "virtual", None)
+
+
+def test_a_stopped_command_says_so_and_goes_on(
+    machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "gpudojo", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]
+    command += ["--time-limit", "3", *(word for name in sorted(ONLY) for word in ("--only", name))]
+    process = subprocess.Popen(
+        [*command, "--scheduler", machines.address],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell that starts many tests may have told its children to ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    until(lambda: len(list(tmp_path.rglob("*.mp"))) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.strip().startswith("Stopped; ")
+    assert said.strip().endswith("The same command goes on.")
+    outcome, _, results = grade(slow, tmp_path, machines.address)
+    assert 0 < outcome.ran < len(slow_rows)
+    assert rows(results) == slow_rows

@@ -1,0 +1,118 @@
+"""What arrives is what was sent, or nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from gpudojo.classes.attempt import Terms
+from gpudojo.classes.dask_client import held_by_all, objection
+from gpudojo.classes.dask_messages import (
+    HASH,
+    Introduction,
+    Order,
+    Reply,
+    Versions,
+    pack,
+    unpack_introduction,
+    unpack_order,
+    unpack_reply,
+    versions,
+)
+from gpudojo.classes.store import Record, encode
+from gpudojo.model.errors import BadParcel
+from hypothesis import given
+from hypothesis import strategies as st
+
+OURS = Versions("0.1.0", "abc", "2.13.0", "3.11", "2026.8.0")
+TERMS = Terms("day8", "virtual", {"a::b::c": 7}, frozenset({"a::b"}), only=frozenset({"b"}))
+ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, TERMS)
+PARCEL = pack(ORDER)
+NUMBER = PARCEL[:HASH]
+ANSWER = pack(Reply(NUMBER, encode(Record("digest", output="hello"))))
+
+
+def test_an_order_arrives_whole() -> None:
+    assert unpack_order(PARCEL) == (NUMBER, ORDER)
+
+
+@given(at=st.integers(0, len(ANSWER) - 1), by=st.integers(1, 255))
+def test_no_byte_of_a_reply_can_change(at: int, by: int) -> None:
+    changed = bytearray(ANSWER)
+    changed[at] ^= by
+    with pytest.raises(BadParcel):
+        unpack_reply(bytes(changed), NUMBER, "digest")
+
+
+@given(at=st.integers(0, len(PARCEL) - 1), by=st.integers(1, 255))
+def test_no_byte_of_an_order_can_change(at: int, by: int) -> None:
+    changed = bytearray(PARCEL)
+    changed[at] ^= by
+    with pytest.raises(BadParcel):
+        unpack_order(bytes(changed))
+
+
+def test_a_reply_is_a_record_or_a_reason() -> None:
+    record = unpack_reply(ANSWER, NUMBER, "digest")
+    assert isinstance(record, Record)
+    assert record.output == "hello"
+    assert unpack_reply(pack(Reply(NUMBER, refused="no room")), NUMBER, "digest") == "no room"
+
+
+@pytest.mark.parametrize(
+    ("parcel", "said"),
+    [
+        (pack(Reply(bytes(HASH), encode(Record("digest")))), "another order"),
+        (pack(Reply(NUMBER, encode(Record("someone else")))), "another submission"),
+        (pack(Reply(NUMBER, b"\x93")), "not evidence"),
+        (pack(Introduction(OURS, {})), "missing required field"),
+        (ANSWER[:20], "no parcel"),
+        ({"record": ANSWER}, "no parcel"),
+        (None, "no parcel"),
+    ],
+)
+def test_what_is_no_reply_to_this_order_is_refused(parcel: object, said: str) -> None:
+    with pytest.raises(BadParcel, match=said):
+        unpack_reply(parcel, NUMBER, "digest")
+
+
+def test_an_introduction_arrives_or_is_refused() -> None:
+    said = Introduction(OURS, {"files": ""})
+    assert unpack_introduction(pack(said)) == said
+    with pytest.raises(BadParcel):
+        unpack_introduction(ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"torch": "2.12.0"}, "it has torch 2.12.0, and the grader 2.13.0"),
+        ({"gpudojo": "0.0.9", "probes": "xyz"}, "it has gpudojo 0.0.9, and the grader 0.1.0"),
+        ({"probes": "xyz"}, "it has other probes: xyz, and the grader abc"),
+        ({"python": "3.12", "torch": "2.12.0"}, "it has Python 3.12, and the grader 3.11"),
+        ({"distributed": "2025.1.0"}, "it has distributed 2025.1.0, and the grader 2026.8.0"),
+    ],
+)
+def test_the_difference_is_named_with_both_values(changed: dict[str, str], said: str | None) -> None:
+    theirs = msgspec.structs.replace(OURS, **changed)
+    assert OURS.difference(theirs) == said
+    assert objection(Introduction(theirs, {"files": ""}), OURS, False) == said
+
+
+def test_isolation_is_asked_for_or_not() -> None:
+    bare = Introduction(OURS, {"files": "no Landlock", "limits": ""})
+    assert objection(bare, OURS, require_isolation=False) is None
+    assert objection(bare, OURS, require_isolation=True) == "--require-isolation: files: no Landlock"
+    assert objection("it said nothing", OURS, False) == "it said nothing"
+
+
+def test_a_layer_holds_where_it_holds_everywhere() -> None:
+    crew = {"tcp://a:1": {"files": "", "network": ""}, "tcp://b:2": {"files": "no Landlock", "network": ""}}
+    assert held_by_all(crew) == {"files": "no Landlock (on tcp://b:2)", "network": ""}
+    assert held_by_all(dict(reversed(crew.items()))) == held_by_all(crew)
+
+
+def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:
+    found = versions("day8")
+    assert "+" not in found.torch
+    assert found.difference(found) is None

@@ -1,0 +1,132 @@
+"""One nursery for all threads of a worker, and another one when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+from gpudojo.classes import dask_worker
+from gpudojo.classes.attempt import Attempt, Terms
+from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions
+from gpudojo.classes.dask_worker import Workshop
+from gpudojo.classes.options import seeds
+from gpudojo.classes.store import Record, decode
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import NoNursery
+from gpudojo.sandbox.fork_client import Keeper
+
+from tests.gpudojo.classes.cluster.machines import FIRST, REFERENCE, below, until
+
+KEY = "01_checking_device::select_device"
+SLOW = "import time\ntime.sleep(1.5)\n"
+
+
+def terms() -> Terms:
+    drawn = seeds("secret", day("day8"))
+    return Terms("day8", "virtual", drawn, frozenset({KEY}), 10.0, only=frozenset({"select_device"}))
+
+
+def attempt(number: int) -> Attempt:
+    text = SLOW + (REFERENCE / FIRST).read_text(encoding="utf-8")
+    return Attempt(str(number), {FIRST: text.encode()}, terms())
+
+
+def nurseries() -> set[int]:
+    """Processes of this one that fork submissions."""
+    return {pid for pid in below(os.getpid()) if b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def others() -> set[int]:
+    """Nurseries that are not the shop's."""
+    return nurseries()
+
+
+@pytest.fixture(scope="module")
+def shop(others: set[int]) -> Iterator[Workshop]:
+    made = Workshop(terms())
+    yield made
+    made.close()
+
+
+def test_a_worker_without_a_nursery_says_so_and_tries_again(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first test of the shop, before it has one."""
+
+    class Broken(Keeper):
+        def started(self) -> None:
+            raise NoNursery("there is no room for it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpudojo.classes.scheduler.keeper_for", lambda bench: Broken())
+        with pytest.raises(NoNursery):
+            shop.record(lambda: attempt(1))
+        patched.setitem(dask_worker._workshops, "virtual", shop)
+        parcel = pack(Order(versions("day8"), "1", {}, terms()))
+        found = unpack_reply(dask_worker.attempted(parcel), parcel[:HASH], "1")
+        assert found == "the process that runs submissions did not start: there is no room for it"
+    assert KEY in shop.record(lambda: attempt(1)).seen
+
+
+def test_threads_share_a_nursery_and_survive_its_death(shop: Workshop, others: set[int]) -> None:
+    began: list[float] = []
+
+    def begin(number: int) -> Attempt:
+        made = attempt(number)
+        began.append(made.began)
+        return made
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(shop.record, lambda number=number: begin(number)) for number in range(3)]
+        until(lambda: len(began) == 3)
+        mine = nurseries() - others
+        assert mine
+        for pid in mine:
+            os.kill(pid, signal.SIGKILL)
+        records = [one.result(60) for one in waiting]
+    assert [record.digest for record in records] == ["0", "1", "2"]
+    assert all(KEY in record.seen and not record.incidents for record in records)
+    # at once, and not one after another: each sleeps for one and a half
+    assert max(began) - min(began) < 1.2
+
+
+def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
+    ours = versions("day8")
+    parcel = pack(Order(ours, "1", {}, terms()))
+    damaged = bytearray(parcel)
+    damaged[-1] ^= 1
+    said = unpack_reply(dask_worker.attempted(bytes(damaged)), parcel[:HASH], "1")
+    assert isinstance(said, str)
+    assert "what the worker got is damaged" in said
+    older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, terms()))
+    assert unpack_reply(dask_worker.attempted(older), older[:HASH], "1") == (
+        f"it has gpudojo {ours.gpudojo}, and the grader 0.0.9"
+    )
+
+
+def test_an_error_of_our_own_is_told_in_words_and_never_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def record(self, begin: object) -> Record:
+            raise ZeroDivisionError("by our fault", threading.Lock())
+
+    monkeypatch.setitem(dask_worker._workshops, "virtual", Failing())
+    parcel = pack(Order(versions("day8"), "1", {}, terms()))
+    reply = dask_worker.attempted(parcel)
+    assert type(reply) is bytes
+    found = unpack_reply(reply, parcel[:HASH], "1")
+    assert isinstance(found, str)
+    assert found.startswith("ZeroDivisionError: ")
+
+
+def test_a_record_is_the_bytes_that_a_store_keeps(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dask_worker._workshops, "virtual", shop)
+    text = (REFERENCE / FIRST).read_bytes()
+    parcel = pack(Order(versions("day8"), "1", {FIRST: text}, terms()))
+    reply = msgspec.msgpack.decode(dask_worker.attempted(parcel)[HASH:], type=Reply)
+    record = decode(reply.record)
+    assert (record.digest, list(record.seen)) == ("1", [KEY])

@@ -1,0 +1,286 @@
+"""A small class, graded for real: once, again, after changes, after being stopped."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpudojo.classes import judging, options, scheduler
+from gpudojo.classes.grading import ClassGrading, Outcome
+from gpudojo.classes.options import Asked
+from gpudojo.model.errors import BadClass
+from gpudojo.model.results import ClassResults, SubmissionRow
+from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.model.results_file import read
+from gpudojo.submissions.entries import LeftOut
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "reference" / "day8"
+ONLY = frozenset({"select_device", "train_epoch", "average_gradients"})
+FIRST, FOURTH = "01_checking_device.py", "04_modifying_training_loop_gpu.py"
+
+
+class Quiet:
+    """A watcher that counts."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.told: list[str] = []
+        self.left_out: list[str] = []
+        self.layers: dict[str, str] = {}
+
+    def begins(self, count: int, known: int, left_out: Any) -> None:
+        self.left_out = [one.path.name for one in left_out if isinstance(one, LeftOut)]
+
+    def prepares(self, what: str) -> None: ...
+
+    def fenced(self, layers: dict[str, str]) -> None:
+        self.layers = layers
+
+    def under_way(self, works: Any) -> None: ...
+
+    def graded(self, row: SubmissionRow, ran: bool) -> None:
+        self.told.append(row.submission)
+        if ran:
+            self.ran.append(row.submission)
+
+
+def grade(folder: Path, out: Path, **more: Any) -> tuple[Outcome, Quiet, ClassResults]:
+    watcher = Quiet()
+    more = {"only": ONLY, "jobs": 2, "seconds": 3.0, "secret": "secret", **more}
+    outcome = ClassGrading(Asked([folder], out, REFERENCE, **more), watcher).run()
+    return outcome, watcher, read(out / "results.json")
+
+
+def by_name(results: ClassResults) -> dict[str, SubmissionRow]:
+    return {row.submission: row for row in results.submissions}
+
+
+def wrong(name: str) -> str:
+    return (ROOT / "tests" / "day8" / "wrong" / f"{name}.py").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("class")
+    files = {path.name: path.read_bytes() for path in REFERENCE.glob("*.py")}
+    for name in ("solved", "twin"):
+        (made / name).mkdir()
+        for file, data in files.items():
+            (made / name / file).write_bytes(data)
+    (made / "wrong").mkdir()
+    (made / "wrong" / FOURTH).write_text(wrong("04_modifying_training_loop_gpu/missing_step"))
+    (made / "endless").mkdir()
+    (made / "endless" / FIRST).write_text("def select_device(prefer=None):\n    while True:\n        pass\n")
+    (made / "endless" / FOURTH).write_bytes(files[FOURTH])
+    (made / "crash").mkdir()
+    (made / "crash" / FIRST).write_text("import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n")
+    (made / "crash" / FOURTH).write_bytes(files[FOURTH])
+    (made / "broken.zip").write_bytes(b"PK\x03\x04 no archive")
+    with zipfile.ZipFile(made / "zipped.zip", "w") as archive:
+        archive.writestr(f"zipped/{FOURTH}", files[FOURTH])
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [
+        {**cell, "source": "!pip install torch\n%matplotlib inline\nimport torch"},
+        {**cell, "source": "def broken(:\n    pass"},
+        {**cell, "source": "\n\n" + (REFERENCE / FIRST).read_text(encoding="utf-8").partition("\nif __name__")[0]},
+        {**cell, "source": wrong("04_modifying_training_loop_gpu/missing_step")},
+    ]
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    (made / "notebook.ipynb").write_text(json.dumps(notebook))
+    (made / "roster.csv").write_text("who\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def graded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Quiet, ClassResults]:
+    out = tmp_path_factory.mktemp("out")
+    _, watcher, results = grade(folder, out)
+    return out, watcher, results
+
+
+def test_everybody_has_one_result(graded: tuple[Path, Quiet, ClassResults], folder: Path) -> None:
+    out, watcher, results = graded
+    names = {"solved", "twin", "wrong", "endless", "crash", "broken", "zipped", "notebook"}
+    assert sorted(row.submission for row in results.submissions) == sorted(names) == sorted(watcher.told)
+    assert watcher.left_out == ["roster.csv"]
+    assert (out / "results.csv").read_text(encoding="utf-8").count("\n") == len(names) + 1
+    # of two with the same content, one is run
+    assert len(watcher.ran) == len(names) - 2
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "score"),
+    [
+        ("solved", Became.GRADED, 24.0),
+        ("twin", Became.GRADED, 24.0),
+        ("zipped", Became.GRADED, 14.0),
+        ("endless", Became.TIMED_OUT, 14.0),
+        ("crash", Became.CRASHED, 14.0),
+        ("broken", Became.UNREADABLE, 0.0),
+    ],
+)
+def test_a_status_and_the_part_that_could_be_graded(
+    graded: tuple[Path, Quiet, ClassResults], name: str, status: Became, score: float
+) -> None:
+    row = by_name(graded[2])[name]
+    average = {f: p for e in row.exercises for c in e.checks if (f := c.function) for p in [c.max_points]}
+    assert (row.status, row.score) == (status, score if name not in ("solved", "twin") else row.max_score)
+    assert set(average) == ONLY
+    assert bool(row.reason) == (status is not Became.GRADED)
+
+
+def test_the_mistake_is_named_at_the_line_of_the_file_or_the_cell(graded: tuple[Path, Quiet, ClassResults]) -> None:
+    rows = by_name(graded[2])
+    for name in ("wrong", "notebook"):
+        failed = [c for e in rows[name].exercises for c in e.checks if c.misconception]
+        assert [c.misconception for c in failed] == ["missing-step"], name
+        assert failed[0].line is not None
+    assert {c.cell for e in rows["notebook"].exercises for c in e.checks if c.misconception} == {4}
+    definitions = {d.function: d for d in rows["notebook"].definitions}
+    assert (definitions["select_device"].cell, definitions["train_epoch"].cell) == (3, 4)
+    assert any("SyntaxError" in note for note in rows["notebook"].notes)
+
+
+def test_a_second_run_runs_nothing_and_says_the_same(graded: tuple[Path, Quiet, ClassResults], folder: Path) -> None:
+    out, _, results = graded
+    before = (out / "results.json").read_bytes()
+    outcome, watcher, again = grade(folder, out)
+    assert (outcome.ran, watcher.ran) == (0, [])
+    assert again == results
+    assert (out / "results.json").read_bytes() == before
+
+
+def test_judging_again_runs_nothing_and_sees_other_points(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, results = graded
+    monkeypatch.setattr(options, "of_checks", lambda day: "changed")
+    _, watcher, again = grade(folder, out, rejudge=True)
+    assert watcher.ran == []
+    assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
+
+
+def test_a_panel_of_processes_judges_as_one_does(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, results = graded
+    for kept in (out / ".dojo" / "rows").rglob("*.json"):
+        kept.write_text("{}")  # whoever judges has to write it anew
+    monkeypatch.setattr(judging, "WORTHWHILE", 2)
+    monkeypatch.setattr(judging, "SHARE", 1)
+    in_here = list[str]()
+    monkeypatch.setattr(judging, "judged", lambda *more: in_here.append("judged"))
+    _, watcher, again = grade(folder, out, rejudge=True)
+    assert again == results
+    assert (watcher.ran, in_here) == ([], [])
+    assert len(watcher.told) == len(results.submissions)
+
+
+def test_a_judge_that_is_killed_is_said(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, results = graded
+    monkeypatch.setattr(judging, "WORTHWHILE", 2)
+    monkeypatch.setattr(judging, "SHARE", 1)
+
+    def kill() -> None:
+        while not (judges := multiprocessing.active_children()):
+            time.sleep(0.01)
+        judges[0].kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.raises(BadClass, match="ended from outside"):
+        grade(folder, out, rejudge=True)
+    killer.join()
+    monkeypatch.undo()
+    _, _, again = grade(folder, out, rejudge=True)
+    assert again == results
+
+
+def test_another_reference_is_another_measure(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
+) -> None:
+    """Nobody is run again, and nobody keeps a verdict that was made against the reference of before."""
+    out, _, results = graded
+    for path in REFERENCE.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with (tmp_path / FIRST).open("a", encoding="utf-8") as file:
+        file.write('\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n')
+    watcher = Quiet()
+    asked = Asked([folder], out, tmp_path, only=ONLY, jobs=2, seconds=3.0, secret="secret")
+    ClassGrading(asked, watcher).run()
+    again = by_name(read(out / "results.json"))
+    assert watcher.ran == []
+    assert again["solved"].score < by_name(results)["solved"].score
+    _, _, restored = grade(folder, out)
+    assert restored == results
+
+
+def test_a_changed_submission_alone_is_run_again(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path
+) -> None:
+    out, _, _ = graded
+    file = folder / "wrong" / FOURTH
+    before = file.read_bytes()
+    try:
+        file.write_bytes((REFERENCE / FOURTH).read_bytes() + b"\n# mended\n")
+        outcome, watcher, results = grade(folder, out)
+        assert (outcome.ran, watcher.ran) == (1, ["wrong"])
+        assert by_name(results)["wrong"].score == 14.0
+        file.write_bytes(before + b"\n# never seen\n")
+        with pytest.raises(BadClass, match="--rejudge runs nothing"):
+            grade(folder, out, rejudge=True)
+    finally:
+        file.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"only": frozenset({"train_epok"})}, "did you mean train_epoch"),
+        ({"reference": Path("/nonexistent")}, "no reference solutions"),
+        ({"submissions": []}, "nothing to grade"),
+        ({"bench": "cuda"}, "needs an NVIDIA GPU, and this machine has none"),
+        ({"bench": "mps"}, "needs a Mac"),
+    ],
+)
+def test_bad_wishes_get_a_sentence(
+    folder: Path, tmp_path: Path, more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "devices", list)
+    monkeypatch.setattr(sys, "platform", "linux")
+    wishes: dict[str, Any] = {"submissions": [folder], "out": tmp_path, "reference": REFERENCE, **more}
+    with pytest.raises(BadClass, match=said):
+        ClassGrading(Asked(**wishes), Quiet()).run()
+
+
+def test_kill_and_go_on(folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path) -> None:
+    """SIGKILL for the grader in the middle: the same command goes on, and ends with the same results."""
+    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--seed", "secret"]
+    command += ["--time-limit", "3", "--jobs", "2", *(word for name in sorted(ONLY) for word in ("--only", name))]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    records = tmp_path / ".dojo" / "records"
+    until = time.monotonic() + 60
+    while len(list(records.rglob("*.mp"))) < 3 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    known = len(list(records.rglob("*.mp")))
+    assert known >= 3
+    outcome, _, results = grade(folder, tmp_path)
+    assert outcome.ran <= 6 - (known - 1)  # the reference is one of them
+    told = [(row.submission, row.status, row.score, row.exercises) for row in results.submissions]
+    assert told == [(row.submission, row.status, row.score, row.exercises) for row in graded[2].submissions]

@@ -1,0 +1,67 @@
+"""Without references, evidence of a release is the measure: for its last seed, or with a sentence why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpudojo.classes.options import Asked, recorded
+from gpudojo.grading.references import Shipped, compressed, pack
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import BadClass, NotRecorded
+from gpudojo.model.evidence import CallStatus, Evidence, Observation
+from gpudojo.submissions.listing import alone
+
+
+def stored(folder: Path) -> Path:
+    """Evidence of one function, on two seeds."""
+    exercise = day("day8")[0]
+    function = exercise.functions[0]
+    key = f"{exercise.stem}::{function.name}"
+    seen = {probe.name: Observation(CallStatus.RETURNED) for probe in function.probes}
+    evidence = {
+        f"{seed}/virtual/{key}": compressed(Evidence(exercise.stem, function.name, "virtual", seed, seen))
+        for seed in (8, 11)
+    }
+    (folder / "day8.mp").write_bytes(pack(Shipped("day8", (8, 11), {key: "(prefer=None)"}, evidence)))
+    return folder
+
+
+def test_the_last_seed_is_everybodys(tmp_path: Path) -> None:
+    found = recorded("day8", "virtual", stored(tmp_path))
+    assert found.seed == 11
+    exercises = day("day8")
+    seeds = found.seeds(exercises)
+    assert set(seeds.values()) == {11}
+    assert len(seeds) == sum(len(f.probes) for e in exercises for f in e.functions)
+    record = found.record(exercises, "virtual")
+    ((key, seen),) = record.seen.items()
+    assert key == "01_checking_device::select_device"
+    assert (seen.evidence.seed, seen.signature) == (11, "(prefer=None)")
+    assert "limits" in record.layers
+
+
+def test_other_evidence_has_another_name(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first = recorded("day8", "virtual", stored(tmp_path))
+    (tmp_path / "other" / "day8.mp").write_bytes(pack(Shipped("day8", (8, 11), {}, {})))
+    assert recorded("day8", "virtual", tmp_path / "other").name != first.name
+
+
+def test_no_evidence_and_no_such_bench_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(BadClass, match="no recorded evidence of them in this installation"):
+        recorded("day8", "virtual")
+    with pytest.raises(BadClass, match=r"day8\.mp"):
+        recorded("day8", "virtual", tmp_path)
+    (tmp_path / "some").mkdir()
+    with pytest.raises(NotRecorded):
+        recorded("day8", "mps", stored(tmp_path / "some"))
+
+
+def test_a_folder_may_be_one_submission_whatever_lies_in_it(tmp_path: Path) -> None:
+    for name in ("alice", "bob"):
+        (tmp_path / "day8-carol" / name).mkdir(parents=True)
+    (entry,) = alone(tmp_path / "day8-carol").entries
+    assert (entry.name, entry.identifier) == ("day8-carol", "carol")
+    assert alone(tmp_path / "nowhere").entries == ()
+    assert Asked([tmp_path], tmp_path, None).alone is False

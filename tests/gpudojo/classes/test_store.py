@@ -1,0 +1,79 @@
+"""What is kept between runs: whole or not at all, by one run at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from gpudojo.classes.options import name_of, seeds
+from gpudojo.classes.store import Record, Store, key_of, write
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import BadClass
+
+
+def test_a_record_comes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.open()
+    key = key_of("digest", "a", "b")
+    assert store.record(key) is None
+    store.keep(key, Record("digest", output="hello"))
+    found = store.record(key)
+    assert found is not None
+    assert found.output == "hello"
+    store.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 10, b"half"])
+def test_a_damaged_record_counts_for_nothing(tmp_path: Path, damage: bytes) -> None:
+    store = Store(tmp_path)
+    key = key_of("digest")
+    write(store.path_of(key), damage)
+    assert store.record(key) is None
+
+
+def test_conditions_make_other_keys() -> None:
+    assert len({key_of("d"), key_of("d", "a"), key_of("d", "b"), key_of("da"), key_of("d", "a", "")}) == 5
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    write(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="space"):
+        write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    first, second = Store(tmp_path), Store(tmp_path)
+    first.open()
+    with pytest.raises(BadClass, match="another `dojo grade`"):
+        second.open()
+    first.close()
+    second.open()
+    second.close()
+
+
+def test_a_made_up_secret_is_kept_and_a_given_one_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.open()
+    assert store.secret("mine") == "mine"
+    made = store.secret(None)
+    assert store.secret(None) == made
+    assert "mine" not in "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*") if p.is_file())
+    store.close()
+
+
+def test_seeds_differ_by_scenario_and_by_secret() -> None:
+    exercises = day("day8")
+    mine, again, other = seeds("mine", exercises), seeds("mine", exercises), seeds("other", exercises)
+    assert mine == again
+    assert len(set(mine.values())) == len(mine) == sum(len(f.probes) for e in exercises for f in e.functions)
+    assert not set(mine.values()) & set(other.values())
+    assert name_of("mine") != name_of("other")

@@ -1,0 +1,91 @@
+"""Does the command `dojo` run, and say what is wrong when it cannot?"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from click.testing import CliRunner
+from gpudojo import __version__
+from gpudojo.cli import TRAINING_LOOP, main
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def dojo(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "220"}).invoke(main, arguments)
+    return result.exit_code, result.output
+
+
+def test_version_and_help() -> None:
+    assert dojo("--version") == (0, f"dojo, version {__version__}\n")
+    code, said = dojo("--help")
+    assert code == 0
+    assert "bench" in said
+
+
+def test_help_does_not_import_torch() -> None:
+    question = "import sys, gpudojo.cli; print('torch' in sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "False\n"
+
+
+def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    code, said = dojo("bench", "--trace", str(trace))
+    assert code == 0
+    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in said.splitlines() if row.count("│") > 3]
+    by_code = {cells[1]: cells[2:] for cells in rows}
+    lines = [line.strip() for line in TRAINING_LOOP.splitlines()]
+    assert [line for line in lines if line not in by_code] == []
+    to_device, _, syncs, *_ = by_code["sprite = sprite.to(device, non_blocking=True)"]
+    assert (to_device, syncs) == ("64.00 KiB", "")  # 256 × 64 floats; pinned, so nobody waits
+    _, _, syncs, *_ = by_code['print(f"loss {loss.item():.3f}")']
+    assert syncs == "8"
+    to_device, to_host, syncs, *_ = by_code["guesses = model(sprites.to(device)).argmax(1).cpu()"]
+    assert (to_device, to_host, syncs) == ("64.00 KiB", "2.00 KiB", "2")
+    assert "Line 22 made the host wait for the device 8 times." in said
+    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_bench_says_how_wide_a_terminal_shows_all_of_the_code() -> None:
+    def at(columns: int | str) -> str:
+        return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["bench"]).output
+
+    narrow = at(80)
+    assert "…" in narrow
+    found = re.search(r"The code is cut off here; a terminal of (\d+) columns shows it whole\.", narrow)
+    assert found is not None
+    wide = at(found[1])
+    assert "…" not in wide
+    assert "cut off" not in wide
+
+
+def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -> None:
+    picture = tmp_path / "bench.svg"
+    code, said = dojo("bench", "--picture", str(picture))
+    assert code == 0
+    assert f"Picture: {picture}" in said
+    drawn = picture.read_text(encoding="utf-8")
+    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "…" not in drawn, "the picture is as wide as the code"
+    assert "url(http" not in drawn
+    assert "Line&#160;22&#160;made&#160;the&#160;host&#160;wait" in drawn
+
+
+def test_bench_without_sense_or_without_a_folder() -> None:
+    code, said = dojo("bench", "--memory", "8 sheep")
+    assert code == 1
+    assert said.startswith("Error: '8 sheep' is not a size")
+    code, said = dojo("bench", "--trace", "/no/such/folder/trace.json")
+    assert code == 1
+    assert "Error: cannot write /no/such/folder/trace.json: No such file or directory" in said
+    code, said = dojo("bench", "--picture", "/no/such/folder/bench.svg")
+    assert code == 1
+    assert "Error: cannot write /no/such/folder/bench.svg: No such file or directory" in said

@@ -1,0 +1,56 @@
+"""Is every setting that a call leaves changed told by its name, and is it as before afterwards?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import virtual_cuda as bench
+from gpudojo.grading.call import Call, StudentRaised, settled
+
+CHANGES: dict[str, Callable[[], Any]] = {
+    "the default device": lambda: torch.set_default_device("cuda"),
+    "the default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "the gradient mode": lambda: torch.set_grad_enabled(False),
+    "the current GPU": lambda: torch.cuda.set_device(1),
+    "the precision of matrix products": lambda: torch.set_float32_matmul_precision("high"),
+    "the detection of anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "the use of deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "the search for the fastest convolution": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "the choice of deterministic convolutions": lambda: setattr(torch.backends.cudnn, "deterministic", True),
+    "the seed of the random numbers": lambda: torch.manual_seed(20263),
+}
+
+
+def by(student: Callable[[], Any], opened: Any) -> tuple[Any, list[str]]:
+    return settled(Call(student, Path("answer.py"), opened, 8))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_told_once_and_put_back(name: str) -> None:
+    with bench.open("virtual", devices=2) as opened:
+        drawn = torch.default_generator.get_state()
+        assert by(CHANGES[name], opened)[1] == [name]
+        assert torch.equal(torch.default_generator.get_state(), drawn)
+        assert by(lambda: 7, opened) == (7, [])
+        assert by(CHANGES[name], opened)[1] == [name], "it was not put back"
+
+
+def test_drawing_random_numbers_is_no_change() -> None:
+    with bench.open("virtual") as opened:
+        before = torch.default_generator.get_state()
+        assert by(lambda: torch.rand(3).shape[0], opened) == (3, [])
+        assert not torch.equal(torch.default_generator.get_state(), before), "the dice have to go on"
+
+
+def test_an_error_does_not_keep_settings_from_being_put_back() -> None:
+    def student() -> None:
+        torch.set_default_dtype(torch.float64)
+        raise ValueError
+
+    with bench.open("virtual") as opened, pytest.raises(StudentRaised):
+        by(student, opened)
+    assert torch.get_default_dtype() is torch.float32

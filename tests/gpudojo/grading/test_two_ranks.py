@@ -1,0 +1,77 @@
+"""Two processes and one group: found together, found alone, and no verdict that hangs on the clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpudojo.days.day8 import two_ranks
+from gpudojo.grading import time_limits
+from gpudojo.grading.call import StudentRaised
+from gpudojo.grading.load import load
+
+MEAN = """
+import torch.distributed as dist
+def average_gradients(model):
+    {before}
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+"""
+
+
+def ranks(folder: Path, before: str) -> list[dict[str, Any]]:
+    path = folder / "student.py"
+    path.write_text(MEAN.format(before=before), encoding="utf-8")
+    return two_ranks.two_ranks(load(path).names["average_gradients"], path, "average_gradients")
+
+
+def test_together_and_alone(tmp_path: Path) -> None:
+    first, second = ranks(tmp_path, "pass")
+    assert first["some"] == second["some"]
+    assert first["some"]["gradients"][0][:3] == [1.0, 4.0, 7.0]
+    assert first["some"]["gradients"][1] is None
+    assert first["alone"]["gradients"][0][:3] == [0.0, 1.0, 2.0]
+    assert second["alone"]["gradients"][0][:3] == [2.0, 7.0, 12.0]
+
+
+def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(StudentRaised) as caught:
+        ranks(tmp_path, "if dist.get_rank() == 1: return")
+    assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 7)
+    assert time.monotonic() - began < 30
+
+
+def test_two_that_wait_for_each_other(tmp_path: Path) -> None:
+    with pytest.raises(StudentRaised) as caught:
+        ranks(tmp_path, "dist.recv(next(model.parameters()).grad, 1 - dist.get_rank())")
+    assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 4)
+
+
+def test_a_slow_rank_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limits, "LOOKS", 5)
+    busy = "import time; until = time.process_time() + dist.get_rank()\n    while time.process_time() < until: pass"
+    assert ranks(tmp_path, busy)[0]["some"]["weights_kept"]
+
+
+def test_an_endless_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limits, "ENDLESS", 1.0)
+    with pytest.raises(StudentRaised) as caught:
+        ranks(tmp_path, "while True: pass")
+    assert caught.value.evidence.message == two_ranks.STUCK
+
+
+def test_an_error_says_more_than_its_echo(tmp_path: Path) -> None:
+    with pytest.raises(StudentRaised) as caught:
+        ranks(tmp_path, "if dist.get_rank() == 1: raise KeyError('mine')")
+    assert (caught.value.evidence.type, caught.value.evidence.line) == ("KeyError", 4)
+
+
+def test_a_process_that_leaves(tmp_path: Path) -> None:
+    with pytest.raises(StudentRaised) as caught:
+        ranks(tmp_path, "import os; os._exit(0)")
+    assert caught.value.evidence.message == two_ranks.GONE

@@ -1,0 +1,120 @@
+"""Is the busiest of a function's calls kept, and does nobody notice that it is?"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gpudojo.grading.call import Call
+from gpudojo.grading.load import Submission, load
+from gpudojo.grading.observe import observe_one
+from gpudojo.grading.watching import Busiest, EveryCall
+from gpudojo.model.evidence import CallStatus
+from gpudojo.model.exercise import Function, Probe
+from virtual_cuda.ledger.timeline import same_call
+
+SOURCE = """
+def move(tensor, device):
+    moved = tensor.to(device)
+    if len(tensor) > 100:
+        raise ValueError("too many")
+    return (moved + 1).sum().item()
+"""
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Submission:
+    path = tmp_path / "move.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    return load(path)
+
+
+def look(call: Call) -> dict[str, Any]:
+    found = [call(torch.ones(size), call.device) for size in (2, 64, 8)]
+    return {"found": found, "last": call.ledger.bytes_to_device(), "seed": call.seed}
+
+
+def seen(busiest: Busiest | None, submission: Submission, *probes: Probe) -> Any:
+    function = Function("move", (), list(probes))
+    watched = function if busiest is None else busiest.over(function)
+    return [observe_one(None, watched, probe, submission, "virtual", 3) for probe in watched.probes]  # type: ignore[arg-type]
+
+
+def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
+    busiest = Busiest()
+    watched, unwatched = (seen(one, submission, Probe("usual", look)) for one in (busiest, None))
+    assert watched == unwatched
+    assert watched[0].facts["last"] == 8 * 4, "a probe still gets the ledger of its last call"
+    made = busiest.timeline("move")
+    assert made is not None
+    assert (made.to_device, made.walls, made.scenario, made.place) == (64 * 4, 1, "usual", 1)
+    assert made.lines == {3: "    moved = tensor.to(device)", 6: "    return (moved + 1).sum().item()"}
+    assert made.peak_bytes >= 1024
+    without = busiest.timeline("move", source=False)
+    assert without is not None
+    assert without.lines == {}
+
+
+def test_a_reference_shows_the_same_call(submission: Submission) -> None:
+    def twice_the_last(call: Call) -> dict[str, Any]:
+        return {"found": [call(torch.ones(size), call.device) for size in (2, 4, 64)]}
+
+    yours = Busiest()
+    theirs, elsewhere = Busiest(like=yours), Busiest(like=yours)
+    seen(yours, submission, Probe("usual", look))
+    seen(theirs, submission, Probe("other", look), Probe("usual", twice_the_last))
+    seen(elsewhere, submission, Probe("other", look))
+    made = theirs.timeline("move")
+    assert made is not None
+    assert (yours.place, theirs.place, made.to_device) == (1, 1, 4 * 4)
+    assert elsewhere.timeline("move") is None
+
+
+def test_of_a_reference_every_call_is_kept_without_its_lines(submission: Submission) -> None:
+    every, yours = EveryCall("move"), Busiest()
+    seen(yours, submission, Probe("usual", look))
+    function = every.over(Function("move", (), [Probe("usual", look), Probe("other", look)]))
+    for probe in function.probes:
+        observe_one(None, function, probe, submission, "virtual", 3)  # type: ignore[arg-type]
+    assert [(made.scenario, made.place) for made in every.timelines] == [
+        (scenario, place) for scenario in ("usual", "other") for place in range(3)
+    ]
+    assert all(made.lines == {} and made.events for made in every.timelines)
+    mine = yours.timeline("move")
+    assert mine is not None
+    theirs = same_call(mine, every.timelines)
+    assert theirs is not None
+    assert (theirs.scenario, theirs.place, theirs.events) == ("usual", 1, mine.events)
+    assert same_call(mine, every.timelines[:1]) is None
+
+
+def test_a_call_that_raises_has_been_a_call(submission: Submission) -> None:
+    def raising(call: Call) -> dict[str, Any]:
+        return {"found": [call(torch.ones(size), call.device) for size in (50, 101)]}
+
+    busiest = Busiest()
+    found = seen(busiest, submission, Probe("usual", look), Probe("too many", raising))
+    assert [one.status for one in found] == [CallStatus.RETURNED, CallStatus.RAISED]
+    assert busiest.scenario == "too many"
+    assert busiest.timeline("move") is None, "of a call that got no further, there is nothing to draw"
+
+
+def test_student_code_gets_nothing_between_a_probe_and_its_call(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busiest = Busiest()
+    monkeypatch.setattr(copy, "copy", None)
+    probe = Probe("usual", look)
+    monkeypatch.setattr(dataclasses, "replace", None)
+    watched = busiest.watched(probe)
+    found = observe_one(None, Function("move", (), [watched]), watched, submission, "virtual", 3)  # type: ignore[arg-type]
+    assert found.status is CallStatus.RETURNED
+
+
+def test_a_value_is_looked_at_as_it_is() -> None:
+    probe = Busiest().watched(Probe("answers", lambda value: {"value": value}, "value"))
+    assert (probe.name, probe.machine, probe.look({"a": 1})) == ("answers", "value", {"value": {"a": 1}})

@@ -1,0 +1,75 @@
+"""Evidence travels whole, and what is no evidence is refused: it comes from a process in which student code ran."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from gpudojo.model.errors import BadEvidence
+from gpudojo.model.evidence import Array, CallStatus, Evidence, Observation, decode_evidence, encode_evidence
+from hypothesis import given
+from hypothesis import strategies as st
+
+ARRAYS = st.builds(
+    lambda kind, shape: Array(kind[0], shape, bytes(kind[1] * (shape[0] * shape[1]))),
+    st.sampled_from([("float32", 4), ("int64", 8), ("bool", 1), ("complex64", 8)]),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
+FACTS = st.recursive(
+    PLAIN | ARRAYS, lambda inner: st.lists(inner) | st.dictionaries(st.text().filter(lambda k: k != "type"), inner)
+)
+
+
+def made(facts: dict[str, Any]) -> Evidence:
+    return Evidence("04", "train", "virtual", 8, {"usual": Observation(CallStatus.RETURNED, facts)})
+
+
+@given(st.dictionaries(st.text(), FACTS, max_size=5))
+def test_what_is_sent_arrives(facts: dict[str, Any]) -> None:
+    assert decode_evidence(encode_evidence(made(facts))).observations["usual"].facts == facts
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def array(dtype: str = "float32", shape: Any = (2,), data: Any = b"12345678") -> dict[str, Any]:
+    return {"type": "array", "dtype": dtype, "shape": shape, "data": data}
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        (b"bytes", "bytes is no fact"),
+        ({1: 2}, "no text"),
+        ([{"a": {2.5: 1}}], "no text"),
+        (deep(40), "too deeply"),
+        (array(dtype="object"), "'object' is no fact"),
+        (array(shape=(3,)), "8 bytes"),
+        (array(shape=(-2, -1)), "8 bytes"),
+        (array(shape="2"), "array"),
+        (array(data="text"), "bytes"),
+        (array(shape=(2**62, 4)), "8 bytes"),
+        (msgspec.msgpack.Ext(5, b""), "Ext is no fact"),
+    ],
+    ids=["bytes", "key", "inner-key", "deep", "object", "short", "negative", "shape", "text", "huge", "ext"],
+)
+def test_what_is_no_fact_is_refused(fact: Any, why: str) -> None:
+    with pytest.raises(BadEvidence, match=why):
+        decode_evidence(msgspec.msgpack.encode(made({"x": fact})))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", b"passed", b"\x91" * 100_000, bytes(20 << 20)])
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(BadEvidence):
+        decode_evidence(data)
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(BadEvidence, match="version 99"):
+        decode_evidence(encode_evidence(msgspec.structs.replace(made({}), version=99)))

@@ -1,0 +1,20 @@
+"""Do sentences about what came back read as English?"""
+
+from __future__ import annotations
+
+import pytest
+from gpudojo.model.exercise import called
+
+WORDS = {
+    "list": "a list",
+    "int": "an int",
+    "OrderedDict": "an OrderedDict",
+    "ndarray": "an ndarray",
+    "Tensor": "a Tensor",
+    "NoneType": "None",
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_a_class_has_its_article(kind: str) -> None:
+    assert called(kind) == WORDS[kind]

@@ -1,0 +1,102 @@
+"""Is a solved notebook graded as the solved files are, by pytest and by `dojo grade`?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gpudojo.model.catalogue import day
+from gpudojo.model.results import Outcome
+from gpudojo.model.results_file import read
+from gpudojo.release.notebooks import parts
+
+from tests.gpudojo.notebook.solving import REFERENCE, ROOT, filled, reference
+
+WRONG = {
+    "train_epoch": "def train_epoch(model, loader, loss_fn, optimizer, device):\n    return 1 / 0",
+    "ANSWERS": "ANSWERS = dict.fromkeys(QUESTIONS, 'a')",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A class: files, notebooks and one notebook for the day, all solved; and a notebook and files with mistakes."""
+    made = tmp_path_factory.mktemp("class")
+    answers = reference()
+    for name, data in parts(ROOT, "day8").items():
+        whole = name.endswith("day8.ipynb")
+        _write(made / ("days" if whole else "sheets") / Path(name).name, filled(data, answers))
+        if whole:
+            _write(made / "mistaken" / "day8.ipynb", filled(data, answers | WRONG))
+            _write(made / "untouched" / "day8.ipynb", data)
+    for path in REFERENCE.glob("*.py"):
+        _write(made / "files" / path.name, path.read_bytes())
+        source = path.read_text(encoding="utf-8")
+        for name, text in WRONG.items():
+            source = source.replace(answers[name], text)
+        _write(made / "wrong" / path.name, source.encode())
+    return made
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def pytested(*paths: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    plugins = [
+        "-p",
+        "pytest_timeout",
+        "-p",
+        "gpudojo.pytest_plugin",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(paths[0].parent),
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *map(str, paths)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=paths[0].parent)
+
+
+@pytest.mark.timeout(250)
+def test_pytest_passes_all_checks_of_all_solved_notebooks(folder: Path) -> None:
+    done = pytested(*sorted((folder / "sheets").iterdir()), folder / "days" / "day8.ipynb")
+    assert done.returncode == 0, done.stdout[-3000:]
+    checks = sum(len(function.checks) for exercise in day("day8") for function in exercise.functions)
+    assert f"{2 * checks} passed" in done.stdout
+    assert "note:" not in done.stdout, "every cell of a notebook runs, the opening one and the checks included"
+
+
+@pytest.mark.timeout(250)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="grading a class needs a system that can fork")
+def test_dojo_grade_gives_the_same_verdicts(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row.submission: row for row in read(tmp_path / "results.json").submissions}
+    verdicts = {
+        who: {
+            check.id: (check.outcome, check.happened, check.misconception)
+            for exercise in row.exercises
+            for check in exercise.checks
+        }
+        for who, row in rows.items()
+    }
+    assert verdicts["sheets"] == verdicts["days"] == verdicts["files"]
+    assert {outcome for outcome, *_ in verdicts["days"].values()} == {Outcome.PASSED}
+    assert {rows[who].score for who in ("sheets", "days", "files")} == {100}
+    assert verdicts["mistaken"] == verdicts["wrong"]
+    assert rows["mistaken"].score == rows["wrong"].score < 85
+    assert {outcome for outcome, *_ in verdicts["untouched"].values()} == {Outcome.TODO}
+    assert all(not row.notes and not row.needs_human for row in rows.values())
+
+
+def test_solving_a_notebook_fills_every_task(folder: Path) -> None:
+    for path in [*(folder / "sheets").iterdir(), folder / "days" / "day8.ipynb"]:
+        assert "NotImplementedError\\n" not in path.read_text(encoding="utf-8")
+        assert '"raise NotImplementedError"' not in path.read_text(encoding="utf-8")

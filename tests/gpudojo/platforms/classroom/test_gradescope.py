@@ -1,0 +1,193 @@
+"""The zip for Gradescope, unpacked and run as there: whatever is handed in, results.json is valid and says why."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from gpudojo.cli import main
+from gpudojo.release import gradescope, recording
+
+from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
+from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
+
+VISIBILITIES = {"hidden", "after_due_date", "after_published", "visible"}
+
+
+@dataclass(frozen=True)
+class Autograder:
+    """A folder as /autograder is there, once setup.sh has run."""
+
+    root: Path
+    archive: bytes
+
+    def run(self, files: dict[str, bytes], **more: str) -> tuple[dict[str, Any], str]:
+        for path in sorted((self.root / "submission").glob("*")):
+            path.unlink()
+        for name, data in files.items():
+            (self.root / "submission" / name).write_bytes(data)
+        command = [str(self.root / "run_autograder")]
+        environment = bare(GPUDOJO_ROOT=str(self.root), **more)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd="/")
+        assert done.returncode == 0
+        return valid(self.root / "results" / "results.json"), done.stdout + done.stderr
+
+
+def valid(path: Path) -> dict[str, Any]:
+    """What Gradescope reads, by its rules."""
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert isinstance(result["score"], int | float)
+    assert set(result) <= {
+        *("score", "execution_time", "output", "output_format", "test_output_format", "visibility"),
+        *("stdout_visibility", "extra_data", "tests", "leaderboard"),
+    }
+    for test in result["tests"]:
+        assert test["status"] in ("passed", "failed")
+        assert 0 <= test["score"] <= test["max_score"]
+        assert test["visibility"] in VISIBILITIES
+    if result["tests"]:
+        assert result["score"] == pytest.approx(sum(test["score"] for test in result["tests"]))
+        assert sum(test["max_score"] for test in result["tests"]) == pytest.approx(100)
+    return result
+
+
+@pytest.fixture(scope="module")
+def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
+    root = tmp_path_factory.mktemp("autograder")
+    data = gradescope.archive(ROOT, "day8", "a secret")
+    for name in ("source", "submission", "results"):
+        (root / name).mkdir()
+    subprocess.run(["python3", "-c", UNZIP, str(root / "source")], input=data, check=True)
+    (root / "run_autograder").write_bytes((root / "source" / "run_autograder").read_bytes())
+    (root / "run_autograder").chmod(0o755)
+    environment_at(root / "gpudojo")  # with torch and the rest, which setup.sh then need not fetch
+    script = str(root / "source" / "setup.sh")
+    done = subprocess.run([script], env=bare(GPUDOJO_ROOT=str(root)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return Autograder(root, data)
+
+
+# with the modes that the zip gives to files, as `unzip` sets them
+UNZIP = """
+import io, os, sys, zipfile
+with zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read())) as archive:
+    for entry in archive.infolist():
+        os.chmod(archive.extract(entry, sys.argv[1]), entry.external_attr >> 16 & 0o777)
+"""
+
+
+def solutions() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in REFERENCE.glob("*.py")}
+
+
+def test_a_solved_submission_gets_all_points(autograder: Autograder) -> None:
+    result, said = autograder.run(solutions())
+    assert result["score"] == 100, said
+    assert "submission: 100 of 100 points" in said
+    assert "Layers of isolation that this container lacks:" in said
+    assert (autograder.root / "source" / "evidence").stat().st_mode & 0o077 == 0
+
+
+def test_one_endless_function_costs_its_own_points(autograder: Autograder) -> None:
+    # and looks for the evidence that it is judged by
+    folder = autograder.root / "source" / "evidence"
+    endless = f"""
+import os
+try:
+    print(os.listdir({str(folder)!r}))
+except OSError as error:
+    print("refused", error.errno)
+def select_device(prefer=None):
+    while True:
+        pass
+"""
+    result, said = autograder.run(solutions() | {FIRST: endless.encode()}, GPUDOJO_SECONDS="3")
+    assert result["score"] == 92, said
+    assert "day8.mp" not in json.dumps(result)
+    assert "refused 13" in result["output"]
+    assert any("3 seconds" in test["output"] for test in result["tests"])
+
+
+@pytest.mark.parametrize(
+    "files", [{}, {FIRST: b"\xff\xfe\0 no text"}, {"essay.docx": b"PK"}], ids=["none", "binary", "docx"]
+)
+def test_nothing_that_can_be_graded_is_no_points_and_a_reason(autograder: Autograder, files: dict[str, bytes]) -> None:
+    result, said = autograder.run(files)
+    assert result["score"] == 0, said
+    assert result["output"].startswith("0 of 100 points")
+
+
+def test_a_grader_that_fails_leaves_a_sentence(autograder: Autograder) -> None:
+    evidence = autograder.root / "source" / "evidence" / "day8.mp"
+    data = evidence.read_bytes()
+    try:
+        evidence.write_bytes(b"no evidence")
+        result, _ = autograder.run(solutions())
+    finally:
+        evidence.write_bytes(data)
+    assert result["tests"] == []
+    assert result["output"].startswith("The grader could not run: this is not evidence")
+    assert "not your fault" in result["output"]
+
+
+def test_a_grader_that_does_not_even_start_leaves_a_sentence(autograder: Autograder) -> None:
+    python = autograder.root / "gpudojo" / "bin" / "python"
+    python.rename(python.with_name("gone"))
+    (autograder.root / "results" / "results.json").write_text('{"score": 100}')
+    try:
+        result, _ = autograder.run(solutions())
+    finally:
+        python.with_name("gone").rename(python)
+    assert (result["score"], result["tests"]) == (0, [])
+    assert "it ended with status 127" in result["output"]
+
+
+def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(autograder: Autograder) -> None:
+    with zipfile.ZipFile(io.BytesIO(autograder.archive)) as archive:
+        modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
+        assert {entry.date_time for entry in archive.infolist()} == {gradescope.DATE}
+        wheel = next(name for name in modes if name.endswith(".whl"))
+        inner = zipfile.ZipFile(io.BytesIO(archive.read(wheel))).namelist()
+    assert {name for name, mode in modes.items() if mode & 0o111} == {"setup.sh", "run_autograder"}
+    assert sorted(modes) == sorted(
+        ["setup.sh", "run_autograder", "requirements.txt", "grader.txt", "evidence/day8.mp", wheel]
+    )
+    assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
+    assert gradescope.archive(ROOT, "day8", "a secret") == autograder.archive
+
+
+def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def recorded(reference: Path, name: str, seeds: tuple[int, ...]) -> bytes:
+        asked.append(seeds)
+        return b"evidence"
+
+    monkeypatch.setattr(recording, "recorded", recorded)
+    for secret in ("one", "two", "one", None):
+        gradescope.archive(ROOT, "day8", secret)
+    assert asked[0] == asked[2] != asked[1]
+    assert asked[3] == (recording.SEEDS[-1],)
+
+
+def test_bad_input_is_a_sentence_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recording, "recorded", lambda *_: b"evidence")
+    (tmp_path / "file").write_text("")
+    for options, said in (
+        (["--out", "autograder.tar"], "does not end in .zip"),
+        (["--out", "file/autograder.zip"], "cannot write file/autograder.zip"),
+        (["--root", str(tmp_path)], "there is no folder"),
+    ):
+        done = CliRunner().invoke(main, ["release", "gradescope", *options])
+        assert done.exit_code in (1, 2)
+        assert said in done.output, done.output
+    assert os.listdir(tmp_path) == ["file"]

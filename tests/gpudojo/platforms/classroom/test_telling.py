@@ -1,0 +1,108 @@
+"""Texts that a student controls, one by one: in commands, in Markdown, in the files of a workflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.platforms import _github_messages
+from gpudojo.platforms._checkout import Graded
+from gpudojo.platforms._github_messages import Annotation, escaped_markdown, summary
+from gpudojo.release.manifest import Change
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.gpudojo.platforms.classroom import readers
+
+NASTY = ["::error::x", "a,b=c:d%e", "x\r\n::notice::y", "##[error]z", "\u2028::debug::s", "%0A::error::t", "|a|b|\n|c|"]
+
+
+def graded(message: str, name: str = "solution.py", output: str = "", count: int = 1, **more: object) -> Graded:
+    checks = [
+        CheckRow(f"01_x::f{n}::c", f"f{n}", Outcome.FAILED, 0.0, 1.0, message, n + 1, claim=message, file=name)
+        for n in range(count)
+    ]
+    exercise = ExerciseRow("01_x", "X", 0.0, float(count), checks)
+    row = SubmissionRow("alice", SubmissionStatus.GRADED, 0.0, float(count), [exercise], output=output, **more)  # type: ignore[arg-type]
+    return Graded(ClassResults("day8", "virtual", "2", "1", float(count), submissions=[row]), 10)
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_a_command_says_what_was_meant_and_nothing_else(text: str) -> None:
+    command = Annotation("error", text, text, text, 3).command()
+    assert len(command.splitlines()) == 1 or "\u2028" in text
+    ((name, given, message),) = readers.runner(command).commands
+    assert (name, given, message) == ("error", {"file": text, "line": "3", "title": text}, text)
+
+
+@given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=50))
+def test_no_text_forges_a_command(message: str, output: str, name: str) -> None:
+    report = _github_messages.Report(graded(message, name, output), (Change(name, "added"),), (message,))
+    heard = readers.runner("\n".join(report.log(actions=True)))
+    assert {command for command, _, _ in heard.commands} <= {"error", "warning", "stop-commands"}
+    levels = [command for command, _, _ in heard.commands]
+    assert levels.count("error") <= 1
+    assert levels.count("warning") == 2
+    plain = list(report.log(actions=False))
+    assert readers.runner("\n".join(plain)).commands == []
+
+
+@pytest.mark.parametrize("text", [*NASTY, "<img src=x>", "**b**", "[a](http://b)", "`code`", "- item", "# head", "$x$"])
+def test_markdown_takes_it_for_text(text: str) -> None:
+    shown = escaped_markdown(text)
+    assert "\n" not in shown
+    bare = shown.replace("\\\\", "")
+    for mark in "`*[]<#|$":
+        assert bare.count(mark) == bare.count(f"\\{mark}")
+
+
+def test_a_table_has_as_many_cells_whatever_is_said() -> None:
+    found = graded("a | b\n| c | d |\n| 100 | 100 |")
+    page = summary(found, [Change("| x | 100 | 100 |\n", "added")])
+    assert readers.table(page) == [("01\\_x X", 0.0, 1.0)]
+    assert readers.summary_total(page) == (0.0, 1.0)
+
+
+def test_github_shows_ten_remarks_and_gets_no_more() -> None:
+    found = graded("no", count=30)
+    assert len(_github_messages.on_lines(found.row)) == 10
+    assert len(_github_messages.on_changes([Change(f"{n}.py", "added") for n in range(30)])) == 10
+
+
+def test_a_failure_in_a_notebook_names_its_cell() -> None:
+    check = CheckRow("01_x::f::c", "f", Outcome.FAILED, 0.0, 1.0, "no", 4, file="a.ipynb", cell=3)
+    row = SubmissionRow("alice", SubmissionStatus.GRADED, 0.0, 1.0, [ExerciseRow("01_x", "X", 0.0, 1.0, [check])])
+    (remark,) = _github_messages.on_lines(row, "work")
+    assert (remark.file, remark.line) == ("work/a.ipynb", 1)
+    assert remark.message == "Code cell 3, line 4: no"
+
+
+def test_what_appears_in_a_workflows_files_meanwhile_is_taken_back(tmp_path: Path) -> None:
+    paths = {name: tmp_path / name for name in _github_messages.FILES}
+    for path in paths.values():
+        path.write_text("before\n")
+    paths["GITHUB_STATE"].unlink()
+    environment = {name: str(path) for name, path in paths.items()}
+    with _github_messages.guarded(environment) as touched:
+        paths["GITHUB_OUTPUT"].write_text("before\nexercise01=forged\n")
+        paths["GITHUB_PATH"].unlink()
+        paths["GITHUB_PATH"].symlink_to(tmp_path / "elsewhere")
+        paths["GITHUB_STATE"].write_text("forged")
+    assert sorted(touched) == ["GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STATE"]
+    assert paths["GITHUB_OUTPUT"].read_text() == paths["GITHUB_PATH"].read_text() == "before\n"
+    assert not paths["GITHUB_STATE"].exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_without_a_workflow_the_same_goes_into_files(tmp_path: Path) -> None:
+    report = _github_messages.Report(graded("no"), None, ("a note",))
+    written = _github_messages.write(report, ("github", "classroom50"), tmp_path / "new", {})
+    assert [path.name for path in written] == ["result.json", "github-outputs.txt", "summary.md"]
+    assert "a note" in (tmp_path / "new" / "summary.md").read_text()
+    assert "exercise01=" in (tmp_path / "new" / "github-outputs.txt").read_text()
+
+
+def test_a_summary_is_never_longer_than_github_takes(tmp_path: Path) -> None:
+    _github_messages.append(tmp_path / "summary", "é" * 800_000, _github_messages.LARGEST_SUMMARY)
+    assert 999_000 < (tmp_path / "summary").stat().st_size < 1 << 20

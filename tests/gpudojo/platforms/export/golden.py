@@ -1,0 +1,50 @@
+"""The expected files of every export format, byte by byte.
+
+``python -m tests.gpudojo.platforms.export.golden`` writes them; the tests never do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from gpudojo.platforms import exporter, formats
+
+from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS
+
+GOLDEN = Path(__file__).with_name("golden")
+TABLES = Path(__file__).with_name("tables")
+
+
+def export_all(target: Path) -> dict[str, list[str]]:
+    """Every format of the class with everything; and what was said for each."""
+    said: dict[str, list[str]] = {}
+    for format_ in formats():
+        own: list[str] = []
+        options = dataclasses.replace(
+            OPTIONS,
+            title="Day 0",
+            worksheet=TABLES / "worksheet.csv",
+            gradebook=TABLES / "gradebook.csv",
+            environment={"CLASSROOM": "gpu", "SUBMISSION_TAG": "", "COMMIT_URL": "https://example.org/commit"},
+            say=own.append,
+        )
+        exporter(format_)(CLASS, target / format_, options)
+        said[format_] = own
+    return said
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".gitattributes"
+    }
+
+
+if __name__ == "__main__":
+    for each in formats():
+        shutil.rmtree(GOLDEN / each, ignore_errors=True)
+    for name, sentences in export_all(GOLDEN).items():
+        print(f"{name}: {len(files(GOLDEN / name))} files", *sentences, sep="\n  ")

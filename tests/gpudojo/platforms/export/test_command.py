@@ -1,0 +1,77 @@
+"""Does `dojo export` write what it is asked for, and answer bad input with a sentence?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from gpudojo.cli import main
+from gpudojo.cli.results import parts
+from gpudojo.model.catalogue import day
+from gpudojo.model.results_file import write
+from gpudojo.platforms import describe, formats
+
+from tests.gpudojo.platforms.export.classes import CLASS, EXERCISES
+from tests.gpudojo.platforms.export.golden import TABLES
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    write(tmp_path / "results.json", CLASS, CLASS.submissions)
+    return tmp_path / "results.json"
+
+
+def dojo(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "220"}).invoke(main, ["export", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def test_help_lists_the_formats_of_the_package() -> None:
+    code, said = dojo("--help")
+    assert code == 0
+    for name in formats():
+        assert " ".join(describe(name).split()[:5]) in said
+
+
+@pytest.mark.parametrize("format_", formats())
+def test_every_format_can_be_written(results: Path, format_: str) -> None:
+    out = results.parent / "out" / format_
+    code, said = dojo(results, "--to", format_, "--out", out, "--worksheet", TABLES / "worksheet.csv")
+    assert code == 0
+    count = sum(path.is_file() for path in out.rglob("*"))
+    assert f"{count} file{'s' * (count > 1)} written to {out}." in said
+    assert "note: 1 of 6 submissions need a person to look at them" in said
+
+
+def test_bad_input_is_answered_with_a_sentence(results: Path) -> None:
+    out = results.parent / "out"
+    for arguments, sentence in {
+        (results, "--to", "excel", "--out", out): "'excel' is not one of",
+        (results.parent / "none.json", "--to", "junit", "--out", out): "does not exist",
+        (TABLES / "gradebook.csv", "--to", "junit", "--out", out): "is not a file of results: it is not JSON",
+        (results, "--to", "junit", "--out", results): "is a file",
+        (results, "--to", "moodle", "--out", out): "cannot export to moodle: give the assignment's grading worksheet",
+        (results, "--to", "junit", "--out", out, "--submission", "adda"): "has no submission 'adda'; is it 'ada'?",
+    }.items():
+        code, said = dojo(*arguments)
+        assert code in (1, 2)
+        assert sentence in said
+        assert "Traceback" not in said
+
+
+def test_one_submission(results: Path) -> None:
+    out = results.parent / "out"
+    assert dojo(results, "--to", "gradescope", "--out", out, "--submission", "ada")[0] == 0
+    assert [path.name for path in out.iterdir()] == ["results.json"]
+
+
+def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
+    assert parts(CLASS) == EXERCISES
+    alone = msgspec.structs.replace(CLASS, submissions=CLASS.submissions[4:5])
+    assert parts(alone) == ()
+    known = parts(msgspec.structs.replace(alone, day="day8", max_score=100.0))
+    assert [part.exercise for part in known] == [exercise.stem for exercise in day("day8")]
+    assert sum(part.max_score for part in known) == 100

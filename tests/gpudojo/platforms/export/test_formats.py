@@ -1,0 +1,187 @@
+"""Is each format what its reader expects, whatever happened to a submission and whatever it is called?"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from gpudojo.model.results import SubmissionRow, SubmissionStatus
+from gpudojo.platforms import Part, describe, exporter, formats
+from gpudojo.platforms._entries import LONGEST, names, safe_name
+
+from tests.gpudojo.platforms.export import readers
+from tests.gpudojo.platforms.export.classes import CLASS, ODD, OPTIONS, submission
+from tests.gpudojo.platforms.export.golden import GOLDEN, TABLES, export_all, files
+
+REMAKE = "look at the difference, then run: python -m tests.gpudojo.platforms.export.golden"
+
+
+def test_every_format_is_as_it_was(tmp_path: Path) -> None:
+    said = export_all(tmp_path)
+    wanted, made = files(GOLDEN), files(tmp_path)
+    assert sorted(made) == sorted(wanted), REMAKE
+    for name, content in made.items():
+        assert content == wanted[name], f"{name}: {REMAKE}"
+    assert {name.partition("/")[0] for name in wanted} == set(formats())
+    assert said["canvas"] == [
+        f"{row.submission!r} fits nobody in the table and is left out." for row in CLASS.submissions[2:]
+    ]
+    assert said["github_classroom"] == said["junit"] == []
+
+
+def test_every_format_is_one_function_of_one_signature() -> None:
+    assert len(formats()) == 8
+    for name in formats():
+        module = importlib.import_module(f"gpudojo.platforms.{name}")
+        public = [
+            each
+            for each, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not each.startswith("_")
+        ]
+        assert public == ["export"]
+        assert str(inspect.signature(module.export)) == (
+            "(results: 'Results', target: 'Path', options: 'Options') -> 'list[Path]'"
+        )
+        assert describe(name).endswith(".")
+
+
+def only(format_: str, row: SubmissionRow, folder: Path, **more: object) -> Path:
+    results = msgspec.structs.replace(CLASS, submissions=[row])
+    written = exporter(format_)(results, folder, dataclasses.replace(OPTIONS, submission=row.submission, **more))
+    return written[0]
+
+
+@pytest.mark.parametrize("status", [status for status in SubmissionStatus if status is not SubmissionStatus.GRADED])
+@pytest.mark.parametrize("known", [OPTIONS.exercises, ()])
+def test_a_submission_that_was_not_graded_says_why_everywhere(
+    tmp_path: Path, status: SubmissionStatus, known: tuple[Part, ...]
+) -> None:
+    row = submission("eve", status=status, reason="It went wrong on line 3.")
+    for format_ in ("github_classroom", "classroom50", "gradescope", "exercism", "junit"):
+        text = only(format_, row, tmp_path / format_, exercises=known).read_text(encoding="utf-8")
+        assert "It went wrong on line 3." in text, format_
+    assert json.loads((tmp_path / "exercism/results.json").read_bytes())["status"] == "error"
+    runner = json.loads((tmp_path / "github_classroom/eve.json").read_bytes())
+    assert (runner["status"], runner["max_score"]) == ("fail", 3)
+    assert readers.recorded([runner]) == readers.shown([runner]) == (0.0, 3.0)
+    ids = {path.name for path in (tmp_path / "github_classroom").glob("*.base64")}
+    # A workflow names its runners beforehand: they have to be there for a submission that never ran, too.
+    assert ids == {"eve.base64", *({"exercise01.base64", "exercise02.base64"} if known else {"submission.base64"})}
+
+
+def test_our_own_error_costs_nothing_and_is_loud(tmp_path: Path) -> None:
+    row = CLASS.submissions[1]
+    runner = json.loads(only("github_classroom", row, tmp_path).read_bytes())
+    assert runner["status"] == "error"
+    assert readers.recorded([runner]) == (3.0, 3.0)
+    assert "gpudojo's fault" in json.dumps(runner)
+    exercism = json.loads(only("exercism", row, tmp_path).read_bytes())
+    assert exercism["status"] == "error"
+    assert exercism["message"]
+    assert 'errors="1"' in only("junit", row, tmp_path).read_text(encoding="utf-8")
+
+
+def test_a_class_worth_nothing_has_no_nan(tmp_path: Path) -> None:
+    row = SubmissionRow("eve", SubmissionStatus.GRADED, 0.0, 0.0)
+    runner = json.loads(only("github_classroom", row, tmp_path, exercises=()).read_bytes())
+    assert len(runner["tests"]) == 1
+    assert readers.recorded([runner]) == readers.shown([runner]) == (0.0, 0.0)
+
+
+def test_nothing_in_github_s_log_can_be_a_workflow_command(tmp_path: Path) -> None:
+    row = CLASS.submissions[0]  # its check's text has two of them
+    runner = json.loads(only("github_classroom", row, tmp_path).read_bytes())
+    assert "forged" in json.dumps(runner)
+    for test in runner["tests"]:
+        for value in (test["name"], test["message"], test["filename"], test["test_code"]):
+            assert len(value.splitlines()) <= 1
+            assert "##[" not in value
+            assert not value.lstrip().startswith("::")
+        assert isinstance(test["line_no"], int)
+
+
+def test_points_too_fine_for_equal_tests_are_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    check = msgspec.structs.replace(CLASS.submissions[0].exercises[0].checks[0], points=0.000001, max_points=2.0)
+    exercise = msgspec.structs.replace(CLASS.submissions[0].exercises[0], score=0.000001, checks=[check])
+    only("github_classroom", submission("ada", exercise), tmp_path, say=said.append)
+    assert said == [
+        "1 of the submissions have points too fine for tests of equal weight: "
+        "the reporter records the right total and shows another."
+    ]
+
+
+def test_a_runner_too_large_for_a_variable_is_left_out_and_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    exercise = CLASS.submissions[0].exercises[0]
+    checks = [msgspec.structs.replace(exercise.checks[2], id=f"01_one::f::{n}") for n in range(200)]
+    checks = [msgspec.structs.replace(each, happened="x" * 5000) for each in checks]
+    row = submission("ada", msgspec.structs.replace(exercise, score=0.0, max_score=100.0, checks=checks))
+    row = msgspec.structs.replace(row, max_score=100.0)
+    (tmp_path / "ada.base64").write_text("old", encoding="utf-8")
+    only("github_classroom", row, tmp_path, say=said.append)
+    assert (tmp_path / "ada.json").is_file()
+    assert not (tmp_path / "ada.base64").exists()
+    assert said[0].startswith("1 of the submissions are too large for one environment variable")
+
+
+def test_what_only_a_teacher_should_read_is_not_exported(tmp_path: Path) -> None:
+    secret = "looks like a copy of bob's"
+    row = msgspec.structs.replace(CLASS.submissions[0], needs_human=[secret], notes=[secret])
+    results = msgspec.structs.replace(CLASS, submissions=[row])
+    for format_ in formats():
+        options = dataclasses.replace(OPTIONS, worksheet=TABLES / "worksheet.csv")
+        for path in exporter(format_)(results, tmp_path / format_, options):
+            assert secret not in path.read_text(encoding="utf-8")
+
+
+def test_names_of_files_are_safe_and_unique() -> None:
+    given = [
+        "a",
+        "A",
+        "a-2",
+        "../x",
+        "..",
+        "",
+        "CON",
+        "con.py",
+        "a/b",
+        "a\\b",
+        ODD,
+        "x" * 300,
+        "x" * 301,
+        "-rf",
+        "é",
+        "é",
+    ]
+    results = msgspec.structs.replace(
+        CLASS, submissions=[SubmissionRow(n, SubmissionStatus.GRADED, 0.0, 0.0) for n in given]
+    )
+    made = names(results)
+    assert len({name.casefold() for name in made}) == len(given)
+    for name in made:
+        assert not set(name) & set('<>:"/\\|?*\n\0')
+        assert name.split(".")[0].lower() not in ("con", "nul", "")
+        assert not name.startswith(("-", "."))
+        assert not name.endswith((".", " "))
+        assert len(name.encode()) <= LONGEST + 4
+    assert made[:4] == ["a", "A-2", "a-2-2", "_.._x"]
+    assert safe_name("Ada Lovelace 🦄") == "Ada Lovelace 🦄"
+
+
+def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, submission="../late")
+    assert exporter("classroom50")(CLASS, tmp_path, options) == [tmp_path / "result.json"]
+    result = json.loads((tmp_path / "result.json").read_bytes())
+    assert result["owner"] == "late-account"
+    assert result["submission"] == "submit/_.._late"
+    tagged = dataclasses.replace(options, environment={"SUBMISSION_TAG": "submit/3", "ASSIGNMENT": "day-0"})
+    exporter("classroom50")(CLASS, tmp_path, tagged)
+    result = json.loads((tmp_path / "result.json").read_bytes())
+    assert (result["submission"], result["assignment"]) == ("submit/3", "day-0")
+    assert result["datetime"] == "2026-11-15T04:30:00Z"

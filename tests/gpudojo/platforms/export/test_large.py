@@ -1,0 +1,57 @@
+"""Does an export of a class of any size hold one submission at a time, and look at each a few times only?"""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+from pathlib import Path
+
+import msgspec
+import pytest
+from gpudojo.model.results_file import stored, write
+from gpudojo.platforms import _entries, exporter, formats
+
+from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, F, P, one, submission, two
+
+FEW, MANY = 20, 400
+LONG = "x" * 20_000  # what a row weighs, where a class of a bearable size must tell one row from all of them
+
+
+def results(path: Path, count: int) -> Path:
+    rows = (submission(f"s{i:04}", one(P, F, P), two(P, P, F, P), output=LONG + str(i)) for i in range(count))
+    write(path, msgspec.structs.replace(CLASS, submissions=[]), rows)
+    return path
+
+
+def peak(path: Path, format_: str, target: Path) -> int:
+    options = OPTIONS
+    if format_ == "moodle":
+        sheet = path.with_suffix(".csv")
+        lines = [f"Participant {i},s{i:04},,3,comment" for i in range(MANY)]
+        sheet.write_text("\n".join(["Identifier,Full name,Grade,Maximum Grade,Feedback comments", *lines]))
+        options = dataclasses.replace(OPTIONS, worksheet=sheet)
+    tracemalloc.start()
+    try:
+        exporter(format_)(stored(path), target, options)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("format_", formats())
+def test_twenty_times_the_class_takes_little_more_memory(tmp_path: Path, format_: str) -> None:
+    peak(results(tmp_path / "warm.json", 2), format_, tmp_path / "warm")
+    few = peak(results(tmp_path / "few.json", FEW), format_, tmp_path / "few")
+    many = peak(results(tmp_path / "many.json", MANY), format_, tmp_path / "many")
+    assert many - few < (MANY - FEW) * len(LONG) / 4
+
+
+def test_names_of_a_table_are_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[str]()
+    spellings = _entries.spellings
+    monkeypatch.setattr(_entries, "spellings", lambda name: taken.append(name) or spellings(name))
+    table = {place: (str(place), f"s{place:04}") for place in range(MANY)}
+    rows = [submission(f"s{i:04}", one(P, F, P)) for i in range(MANY)]
+    found = dict(_entries.people(table, rows, lambda row: None, print))
+    assert [row.submission for row in found.values()] == [name for _, name in table.values()]
+    assert len(taken) == MANY

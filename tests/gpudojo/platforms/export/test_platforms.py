@@ -1,0 +1,125 @@
+"""Are tables that learning platforms gave out filled in for the right people, and refused when they do not fit?"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+from gpudojo.model.errors import CannotExport
+from gpudojo.model.results import ClassResults
+from gpudojo.platforms import Options, exporter
+from gpudojo.platforms._entries import spellings
+
+from tests.gpudojo.platforms.export import readers
+from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS
+from tests.gpudojo.platforms.export.golden import TABLES
+
+GRADEBOOK = (TABLES / "gradebook.csv").read_text(encoding="utf-8")
+WORKSHEET = (TABLES / "worksheet.csv").read_bytes().decode("utf-8")
+
+
+def export(format_: str, folder: Path, text: str, results: ClassResults = CLASS, **more: object) -> list[list[str]]:
+    given = folder / "given.csv"
+    given.write_bytes(text.encode("utf-8"))
+    options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=given, gradebook=given)
+    options: Options = dataclasses.replace(options, **more)  # type: ignore[arg-type,no-redef]
+    (written,) = exporter(format_)(results, folder / "out", options)
+    return readers.table(written, ";" if ";" in text else ",")
+
+
+def refused(format_: str, folder: Path, text: str, **more: object) -> str:
+    with pytest.raises(CannotExport) as caught:
+        export(format_, folder, text, **more)  # type: ignore[arg-type]
+    assert not (folder / "out").exists()
+    return str(caught.value).removeprefix(f"cannot export to {format_}: ")
+
+
+def test_canvas_changes_one_column_and_only_for_those_who_submitted(tmp_path: Path) -> None:
+    lines = export("canvas", tmp_path, GRADEBOOK)
+    assert lines[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Day 0 (42)"]
+    assert lines[1] == ["    Points Possible", "", "", "", "", "3"]
+    assert [line[0::5] for line in lines[2:]] == [
+        ["Lovelace, Ada", "1.9"],
+        ["Ray, Bob", "3"],  # by name: his id is Moodle's
+        ["Nobody, Here", "2"],
+        ["Student, Test", ""],
+    ]
+
+
+def test_canvas_never_takes_another_platform_s_number_for_an_id(tmp_path: Path) -> None:
+    row = msgspec.structs.replace(CLASS.submissions[1], identifier="103", student="Ray, Bob")
+    lines = export("canvas", tmp_path, GRADEBOOK, msgspec.structs.replace(CLASS, submissions=[row]))
+    assert [line[5] for line in lines[2:]] == ["", "3", "2", ""]
+
+
+def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
+    said: list[str] = []
+    twins = GRADEBOOK + '"Ray, Bob",105,s105,bob2,GPU 1,,,\n'
+    rows = [*CLASS.submissions[:2], msgspec.structs.replace(CLASS.submissions[0], submission="ada again")]
+    export("canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=rows), say=said.append)
+    assert said == [
+        "'Bob Ray' fits 2 people in the table and is left out.",
+        "'ada again' is of the same person as 'ada' and is left out.",
+    ]
+
+
+def test_canvas_is_told_of_a_new_assignment(tmp_path: Path) -> None:
+    said: list[str] = []
+    lines = export("canvas", tmp_path, GRADEBOOK, title="Day 9", say=said.append)
+    assert lines[0][5] == "Day 9"
+    assert said[0] == "the gradebook has no assignment 'Day 9': Canvas will offer to create it."
+
+
+def test_canvas_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    assert "has 10 points there and 3 here" in refused("canvas", tmp_path, GRADEBOOK, title="Day 7")
+    assert "has no column 'Student'" in refused("canvas", tmp_path, GRADEBOOK.replace("Student,", "Name,", 1))
+    assert "several assignments 'Day 0'" in refused("canvas", tmp_path, GRADEBOOK.replace("Day 7", "Day 0"))
+    assert refused("canvas", tmp_path, "").endswith("is empty")
+    assert "not as a workbook" in refused("canvas", tmp_path, "PK\0\0")
+
+
+def test_moodle_s_worksheet_is_filled_in_in_its_own_language(tmp_path: Path) -> None:
+    lines = export("moodle", tmp_path, WORKSHEET)
+    assert [line[4] for line in lines[1:]] == ["1,9", "3", ""]  # Ada by name, Bob by id, the third has none
+    assert [line[5] for line in lines[1:]] == ["3,00"] * 3
+    assert lines[1][8].startswith("1.9 of 3 points<br>01_one::f::fast: no step")
+    written = (tmp_path / "out" / "given.csv").read_bytes()
+    assert written.startswith(b"\xef\xbb\xbfIdentifier;")
+    untouched = next(line for line in WORKSHEET.splitlines() if "2000103" in line)
+    assert untouched in written.decode("utf-8")
+
+
+def test_moodle_finds_its_columns_in_a_language_nobody_knows(tmp_path: Path) -> None:
+    headings, _, rest = WORKSHEET.partition("\r\n")
+    strange = ";".join(f"Q{number}" for number in range(headings.count(";") + 1))
+    said: list[str] = []
+    lines = export("moodle", tmp_path, f"{strange}\r\n{rest}", say=said.append)
+    assert [line[4] for line in lines[1:]] == ["1,9", "3", ""]
+    assert [line[8] for line in lines[1:]] == ["", "alt", ""]
+    assert "the worksheet has no column for feedback; only grades are filled in." in said
+
+
+def test_moodle_s_feedback_is_text_and_never_markup(tmp_path: Path) -> None:
+    row = msgspec.structs.replace(CLASS.submissions[4], naming="moodle", identifier="2000101")
+    lines = export("moodle", tmp_path, WORKSHEET, msgspec.structs.replace(CLASS, submissions=[row]))
+    assert lines[1][4] == "0"
+    assert lines[1][8].startswith("0 of 3 points: =the file is &lt;b&gt;no&lt;/b&gt; Python: line 3<br>")
+
+
+def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    assert "the maximum is 10,00" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "10,00"))
+    assert "cannot be told" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "Gut"))
+    assert "does not hold Moodle's identifiers" in refused("moodle", tmp_path, GRADEBOOK)
+    assert "--worksheet" in refused("moodle", tmp_path, WORKSHEET, worksheet=None)
+    assert "cannot be read" in refused("moodle", tmp_path, WORKSHEET, worksheet=tmp_path / "none.csv")
+    given = tmp_path / "given.csv"
+    with pytest.raises(CannotExport, match="would be overwritten"):
+        exporter("moodle")(CLASS, tmp_path, dataclasses.replace(OPTIONS, worksheet=given))
+
+
+def test_spellings_of_a_name() -> None:
+    assert {"lovelaceada", "adalovelace"} <= spellings("Lovelace, Ada") & spellings("Ada Lovelace")
+    assert "mullerzoe" in spellings("Müller, Zoë")
+    assert spellings(" ,") == set()

@@ -1,0 +1,95 @@
+"""Does every program read the same total for the same submission?"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import tempfile
+from pathlib import Path
+
+from gpudojo.model.results import ClassResults
+from gpudojo.model.results_file import read, write
+from gpudojo.platforms import exporter
+from gpudojo.platforms._entries import names
+from gpudojo.platforms.github_classroom import LARGEST
+from hypothesis import given, settings
+
+from tests.gpudojo.platforms.export import readers
+from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, classes
+
+HEADINGS = ["Identifier", "Full name", "Status", "Grade", "Maximum Grade", "Feedback comments"]
+
+
+def worksheet(results: ClassResults, path: Path) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADINGS)
+        for row in results.submissions:
+            writer.writerow([f"Participant {row.identifier}", "Ada", "Submitted", "", results.max_score, ""])
+    return path
+
+
+def check_all(results: ClassResults, folder: Path) -> None:
+    said: list[str] = []
+    options = dataclasses.replace(OPTIONS, say=said.append)
+    for format_ in ("github_classroom", "classroom50", "gradescope", "exercism", "junit", "canvas", "nbgrader"):
+        written = exporter(format_)(results, folder / format_, options)
+        assert all(path.is_file() for path in written)
+        assert len(set(written)) == len(written)
+        assert {path for path in (folder / format_).rglob("*") if path.is_file()} == set(written)
+    uneven = any("too fine" in sentence for sentence in said)
+    assert not uneven or _finer_than_hundredths(results)
+    for name, row in zip(names(results), results.submissions, strict=True):
+        wanted = (row.score, row.max_score)
+        whole = readers.json.loads((folder / "github_classroom" / f"{name}.json").read_bytes())
+        assert readers.recorded([whole]) == wanted
+        parts = readers.runners(folder / "github_classroom", name)
+        assert readers.recorded(parts)[0] == row.score
+        assert _close(readers.recorded(parts), wanted)
+        if not uneven:
+            assert _close(readers.shown([whole]), wanted)
+            assert _close(readers.shown(parts), wanted)
+        encoded = folder / "github_classroom" / f"{name}.base64"
+        assert not encoded.exists() or readers.decoded(encoded.read_text()) == whole
+        assert encoded.exists() or len(readers.json.dumps(whole)) > LARGEST / 2
+        assert readers.classroom50(folder / "classroom50" / name / "result.json", row.max_score) == wanted
+        assert readers.gradescope(folder / "gradescope" / name / "results.json") == wanted
+        assert readers.exercism(folder / "exercism" / name / "results.json") == wanted
+        assert readers.junit(folder / "junit" / f"{name}.xml") == wanted
+    every = [(row.score, row.max_score) for row in results.submissions]
+    assert readers.canvas(folder / "canvas" / "gradebook.csv") == every
+    assert readers.nbgrader(folder / "nbgrader" / "grades.csv") == every
+
+
+def _finer_than_hundredths(results: ClassResults) -> bool:
+    checks = [check for row in results.submissions for exercise in row.exercises for check in exercise.checks]
+    return any(round(check.max_points, 2) != check.max_points for check in checks)
+
+
+def _close(one: readers.Total, other: readers.Total) -> bool:
+    return all(abs(a - b) < 1e-9 for a, b in zip(one, other, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(classes())
+def test_every_program_reads_the_same_total(results: ClassResults) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        write(path, results, results.submissions)
+        check_all(read(path), Path(folder))
+
+
+@settings(max_examples=40, deadline=None)
+@given(classes(naming="moodle"))
+def test_moodle_reads_the_same_total(results: ClassResults) -> None:
+    if not results.submissions:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        sheet = worksheet(results, Path(folder) / "sheet.csv")
+        options = dataclasses.replace(OPTIONS, worksheet=sheet)
+        (written,) = exporter("moodle")(results, Path(folder) / "out", options)
+        assert readers.moodle(written) == [(row.score, row.max_score) for row in results.submissions]
+
+
+def test_the_class_with_everything(tmp_path: Path) -> None:
+    check_all(CLASS, tmp_path)

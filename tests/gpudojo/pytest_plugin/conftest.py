@@ -1,0 +1,56 @@
+"""Running pytest as a student does, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+class Student:
+    """A student's folder, and pytest in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, name: str, source: str | bytes) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source if isinstance(source, bytes) else source.encode())
+        return path
+
+    def notebook(self, name: str, *cells: str) -> Path:
+        content = [
+            {"cell_type": "markdown", "metadata": {}, "source": "# My answers"},
+            *(
+                {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": cell}
+                for cell in cells
+            ),
+        ]
+        return self.write(name, json.dumps({"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
+
+    def pytest(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_ADDOPTS": "",
+            "COLUMNS": "120",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        command = [sys.executable, "-m", "pytest", "-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, input=stdin, capture_output=True, text=True, timeout=300
+        )
+
+
+@pytest.fixture
+def student(tmp_path: Path) -> Student:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    return Student(tmp_path)

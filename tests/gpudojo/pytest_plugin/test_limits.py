@@ -1,0 +1,33 @@
+"""Is a Ctrl-C told from an exception of the student's own?"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from gpudojo.pytest_plugin.grading import interrupts
+
+
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in a terminal", "in the background"])
+def handler(request: pytest.FixtureRequest) -> Any:
+    before = signal.signal(signal.SIGINT, request.param)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
+def test_who_raises_it_without_a_signal_is_the_student(handler: Any) -> None:
+    with interrupts() as found:
+        assert not found.ours(KeyboardInterrupt())
+    assert signal.getsignal(signal.SIGINT) == handler
+
+
+def test_one_that_came_is_the_user_s(handler: Any) -> None:
+    if handler is signal.SIG_IGN:
+        with interrupts() as found:
+            signal.raise_signal(signal.SIGINT)
+        assert not found.real
+        return
+    with interrupts() as found, pytest.raises(KeyboardInterrupt) as caught:
+        signal.raise_signal(signal.SIGINT)
+    assert found.ours(caught.value)

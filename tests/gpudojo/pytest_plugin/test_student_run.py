@@ -1,0 +1,135 @@
+"""Does `pytest exercises/day8` do for students all that a pytest user expects?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
+
+DEVICE, TRAIN = "01_checking_device.py", "04_modifying_training_loop_gpu.py"
+DAY = REPOSITORY / "tests" / "day8"
+WRONG = (DAY / "wrong" / "04_modifying_training_loop_gpu" / "mean_of_batch_means.py").read_text(encoding="utf-8")
+
+
+def half_done(student: Student) -> None:
+    """01 right, 04 wrong in one check."""
+    shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
+    student.write(f"day8/{TRAIN}", "print('hello from the file')\n" + WRONG)
+
+
+def test_half_done_work_and_the_way_on(student: Student) -> None:
+    half_done(student)
+    done = student.pytest("day8", "--hints", "2", "-v")
+    said = done.stdout
+    assert done.returncode == 1, said + done.stderr
+    assert "bench: virtual (no GPU here, so the virtual CUDA device), seed 8" in said
+    assert f"day8/{TRAIN}::train_epoch::learns_as_it_should PASSED" in said
+    assert f"day8/{TRAIN}::train_epoch::returns_the_mean_loss_per_sample FAILED" in said
+    for part in ("happened  it returned", "expected  ", "line      day8/04_", "mistake   mean of batch means", "why  "):
+        assert part in said
+    assert "  hint 2    " in said
+    assert "(hint 2 of 5; one more with --hints 3)" in said
+    assert "hello from the file" in said, "what is printed is shown where a check fails"
+    assert "01_checking_device              ████████████████████      8 of 8     done" in said
+    assert "     10 of 14    1 failed" in said
+    assert f"pytest day8/{TRAIN}::train_epoch\n" in said
+    again = student.pytest("--lf", "-q")
+    assert again.returncode == 1
+    assert "1 failed" in again.stdout
+    assert "passed" not in again.stdout.splitlines()[-1]
+
+
+def test_stubs_are_to_do_and_one_stops_the_run_if_asked(student: Student) -> None:
+    for name in (DEVICE, TRAIN):
+        shutil.copy(REPOSITORY / "exercises" / "day8" / name, student.write(f"day8/{name}", ""))
+    done = student.pytest("-v", f"day8/{DEVICE}", f"day8/{TRAIN}::train_epoch::runs")
+    assert done.returncode == 1
+    assert "select_device::runs TO DO" in done.stdout
+    assert "9 to do in" in done.stdout
+    assert "FAILURES" not in done.stdout
+    assert "next: write `select_device`" in done.stdout
+    stopped = student.pytest("-x", "day8", "-k", "train_epoch")
+    assert stopped.returncode == 1
+    assert "8 deselected, 1 to do" in stopped.stdout
+    assert "1 to do, 8 not run" in stopped.stdout
+
+
+def test_everything_right_is_a_success(student: Student) -> None:
+    shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
+    done = student.pytest("day8", "--bench", "cpu", "--seed", "11")
+    assert done.returncode == 0, done.stdout
+    assert "bench: cpu (the plain CPU was asked for), seed 11" in done.stdout
+    assert "Everything passes. Well done!" in done.stdout
+    assert re.search(r"^01_checking_device .* 8 of 8 +done$", done.stdout, re.M), done.stdout
+
+
+def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student) -> None:
+    half_done(student)
+    done = student.pytest("day8", "--bench", "cuda")
+    assert done.returncode == 4
+    assert "--bench cuda: this machine has no 'cuda' device that torch can use" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_collecting_does_not_import_torch() -> None:
+    question = (
+        "import sys, pytest; plugins = ['-p', 'pytest_timeout', '-p', 'gpudojo.pytest_plugin'];"
+        "code = pytest.main(['--collect-only', '-q', 'exercises/day8', *plugins]);"
+        "print('ended', int(code), sorted({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    # Only the two plugins asked for: where gpudojo is installed pytest would load ours a second time.
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-c", question]
+    done = subprocess.run(command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=300)
+    assert "ended 0 []" in done.stdout, done.stdout + done.stderr
+    assert f"exercises/day8/{TRAIN}::train_epoch::learns_as_it_should" in done.stdout
+
+
+def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(student: Student) -> None:
+    student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    mine = 41\n    breakpoint()\n")
+    done = student.pytest("day8", "--timeout=20", stdin="p mine + 1\nq\n")
+    assert "42" in done.stdout.split()
+    assert "Quitting debugger" in done.stdout
+    assert done.returncode == 2
+
+
+def test_a_time_out_by_thread_is_a_failed_check_too(student: Student) -> None:
+    student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    while True:\n        pass\n")
+    done = student.pytest("day8", "--timeout=1", "--timeout-method=thread")
+    assert "1 failed, 7 blocked" in done.stdout
+    assert "time-out: `select_device` was still running after 1 second (scenario `one_gpu`)" in done.stdout
+
+
+def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
+    right = (REPOSITORY / "reference" / "day8" / DEVICE).read_text(encoding="utf-8").partition("if __name__")[0]
+    student.notebook(
+        "alice/day8.ipynb",
+        "%matplotlib inline\n!pip install torch\nimport torch\nfiles = !ls",
+        "def select_device(prefer=None):\n    raise NotImplementedError",
+        right,
+        "1 / 0",
+        "%%bash\necho 'not python",
+        "def train_epoch(model, loader, loss_fn, optimizer, device):\n    model.to(device)\n    return oops",
+        "this is no python",
+    )
+    student.notebook("other/talk.ipynb", "def evaluate(x):\n    return x")
+    done = student.pytest(".", "-v")
+    assert "talk.ipynb" not in done.stdout, "a notebook of something else is left alone"
+    assert "day8.ipynb::select_device::replaces_what_is_absent PASSED" in done.stdout
+    assert "1 failed, 8 passed, 8 blocked" in done.stdout
+    assert "alice/day8.ipynb, code cell 6, line 3" in done.stdout
+    assert "3 | return oops" in done.stdout
+    assert "code cell 7, line 1 stopped with SyntaxError" in done.stdout or "code cell 4, line 1" in done.stdout
+
+
+def test_what_is_no_notebook_says_so(student: Student) -> None:
+    student.write(f"bob/{Path(DEVICE).stem}.ipynb", "{ not json")
+    done = student.pytest("bob")
+    assert done.returncode == 1
+    assert "1 failed, 7 blocked" in done.stdout
+    assert "it is not a notebook" in done.stdout

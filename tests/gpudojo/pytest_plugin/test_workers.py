@@ -1,0 +1,70 @@
+"""Does a student who runs the checks in several processes (`pytest -n 2`) read the same at the end?"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from gpudojo.pytest_plugin.xdist import of_nodes
+
+from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
+from tests.gpudojo.pytest_plugin.test_student_run import DEVICE, TRAIN, half_done
+
+pytest.importorskip("xdist")
+
+
+def test_the_table_is_written_once_and_by_the_process_that_prints(student: Student) -> None:
+    half_done(student)
+    several = "11_multiple_gpus.py"
+    shutil.copy(REPOSITORY / "exercises" / "day8" / several, student.write(f"day8/{several}", ""))
+    student.notebook("day8/day8.ipynb", "def to_numpy(tensor):\n    return tensor.numpy()", "1 / 0")
+    done = student.pytest("-p", "xdist", "-n", "2", "--dist", "loadfile", "day8", "--timeline")
+    said = done.stdout
+    assert done.returncode == 1, said + done.stderr
+    assert said.count("= points =") == 1
+    assert said.count("bench: virtual (no GPU here, so the virtual CUDA device), seed 8") == 1
+    assert "01_checking_device              ████████████████████      8 of 8     done" in said
+    assert re.search(r"^04_modifying_training_loop_gpu .* 10 of 14 +1 failed$", said, re.M), said
+    assert re.search(r"^11_multiple_gpus .* 0 of 3 +to do$", said, re.M), said
+    assert re.search(r"^08_minimizing_transfers .*failed", said, re.M), said
+    assert "next: `train_epoch`: It returns the mean loss per sample, as a Python float." in said
+    assert f"pytest day8/{TRAIN}::train_epoch\n" in said
+    assert said.count("code cell 2, line 1 stopped with ZeroDivisionError") == 1
+    assert "--timeline and --traces show nothing of a run with -n: leave it out" in said
+
+
+def test_what_did_not_run_is_counted_too(student: Student) -> None:
+    student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    return 'cuda'\n")
+    done = student.pytest("-p", "xdist", "-n", "1", "-x", "day8")
+    assert re.search(r"^01_checking_device .* of 8 +1 failed, [1-9]\d* not run$", done.stdout, re.M), done.stdout
+    assert "INTERNALERROR" not in done.stdout
+
+
+def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student) -> None:
+    half_done(student)
+    done = student.pytest("-p", "xdist", "-n", "1", "day8", "--bench", "cuda")
+    assert done.returncode == 4
+    assert "--bench cuda: this machine has no 'cuda' device that torch can use" in done.stderr + done.stdout
+    assert "INTERNALERROR" not in done.stderr + done.stdout
+
+
+def test_checks_are_known_by_their_node_ids() -> None:
+    found = dict(
+        of_nodes(
+            [
+                f"day8/{DEVICE}::select_device::returns_a_device",
+                "anna/day8.ipynb::train_epoch::runs",
+                "tests/test_mine.py::test_something",
+                "tests/test_mine.py::TestIt::test_something",
+                f"day8/{DEVICE}::select_device::no_such_check",
+            ],
+            Path("/home"),
+        )
+    )
+    assert [(told.exercise, told.check, told.ran) for told in found.values()] == [
+        (Path(DEVICE).stem, "returns_a_device", False),
+        (Path(TRAIN).stem, "runs", False),
+    ]
+    assert all(told.most > 0 for told in found.values() if told.check != "runs")

@@ -1,0 +1,167 @@
+"""A released repository works by itself: two lines install and run it, and it is the same bytes each time."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from gpudojo import release
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import CannotRelease
+from gpudojo.release import recording, student
+
+from tests.gpudojo.pytest_plugin.test_timelines import WAITING
+
+from .conftest import REFERENCE, ROOT, Released
+
+
+@pytest.fixture(scope="module")
+def python(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with what the README's first line installs; what it needs is taken from this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    made = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.run([made, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    install, _ = two_lines(released)
+    run(made, "-m", *install, cwd=released.folder, PIP_NO_INDEX="1")
+    return made
+
+
+def two_lines(released: Released) -> list[list[str]]:
+    """What a student types, from the README itself."""
+    text = (released.folder / "README.md").read_text(encoding="utf-8")
+    block = text.split("```sh\n")[1].split("```")[0]
+    lines = [line.split() for line in block.splitlines()]
+    assert [line[0] for line in lines] == ["pip", "pytest"]
+    return lines
+
+
+def run(python: Path, *arguments: str, cwd: Path, **environment: str) -> str:
+    left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+    everything = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": ""} | environment
+    done = subprocess.run(
+        [str(python), *arguments], cwd=cwd, env=everything, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode in (0, 1, 4), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_two_lines_of_the_readme_show_everything_to_do(released: Released, python: Path) -> None:
+    _, line = two_lines(released)
+    output = run(python, "-m", *line, cwd=released.folder)
+    checks = sum(len(function.checks) for exercise in day("day8") for function in exercise.functions)
+    assert f"{checks} to do in " in output
+    assert "next: write `select_device`" in output
+
+
+@pytest.fixture(scope="module")
+def solved(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository of a student who has solved everything."""
+    folder = tmp_path_factory.mktemp("solved")
+    for name, data in released.files.items():
+        if not name.startswith(("vendor/", "notebooks/")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    for path in REFERENCE.glob("*.py"):
+        (folder / "exercises" / "day8" / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("options", [(), ("--bench", "cpu", "--seed", "10")], ids=" ".join)
+def test_right_solutions_pass_without_a_reference(solved: Path, python: Path, options: tuple[str, ...]) -> None:
+    output = run(python, "-m", "pytest", "exercises/day8", "-q", *options, cwd=solved)
+    assert "Everything passes. Well done!" in output, output[-3000:]
+
+
+def test_a_wrong_solution_is_told_what_is_wrong_and_the_signature(solved: Path, python: Path) -> None:
+    path = solved / "exercises" / "day8" / "05_modifying_evaluation_loop_gpu.py"
+    before = path.read_bytes()
+    path.write_text("def evaluate(model, loader):\n    return 0.0, 0.0\n", encoding="utf-8")
+    try:
+        output = run(python, "-m", "pytest", str(path), cwd=solved)
+    finally:
+        path.write_bytes(before)
+    assert "(model, loader, loss_fn, device)" in output
+
+
+def test_what_the_reference_did_is_told_though_it_is_not_there(solved: Path, python: Path) -> None:
+    path = solved / "exercises" / "day8" / "04_modifying_training_loop_gpu.py"
+    before = path.read_bytes()
+    path.write_text(WAITING, encoding="utf-8")
+    try:
+        output = run(python, "-m", "pytest", str(path), "--timeline", cwd=solved)
+    finally:
+        path.write_bytes(before)
+    found = re.search(r"yours: (\d+) walls, theirs: (\d+)", output)
+    assert found is not None, output[-3000:]
+    assert int(found[1]) > int(found[2]) > 0
+
+
+def test_another_seed_is_answered_with_those_there_are(solved: Path, python: Path) -> None:
+    output = run(python, "-m", "pytest", "exercises/day8", "--seed", "77", cwd=solved)
+    assert "--seed 77: what the reference does is recorded here for the seeds 8, 9 and 10, not for 77" in output
+    assert "passed" not in output
+
+
+def test_no_reference_is_run_and_none_is_there(solved: Path, python: Path) -> None:
+    code = (
+        "from gpudojo.grading.references import *; from gpudojo.model.catalogue import day; from pathlib import Path\n"
+    )
+    code += "print(type(reference_for(Path('exercises/day8/x.py').resolve(), day('day8')[0])).__name__)"
+    assert run(python, "-c", code, cwd=solved).strip() == "Recorded"
+
+
+def test_the_same_bytes_every_time(released: Released) -> None:
+    again = recording.recorded(REFERENCE, "day8")
+    assert again == released.evidence
+    exercises = student.open_stubs(REFERENCE, "day8")
+    assert student.repository(ROOT, "day8", exercises, again) == released.files
+
+
+def test_what_is_written_is_what_was_made(released: Released) -> None:
+    found = {
+        p.relative_to(released.folder).as_posix(): p.read_bytes() for p in released.folder.rglob("*") if p.is_file()
+    }
+    assert {name: data for name, data in found.items() if not name.startswith(".pytest_cache/")} == released.files
+    beside = [path.name for path in released.folder.parent.iterdir()]
+    assert beside == ["day8"], "something was left over"
+    stubs = {p.name: p.read_bytes() for p in (ROOT / "exercises" / "day8").glob("*.py")}
+    assert {n.rpartition("/")[2]: d for n, d in released.files.items() if n.startswith("exercises/")} == stubs
+
+
+def test_the_wheel_has_the_grader_and_its_license_and_no_solutions(released: Released) -> None:
+    with zipfile.ZipFile(released.folder / released.wheel) as archive:
+        names = archive.namelist()
+        stamps = {info.date_time for info in archive.infolist()}
+        metadata = next(archive.read(name).decode() for name in names if name.endswith("/METADATA"))
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"gpudojo", "virtual_cuda"}
+    assert any(name.endswith("LICENSE") for name in names)
+    assert "gpudojo/grading/of_reference/day8.mp" in names
+    assert stamps == {(2020, 1, 1, 0, 0, 0)}
+    assert "Requires-Dist: torch>=2.11" in metadata
+
+
+def test_requirements_name_no_host_and_every_dependency(released: Released) -> None:
+    lines = (released.folder / "requirements.txt").read_text(encoding="utf-8").split("\n")
+    assert "torch==2.13.0" in lines
+    assert f"./{released.wheel}" in lines
+    assert not [line for line in lines if "://" in line or line.startswith("-")]
+    packages = {line.partition("==")[0] for line in lines}
+    assert {"pytest", "msgspec", "click", "rich", "py-landlock"} <= packages
+
+
+def test_parts_of_other_modules_join_without_being_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {part.__module__ for part in release.parts()}
+    assert "gpudojo.release.notebooks" in found
+    assert "gpudojo.release.student" not in found
+    monkeypatch.setattr(student, "parts", lambda root, name: {"README.md": b""}, raising=False)
+    with pytest.raises(CannotRelease, match=r"README\.md would be written twice"):
+        student.repository(ROOT, "day8", {}, b"")

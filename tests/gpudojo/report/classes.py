@@ -1,0 +1,197 @@
+"""Classes made up for the pages: sixty submissions of every kind, hostile ones among them, and a thousand plain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from gpudojo.classes.store import Record, Seen, Store
+from gpudojo.model.evidence import CallStatus as Saw
+from gpudojo.model.evidence import Evidence, Observation
+from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.results_file import write
+from virtual_cuda.ledger.timeline import Event, Timeline
+
+P, F, T, B, E = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.BLOCKED, Outcome.ERROR
+LOOP, PIXELS, MEMORY = "04_modifying_training_loop_gpu", "06_vectorizing_pixel_loops", "09_managing_memory"
+REFERENCE = "r" * 40
+# Each would do something if it were taken for anything but text.
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "</script><script>alert(3)</script>",
+    "javascript:alert(4)",
+    "invoice\u202egnp.exe",
+    "</title><svg onload=alert(5)>",
+    "' onmouseover='alert(6)",
+    "{{ 7 * 7 }}{% include 'base.html' %}",
+    "../../outside",
+    "=cmd|' /C calc'!A0",
+    "<!-- begun",
+    "]]>&lt;b&gt;",
+    "Ünï 🦄",
+)
+WALLS = 64
+
+
+def check(exercise: str, function: str, name: str, outcome: Outcome, worth: float, **more: object) -> CheckRow:
+    points = worth if outcome in (P, E) else 0.0
+    id_ = f"{exercise}::{function}::{name}"
+    return CheckRow(id_, function, outcome, points, worth, claim=f"A claim called `{name}`.", **more)  # type: ignore[arg-type]
+
+
+def exercise(stem: str, title: str, *checks: CheckRow) -> ExerciseRow:
+    return ExerciseRow(stem, title, total(c.points for c in checks), total(c.max_points for c in checks), list(checks))
+
+
+def submission(number: int, name: str, text: str, record: str = "") -> SubmissionRow:
+    """One of a class; `text` is what the student's code had to say, wherever it could say it."""
+    failed = {
+        "message": text,
+        "happened": f"{text}\nand on a second line {text}",
+        "expected": text,
+        "why": "a wait in a hot loop: Reading a value makes the CPU wait.",
+        "hint": "Keep the sum on the device.\nRead it once.",
+        "line": 10,
+        "file": f"{name}.py",
+        "misconception": "sync-in-hot-loop" if number % 3 else "missing-zero-grad",
+    }
+    outcomes = [(P, F)[number % 2], (P, T, F)[number % 3], (P, B)[number % 2]]
+    extras = {F: failed, T: {"message": "to do."}, B: {"message": "blocked.", "blocked_by": "runs"}, P: {}, E: {}}
+    loop = [
+        check(LOOP, "train_epoch", called, outcome, 4.0, **extras[outcome])
+        for called, outcome in zip(("runs", "learns", "waits_once"), outcomes, strict=True)
+    ]
+    status = SubmissionStatus.CRASHED if number % 20 == 7 else SubmissionStatus.GRADED
+    exercises = [
+        exercise(LOOP, "A training loop", *loop),
+        exercise(PIXELS, "Pixels all at once", check(PIXELS, "grayscale", "fast", P, 6.0)),
+        exercise(MEMORY, "Memory", check(MEMORY, "checkpointed", "saves", E, 2.0, message="ours")),
+    ]
+    return SubmissionRow(
+        name,
+        status,
+        total(e.score for e in exercises),
+        20.0,
+        exercises,
+        reason=f"crashed: {text}" if status is SubmissionStatus.CRASHED else "",
+        student=f"Student Surname{number}",
+        identifier=str(770000 + number),
+        needs_human=[f"look: {text}"] if number % 15 == 4 else [],
+        seconds=0.5 + number / 40,
+        peak_bytes=(200 + number) << 20,
+        output=f"printed {text}",
+        record=record,
+    )
+
+
+def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
+    """A loop that copies a batch, computes, and reads its loss back, so often."""
+    events: list[Event] = []
+
+    def add(
+        kind: str, size: int = 0, line: int | None = None, grad: bool = False, live: int = 0, name: str = ""
+    ) -> None:
+        events.append(Event(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name))  # type: ignore[arg-type]
+
+    for number in range(max(walls, 1)):
+        add("to device", 4096 << number % 8, 7, live=4096, name=text[:50])
+        for _ in range(3):
+            add("op", 512, 8, True, 4096 + 512 * number % 9000, text[:50])
+        add("forward", 0, 8, True, 5000, text[:50])
+        add("backward", 0, 9, live=6000)
+        add("step", 0, 9, live=4096, name="SGD")
+        if walls:
+            add("to host", 4, 10, live=4096, name="cuda:0 to cpu")
+            add("sync", 0, 10, live=4096, name="item")
+    counts: dict[str, int] = {}
+    for event in events:
+        counts[event.kind] = counts.get(event.kind, 0) + 1
+    lines = {7: "x = x.to(device)", 8: text[:90], 9: "loss.backward()", 10: f"total += loss.item()  # {text}"[:99]}
+    peak = max(event.live for event in events)
+    waits = {10: walls} if walls else {}
+    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, waits, place=1)  # type: ignore[arg-type]
+
+
+def curve(count: int, peak: int) -> dict[str, object]:
+    """Up in the forward pass, down in the backward one."""
+    up = [peak * n // count for n in range(1, count + 1)]
+    return {"bytes": [*up, *reversed(up)], "backward": count, "peak": peak}
+
+
+def record(walls: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
+    """What a run leaves: a timeline, three times, two curves of memory and their peaks."""
+
+    def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> Seen:
+        evidence = Evidence(stem, function, "virtual", 1, {"probe": Observation(Saw.RETURNED, facts)})
+        every = [drawn, msgspec.structs.replace(drawn, place=0)] if drawn is not None else []
+        return Seen(evidence, 0.1, timelines=every) if reference else Seen(evidence, 0.1, timeline=drawn)
+
+    curves = {"stored_curve": curve(16, 224 << 10)} if curved else {}
+    mine = {"curve": curve(20, 137 << 10)} if curved else {}
+    return Record(
+        "digest",
+        seen={
+            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(walls, text, scenario)),
+            f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"loop": 0.02, "student": 0.001, "reference": None}),
+            f"{MEMORY}::checkpointed": seen(
+                MEMORY, "checkpointed", {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}
+            ),
+        },
+    )
+
+
+def header(**more: object) -> ClassResults:
+    return ClassResults("day8", "virtual", "2.13.0", "0.1.0", 20.0, **more)  # type: ignore[arg-type]
+
+
+def sixty(folder: Path) -> Path:
+    """A class of sixty with the records of their runs; the first ones are hostile in everything they say."""
+    store = Store(folder)
+    rows = []
+    for number in range(60):
+        hostile = number < len(HOSTILE)
+        name = HOSTILE[number] if hostile else f"student-{number:02}"
+        text = HOSTILE[number] if hostile else f"line 10 waited {WALLS} times; by student-{number:02}"
+        key = f"{number:040x}"
+        rows.append(submission(number, name, text, key))
+        # One whose call is none of the reference's, and one whose record is older than curves.
+        scenario = text if hostile else "another" if number == 27 else "epochs"
+        store.keep(key, record(WALLS if number % 2 else 0, text, scenario, curved=number != 27))
+    store.keep(REFERENCE, record(1, "the secret solution", reference=True))
+    write(folder / "results.json", header(reference=REFERENCE), rows)
+    return folder / "results.json"
+
+
+def thousand(folder: Path) -> Path:
+    """A class of a thousand with as many checks each as a real day has."""
+
+    def rows() -> Iterator[SubmissionRow]:
+        for number in range(1000):
+            exercises = [
+                exercise(
+                    f"{place:02}_exercise",
+                    f"Exercise {place}",
+                    *(
+                        check(
+                            f"{place:02}_exercise", f"function_{which % 3}", f"check_{which}",
+                            F if (number * 7 + place * 3 + which) % 5 == 0 else P, 1.0,
+                            happened="it did something else than what was asked of it, and here is how " * 2,
+                            misconception=f"mistake-{place}-{which % 4}", line=7,
+                        )
+                        for which in range(10)
+                    ),
+                )
+                for place in range(1, 13)
+            ]  # fmt: skip
+            score = total(e.score for e in exercises)
+            yield SubmissionRow(
+                f"student-{number:04}", SubmissionStatus.GRADED, score, 120.0, exercises,
+                seconds=1 + number % 17 / 10, peak_bytes=(250 + number % 90) << 20,
+                needs_human=["odd"] if number % 100 == 3 else [],
+            )  # fmt: skip
+
+    head = ClassResults("day8", "virtual", "2.13.0", "0.1.0", 120.0)
+    write(folder / "results.json", head, rows())
+    return folder / "results.json"

@@ -1,0 +1,159 @@
+"""Does `dojo report` write what it is asked for, hide names when told to, and answer bad input with a sentence?"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from gpudojo.classes.store import Store
+from gpudojo.cli import main
+from gpudojo.model.results_file import read, write
+from gpudojo.report.student_page import NO_PICTURES
+
+from tests.gpudojo.report.classes import HOSTILE, header, record, submission
+
+
+def dojo(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "220"}).invoke(main, ["report", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def test_a_page_of_the_class_and_one_for_each(class_of_sixty: Path, tmp_path: Path) -> None:
+    code, said = dojo(class_of_sixty.parent, "--out", tmp_path / "out")
+    assert (code, said) == (0, f"61 pages written; open {tmp_path / 'out' / 'index.html'}.\n")
+    assert len(list((tmp_path / "out" / "students").iterdir())) == 60
+    assert list((tmp_path / "out").iterdir()) != []
+
+
+def test_only_the_class(class_of_sixty: Path, tmp_path: Path) -> None:
+    assert dojo(class_of_sixty, "--out", tmp_path, "--no-students")[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    assert "students/" not in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_only_one_student(class_of_sixty: Path, tmp_path: Path) -> None:
+    assert dojo(class_of_sixty, "--out", tmp_path, "--only", "student-33")[0] == 0
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.html")] == ["students/student-33.html"]
+    page = (tmp_path / "students" / "student-33.html").read_text(encoding="utf-8")
+    assert "index.html" not in page  # there is no class page to go back to
+    code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "studnet-33")
+    assert code == 1
+    assert "has no submission 'studnet-33'; is it 'student-33'" in said
+
+
+def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: Path) -> None:
+    assert dojo(class_of_sixty, "--out", tmp_path, "--anonymous")[0] == 0
+    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.html"))
+    assert len(files) == 61
+    everything = "\n".join((tmp_path / file).read_text(encoding="utf-8") for file in files) + "\n".join(map(str, files))
+    for row in read(class_of_sixty).submissions:
+        assert row.student is not None
+        assert row.identifier is not None
+        assert row.student not in everything
+        assert row.student.split()[1] not in everything
+        assert row.identifier not in everything
+        if row.submission not in HOSTILE:
+            assert row.submission not in everything
+    # The same names the next time, so that a teacher can say whom they mean.
+    again = tmp_path / "again"
+    assert dojo(class_of_sixty, "--out", again, "--anonymous")[0] == 0
+    assert sorted(path.relative_to(again) for path in again.rglob("*.html")) == files
+
+
+def test_an_example_names_nobody_even_where_others_are_named(class_of_sixty: Path, pages: Path) -> None:
+    text = (pages / "index.html").read_text(encoding="utf-8")
+    examples = text[text.index("An example of each") : text.index('id="checks"')]
+    assert "total += loss.item()" in examples
+    for row in read(class_of_sixty).submissions:
+        if row.submission not in HOSTILE:
+            assert row.submission not in examples
+
+
+def test_an_empty_class_has_a_page_that_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "results.json", header(), [])
+    assert dojo(tmp_path)[0] == 0
+    assert "There is nobody in this class" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_missing_evidence_is_said_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+    rows = [submission(1, "ada", "no"), submission(2, "bob", "no", "f" * 40)]
+    write(tmp_path / "results.json", header(reference="e" * 40), rows)
+    code, said = dojo(tmp_path)
+    assert code == 0
+    assert f"note: 2 of 2 pages are without pictures: no record of these runs is in {tmp_path}" in said
+    for name in ("ada", "bob"):
+        page = (tmp_path / "report" / "students" / f"{name}.html").read_text(encoding="utf-8")
+        assert "the evidence of this run was not beside the results" in page
+        assert "line 10" in page or name == "bob"
+
+
+def test_a_record_that_is_torn_or_of_another_version_is_as_good_as_none(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    good, torn, newer = "a" * 40, "b" * 40, "c" * 40
+    for key in (good, torn, newer):
+        store.keep(key, record(1, "code"))
+    store.path_of(torn).write_bytes(store.path_of(torn).read_bytes()[:-50])
+    store.keep(newer, msgspec.structs.replace(record(1, "code"), version=2))
+    rows = [submission(n, name, "no", name[0] * 40) for n, name in enumerate(("ada", "bob", "cyd"))]
+    write(tmp_path / "results.json", header(reference=newer), rows)
+    code, said = dojo(tmp_path)
+    assert code == 0
+    assert "note: 2 of 3 pages are without pictures" in said
+    folder = tmp_path / "report" / "students"
+    pages = [(folder / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
+    assert ["cannot be drawn here" in page for page in pages] == [False, True, True]
+    assert ['class="call"' in page for page in pages] == [True, False, False]
+    assert NO_PICTURES.replace("'", "&#39;") in pages[0], "the reference's record cannot be used either"
+
+
+def test_results_that_cannot_be_read_are_said_on_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    for content, sentence in {
+        "{": "it is not JSON",
+        json.dumps({"version": 2, "submissions": []}): "it has version 2, and this gpudojo reads version 1",
+        json.dumps([1]): "it is JSON, but not what `dojo grade` writes",
+    }.items():
+        path.write_text(content, encoding="utf-8")
+        code, said = dojo(path)
+        assert code == 1
+        assert sentence in said
+        page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+        assert sentence in page.replace("&#39;", "'")
+    assert dojo(tmp_path / "none.json")[0] == 2
+    code, said = dojo(tmp_path / "report")
+    assert code == 1
+    assert "it cannot be read: No such file or directory" in said
+
+
+def test_a_torn_file_leaves_a_page_that_says_so(class_of_sixty: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_bytes(class_of_sixty.read_bytes()[:-2000])
+    code, said = dojo(tmp_path, "--no-students")
+    assert code == 1
+    assert "is not a file of results" in said
+    assert "There is no report" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a file in the way is told differently there")
+def test_a_target_that_cannot_be_written_is_a_sentence(class_of_sixty: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    code, said = dojo(class_of_sixty, "--out", tmp_path / "file" / "out")
+    assert code == 1
+    assert "Error: cannot write" in said
+    assert "Traceback" not in said
+
+
+def test_the_choice_of_one_and_of_none_is_refused(class_of_sixty: Path, tmp_path: Path) -> None:
+    code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "student-33", "--no-students")
+    assert code == 2
+    assert "choose one" in said
+
+
+def test_pages_are_the_same_each_time(class_of_sixty: Path, pages: Path, tmp_path: Path) -> None:
+    assert dojo(class_of_sixty, "--out", tmp_path)[0] == 0
+    for path in sorted(pages.rglob("*.html")):
+        assert (tmp_path / path.relative_to(pages)).read_bytes() == path.read_bytes()

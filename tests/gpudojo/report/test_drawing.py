@@ -1,0 +1,188 @@
+"""Are numbers, names and texts drawn as what they are? Pure questions, without a browser."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import pytest
+from gpudojo.classes.store import Ran
+from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.report.charts import Bar, bars, histogram, scatter
+from gpudojo.report.people import Roll, anyone, hidden, made_up
+from gpudojo.report.picture import picture, sums
+from gpudojo.report.student_page import Beside, Known
+from gpudojo.report.texts import counted, duration, prose, shown, size
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_cuda.ledger.timeline import Event, Kind, Timeline
+
+from tests.gpudojo.report.classes import LOOP, MEMORY, PIXELS, record, timeline
+
+SECRET = b"s" * 32
+
+
+def row(name: str, student: str | None = None, identifier: str | None = None) -> SubmissionRow:
+    return SubmissionRow(name, SubmissionStatus.GRADED, 0, 0, student=student, identifier=identifier)
+
+
+events = st.lists(
+    st.builds(
+        Event,
+        st.sampled_from(Kind.__args__),  # type: ignore[attr-defined]
+        st.just(0),
+        st.integers(-(1 << 62), 1 << 62),
+        st.none() | st.integers(1, 10_000_000),
+        st.booleans(),
+        st.booleans(),
+        st.integers(0, 1 << 62),
+        st.text(max_size=100),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(events, st.integers(0, 1 << 62), st.text(max_size=100))
+def test_whatever_a_process_sends_is_a_picture(found: list[Event], peak: int, text: str) -> None:
+    """Every kind that a timeline can have, numbers of any size, and no text that ends its element."""
+    made = Timeline("f", text, text, found, peak, 0, dict.fromkeys(range(1, 9), text))
+    for code in (True, False):
+        svg = picture(made, text.replace("\x00", ""), peak, 1, code=code)
+        if text.isprintable():
+            assert ElementTree.fromstring(svg).tag == "svg"
+
+
+def test_a_picture_has_a_wall_for_each_wait_and_an_arrow_for_each_copy() -> None:
+    svg = str(picture(timeline(12, "code"), "Yours", 9000, 1 << 20))
+    assert svg.count('class="mark wall"') == 12
+    assert svg.count('class="mark to-host"') == 12
+    assert svg.count('class="mark to-device"') == 12
+    assert "line 10: total += loss.item()" in svg
+    assert "peak" in svg
+
+
+def test_a_reference_s_picture_shows_no_code() -> None:
+    svg = str(picture(timeline(3, "the solution itself"), "Theirs", 9000, 1, code=False))
+    assert "loss.item()" not in svg
+    assert "line" not in svg.replace('class="lane"', "")
+
+
+def test_wider_arrows_carry_more() -> None:
+    def shaft(carried: int) -> float:
+        event = Event("to device", 0, carried, None, False, False, 0, "")
+        svg = str(picture(Timeline("f", "s", "cuda", [event]), "x", 1, 1 << 30))
+        path = svg.partition("mark to-device")[2].partition(' d="')[2]
+        head, _, rest = path.partition("V")
+        return float(rest.rpartition("H")[2].partition("V")[0]) - float(head.removeprefix("M").split()[0])
+
+    widths = [shaft(carried) for carried in (0, 1 << 10, 1 << 20, 1 << 30)]
+    assert widths == sorted(widths)
+    assert widths[-1] > 3 * widths[0]
+
+
+def test_sums_are_told_in_words() -> None:
+    said = sums(timeline(64, "code")).sentence
+    assert said.startswith("the host waited 64 times to read a value; 64 copies (")
+    assert "192 operations" in said
+    assert sums(timeline(0, "code")).walls == 0
+
+
+def test_times_and_peaks_are_drawn_beside_the_reference_s() -> None:
+    known = Known(record(1, "mine"), record(1, "theirs"))
+    assert [(bar.label, bar.told) for bar in known.race(PIXELS, "grayscale")] == [
+        ("the loop", "20.00 ms"),
+        ("yours", "1.00 ms"),
+        ("the reference", "1.00 ms"),
+    ]
+    assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [224 << 10, 137 << 10, 137 << 10]
+    nothing = Known(None, None)
+    assert (nothing.race(PIXELS, "grayscale"), nothing.peaks(MEMORY, "checkpointed")) == ([], [])
+    assert nothing.timelines(LOOP, "train_epoch") == Beside(None)
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 0, True, "1", None, 10**30, [1]])
+def test_a_time_that_is_none_is_not_drawn(odd: object) -> None:
+    mine = record(1, "mine")
+    mine.seen[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["student"] = odd
+    assert Known(mine, None).race(PIXELS, "grayscale") == []
+
+
+def test_charts_say_what_they_show() -> None:
+    assert 'aria-label="How many submissions have how many points. 0 to 1 points: 1; 9 to 10 points: 2"' in histogram(
+        [0, 9.5, 10], 10
+    )
+    assert "None." in histogram([], 10)
+    for made in (histogram([], 0), histogram([3.0], 0), scatter([]), scatter([(0.0, 0, "graded")]), bars("x", [])):
+        assert {each.tag for each in ElementTree.fromstring(f"<p>{made}</p>")} == {"svg"}
+    assert "yours: 1 &lt; 2" in bars("x", [Bar("yours", 1, "1 < 2")])
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_what_is_shown_has_nothing_unseen_in_it(before: str, after: str) -> None:
+    for mark in "\u202e\u2066\u200b\x1b\x00\u200f":
+        text = str(shown(before + mark + after))
+        assert mark not in text
+    assert "<script" not in prose(f"{before}<script>`<script>`\n<script>{after}")
+
+
+def test_texts_are_worded() -> None:
+    assert prose("see `x < y`\n  a\n  b") == "see <code>x &lt; y</code><pre>  a\n  b</pre>"
+    assert [size(n) for n in (0, 1023, 1536, 224 << 10, 3 << 30)] == [
+        "0 bytes",
+        "1023 bytes",
+        "1.5 KiB",
+        "224 KiB",
+        "3.0 GiB",
+    ]
+    assert [counted(n, "copy", "copies") for n in (0, 1, 2000)] == ["0 copies", "1 copy", "2,000 copies"]
+    assert [duration(s) for s in (0.0012, 0.25, 12.3)] == ["1.20 ms", "250 ms", "12.3 s"]
+
+
+def test_no_two_share_a_page() -> None:
+    roll = Roll(None)
+    files = [roll.person(row(name)).file for name in ("Ada", "ada", "a/b", "a\\b", "..", "CON", "Ada-2", "\udcff")]
+    assert len({file.casefold() for file in files}) == len(files)
+    assert all(Path(file).parts[0] == "students" and len(Path(file).parts) == 2 for file in files)
+
+
+def test_a_made_up_name_depends_on_the_person_and_the_secret() -> None:
+    assert made_up("ada", SECRET) == made_up("ada", SECRET)
+    assert made_up("ada", SECRET) != made_up("ada", b"t" * 32)
+    assert len({made_up(f"student-{n}", SECRET) for n in range(3000)}) == 3000
+
+
+def test_names_are_hidden_in_texts_but_words_stay() -> None:
+    person = Roll(SECRET).person(row("max_mustermann_4711", "Mustermann, Max", "4711"))
+    said = person.says("Max wrote max(x) in max_mustermann_4711.py; MUSTERMANN, MAX has 4711 and maximum 14711")
+    assert (
+        said == f"{person.shown} wrote max(x) in {person.shown}.py; {person.shown} has {person.shown} and maximum 14711"
+    )
+    assert anyone(row("ada")).says("by ada, in Canada") == "by somebody, in Canada"
+    assert hidden(row(" ")) == ()
+
+
+def test_lines_around_a_check_s_are_told_without_their_common_indentation() -> None:
+    def around(check: CheckRow, **lines: str) -> list[tuple[int, str, bool]]:
+        mine = record(1, "mine")
+        seen = mine.seen[f"{LOOP}::train_epoch"]
+        assert seen.timeline is not None
+        told = {int(number[1:]): text for number, text in lines.items()}
+        drawn = msgspec.structs.replace(seen.timeline, lines=told)
+        mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
+        mine.files["n.ipynb"] = Ran({}, [1, 9])
+        return Known(mine, None).code(check)
+
+    at_ten = CheckRow(f"{LOOP}::train_epoch::runs", "train_epoch", Outcome.FAILED, 0, 1, line=10)
+    assert around(at_ten, n4="far", n9="    for x in y:", n10="        f(x)", n14="far") == [
+        (9, "for x in y:", False),
+        (10, "    f(x)", True),
+    ]
+    assert around(at_ten, n9="    for x in y:") == []
+    assert around(at_ten, n10="two\nlines") == []
+    # In a notebook the check counts in its cell, and lines of another cell are not around it.
+    in_cell = msgspec.structs.replace(at_ten, file="n.ipynb", cell=2, line=2)
+    assert around(in_cell, n8="of the first cell", n10="f(x)") == [(2, "f(x)", True)]
+    assert around(msgspec.structs.replace(in_cell, cell=3), n10="f(x)") == []

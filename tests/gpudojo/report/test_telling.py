@@ -1,0 +1,162 @@
+"""Is everything told once, and nothing counted that says nothing? Pages as text, and what they are made from."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.results_file import read, write
+from gpudojo.report.charts import _levels, scatter
+from gpudojo.report.class_page import Tally
+from gpudojo.report.people import Roll
+from gpudojo.report.picture import legend
+from gpudojo.report.texts import short_id, told_once
+from gpudojo.report.writing import Wanted, write_report
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_cuda.ledger.timeline import Event, Timeline
+
+from tests.gpudojo.report.classes import B, F, T, check, exercise, header, submission, timeline
+
+REASON = "broken.zip is not a zip file."
+
+
+def unreadable(name: str) -> SubmissionRow:
+    """What grading leaves of a file that is no submission: every check failed, for one reason."""
+    checks = [
+        check("04_loop", "train_epoch", each, F, 5.0, happened=f"not graded: {REASON}", expected="a submission")
+        for each in ("runs", "learns", "waits_once", "returns")
+    ]
+    made = [exercise("04_loop", "A training loop", *checks)]
+    return SubmissionRow(name, SubmissionStatus.UNREADABLE, 0, 20.0, made, reason=REASON, needs_human=[REASON])
+
+
+def pages_of(folder: Path, *rows: SubmissionRow) -> tuple[str, list[str], list[str]]:
+    """The class's page, each student's, and what was said in the terminal."""
+    write(folder / "results.json", header(), list(rows))
+    said: list[str] = []
+    write_report(Wanted(folder, folder / "out"), said.append)
+    students = [(folder / "out" / "students" / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
+    return (folder / "out" / "index.html").read_text(encoding="utf-8"), students, said
+
+
+def tally_of(*rows: SubmissionRow) -> Tally:
+    tally, roll = Tally(header()), Roll(None)
+    for row in rows:
+        tally.add(row, roll.person(row))
+    return tally
+
+
+def test_what_could_not_be_read_counts_in_no_check() -> None:
+    read_one = submission(3, "ada", "no")
+    alone, together = tally_of(read_one), tally_of(read_one, unreadable("bob"), unreadable("cyd"))
+    assert (together.unread, alone.unread) == (2, 0)
+    assert [(each.id, each.failed, each.judged) for each in together.hardest] == [
+        (each.id, each.failed, each.judged) for each in alone.hardest
+    ]
+    assert alone.hardest, "there is something to count"
+    assert len(together.for_a_human) == 2
+
+
+def test_a_page_of_what_could_not_be_read_says_why_once(tmp_path: Path) -> None:
+    index, (page,), said = pages_of(tmp_path, unreadable("bob"))
+    assert page.count(REASON) == 1
+    assert "so no check was run" in page
+    assert "cannot be drawn" not in page
+    assert 'href="#04_loop"' not in page, "there is nothing to go to"
+    assert said == [], "no record is missing of what never ran"
+    assert "Without 1 submission that could not be read." in index
+    assert "Nobody failed a check." in index
+
+
+def test_the_means_of_the_exercises_make_up_the_mean(class_of_sixty: Path) -> None:
+    rows = read(class_of_sixty).submissions
+    tally = tally_of(*rows)
+    assert sum(mean for _, _, mean, _ in tally.reached) == pytest.approx(tally.mean)
+    for key, _, mean, worth in tally.reached:
+        own = [each for row in rows for each in row.exercises if each.exercise == key]
+        assert mean == pytest.approx(sum(each.score for each in own) / len(rows))
+        assert worth == max(each.max_score for each in own)
+
+
+def test_who_took_longest_is_named_and_who_did_not_run_is_not() -> None:
+    rows = [submission(number, f"student-{number}", "no") for number in range(4)]
+    slowest = tally_of(*rows, unreadable("bob")).slowest
+    assert [line.person.shown for line in slowest] == ["student-3", "student-2", "student-1", "student-0"]
+
+
+def test_a_stub_says_once_that_it_is_one(tmp_path: Path) -> None:
+    def half(name: str, outcome: Outcome, message: str) -> SubmissionRow:
+        names = ("runs", "learns", "waits_once")
+        checks = [check("04_loop", "train_epoch", each, outcome, 4.0, message=message) for each in names]
+        made = [exercise("04_loop", "A training loop", *checks)]
+        return SubmissionRow(name, SubmissionStatus.GRADED, total(each.score for each in made), 20.0, made)
+
+    stub, behind = half("ada", T, "to do: `f` is a stub."), half("bob", B, "blocked: `runs` has to pass first.")
+    _, (to_do, blocked), _ = pages_of(tmp_path, stub, behind)
+    assert to_do.count('<p class="more"><code>f</code> is a stub.</p>') == 1
+    assert to_do.count(">to do</span>") == 4, "three checks, and their sum at the top"
+    assert 'Still to do: <a href="#04_loop"><code>train_epoch</code></a>.' in to_do
+    assert blocked.count("has to pass first.") == 1
+    assert "Still to do" not in blocked
+
+
+def test_what_failed_is_told_at_the_top_by_what_happened(tmp_path: Path) -> None:
+    long = "a word " * 100
+    checks = [
+        check("04_loop", "train_epoch", "runs", F, 4.0, happened="no line is known of this"),
+        check("04_loop", "train_epoch", "learns", F, 4.0, happened=f"{long}\nand more", line=7),
+        *(check("04_loop", "train_epoch", f"check_{n}", F, 1.0, happened=f"the {n}th") for n in range(20)),
+    ]
+    row = SubmissionRow("ada", SubmissionStatus.GRADED, 0, 28.0, [exercise("04_loop", "A training loop", *checks)])
+    _, (page,), _ = pages_of(tmp_path, row)
+    top = page[page.index('<ul class="first">') : page.index("<main")]
+    assert top.index("a word") < top.index("no line is known"), "what has a line comes first"
+    assert "and more" not in top
+    assert len(top) < 3000
+    assert "and 14 more below" in top
+    for anchor in ("at-04_loop-train_epoch-runs", "at-04_loop-train_epoch-learns"):
+        assert f'href="#{anchor}"' in top
+        assert page.count(f'id="{anchor}"') == 1
+
+
+def test_a_status_is_not_said_twice() -> None:
+    assert told_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
+    assert told_once("unreadable", REASON) == f"unreadable: {REASON}"
+
+
+def test_a_check_is_named_by_the_number_of_its_exercise() -> None:
+    assert short_id("04_modifying_training_loop_gpu::train_epoch::runs") == "04 train_epoch::<wbr>runs"
+    assert short_id("odd") == "odd"
+    assert "<b>" not in short_id("<b>::<b>")
+
+
+def test_a_legend_explains_what_is_drawn_and_nothing_else() -> None:
+    both = legend(timeline(1, "code"), None)
+    assert {kind for kind, _, _ in both} == {
+        "wall", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
+    }  # fmt: skip
+    across = Timeline("f", "s", "cuda", [Event("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")])
+    assert [words for _, _, words in legend(across)] == ["copied between devices"]
+    silent = msgspec.structs.replace(across, events=[Event("memory", 0, 8, None, False, False, 8, "")])
+    assert legend(silent) == []
+
+
+@given(st.floats(0, 1e12), st.floats(1e-3, 1e12))
+def test_an_axis_is_around_all_its_values_in_few_round_steps(one: float, other: float) -> None:
+    lowest, highest = sorted((one, other))
+    levels = _levels(lowest, highest)
+    assert levels[0] <= lowest * (1 + 1e-6) + 1e-9
+    assert levels[-1] >= highest * (1 - 1e-6)
+    assert 2 <= len(levels) <= 8
+    assert all(math.isfinite(level) for level in levels)
+
+
+def test_an_axis_of_memory_has_round_numbers() -> None:
+    drawn = scatter([(1.0, 243 << 20, "graded"), (2.0, 305 << 20, "graded")])
+    for label in ("240 MiB", "260 MiB", "320 MiB"):
+        assert f">{label}</text>" in drawn
+    assert ">0 MiB</text>" in scatter([(1.0, 10 << 20, "graded"), (2.0, 305 << 20, "graded")])

@@ -1,0 +1,179 @@
+"""Are the submissions of a folder found, each once and under its student's name, and nothing else?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from gpudojo.submissions.entries import Kind
+from gpudojo.submissions.listing import entries, survey
+from gpudojo.submissions.names import natural, plain
+
+from tests.gpudojo.submissions.making import FILE, SOURCE, notebook, write, zipped
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="names and files that Windows does not have")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="file systems elsewhere do not store such names")
+
+
+def test_each_child_of_a_class_is_one_submission(tmp_path: Path) -> None:
+    write(tmp_path / "student-10" / FILE)
+    write(tmp_path / "student-2" / "deep" / "down" / "work.py")
+    write(tmp_path / "student-1.zip", zipped((FILE, SOURCE)))
+    write(tmp_path / "student-3.tar.gz")
+    write(tmp_path / "student-4.TGZ")
+    write(tmp_path / "student-5.tar")
+    write(tmp_path / "student-6.py")
+    write(tmp_path / "student-7.ipynb", notebook("x = 1"))
+    write(tmp_path / "student-8.rar")
+    (tmp_path / "student-9").mkdir()
+    write(tmp_path / "student-11" / ".git" / "HEAD")
+    kinds = {entry.name: entry.kind for entry in entries([tmp_path])}
+    assert kinds == {
+        "student-1": Kind.ZIP,
+        "student-2": Kind.FOLDER,
+        "student-3": Kind.TAR,
+        "student-4": Kind.TAR,
+        "student-5": Kind.TAR,
+        "student-6": Kind.PYTHON,
+        "student-7": Kind.NOTEBOOK,
+        "student-8": Kind.OTHER,
+        "student-9": Kind.FOLDER,
+        "student-10": Kind.FOLDER,
+        "student-11": Kind.CHECKOUT,
+    }
+    assert list(kinds) == sorted(kinds, key=lambda name: int(name.split("-")[1])), "natural order"
+
+
+def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "student-01" / FILE)
+    for (
+        junk
+    ) in ".git-old __pycache__ __MACOSX .ipynb_checkpoints venv .venv node_modules .pytest_cache build .idea".split():
+        write(tmp_path / junk / "x.py")
+    for junk in (".DS_Store", "Thumbs.db", "._student-01.zip"):
+        write(tmp_path / junk)
+    write(tmp_path / "README.txt")
+    write(tmp_path / "roster.csv")
+    found = survey([tmp_path])
+    assert [entry.name for entry in found.entries] == ["student-01"]
+    assert [left.path.name for left in found.left_out] == ["README.txt", "roster.csv"]
+    assert found.left_out[0].reason == "it is neither a Python file, a notebook, an archive nor a folder"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        FILE,
+        "04_modifying_training_loop_gpu (1).py",
+        "Copy of 04_Modifying_Training_Loop_GPU.ipynb",
+        "day8.py",
+        "day8.ipynb",
+        "day8-Copy1.ipynb",
+        f"exercises/day8/{FILE}",
+        "exercises/day8/notes.txt",
+        f"day8/{FILE}",
+        ".git/HEAD",
+    ],
+)
+def test_a_folder_with_work_in_it_is_one_submission(tmp_path: Path, file: str) -> None:
+    folder = tmp_path / "student-01"
+    write(folder / file)
+    write(folder / "other" / "more.py")
+    assert [(entry.name, entry.origin) for entry in entries([folder])] == [("student-01", folder)]
+
+
+def test_a_folder_of_a_day_with_students_in_it_is_a_class(tmp_path: Path) -> None:
+    write(tmp_path / "day8" / "student-01" / FILE)
+    write(tmp_path / "day8" / "student-02" / FILE)
+    assert [entry.name for entry in entries([tmp_path / "day8"])] == ["student-01", "student-02"]
+
+
+def test_paths_that_are_files_missing_or_given_twice(tmp_path: Path) -> None:
+    file = write(tmp_path / "a" / "student-01.py")
+    stray = write(tmp_path / "a" / "photo.png")
+    found = survey([file, file, tmp_path / "a" / ".." / "a" / "student-01.py", stray, tmp_path / "nobody"])
+    assert [entry.origin for entry in found.entries] == [file]
+    reasons = [left.reason for left in found.left_out]
+    assert reasons[:2] == ["it was given twice"] * 2
+    assert "neither a Python file" in reasons[2]
+    assert reasons[3] == "there is no such file or folder"
+    assert [entry.name for entry in entries([tmp_path / "a", file])] == ["student-01"], "in its class and by itself"
+
+
+def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "student-01" / FILE)
+    monkeypatch.chdir(tmp_path / "student-01")
+    assert [entry.name for entry in entries([Path(".")])] == ["student-01"]
+
+
+def test_equal_names_are_told_apart_by_their_origin(tmp_path: Path) -> None:
+    write(tmp_path / "morning" / "student-01" / FILE)
+    write(tmp_path / "morning" / "student-01.zip")
+    write(tmp_path / "evening" / "student-01" / FILE)
+    write(tmp_path / "evening" / "student-02" / FILE)
+    given = [tmp_path / "morning", tmp_path / "evening"]
+    found = entries(given)
+    assert len({entry.name.casefold() for entry in found}) == 4
+    assert {entry.student for entry in found} == {"student-01", "student-02"}
+    assert found == entries(given[::-1]), "the order of the paths changes no name"
+    folders = [tmp_path / "morning" / "student-01", tmp_path / "evening" / "student-01"]
+    assert [entry.name for entry in entries(folders)] == ["student-01-evening", "student-01-morning"]
+    files = [tmp_path / "morning" / "student-01.zip", tmp_path / "morning" / "student-01"]
+    assert [entry.name for entry in entries(files)] == ["student-01", "student-01.zip"]
+
+
+@LINUX
+def test_names_that_differ_in_case_accents_or_bytes_only(tmp_path: Path) -> None:
+    for name in (b"Student", b"student", b"Ren\xc3\xa9", b"Rene\xcc\x81", b"b\xff", b"b\xfe", b"c\n\x1b[2J"):
+        write(tmp_path / os.fsdecode(name) / FILE)
+    found = entries([tmp_path])
+    assert len({entry.name.casefold() for entry in found}) == 7
+    assert all(entry.name.isprintable() and entry.name.encode() for entry in found)
+    assert {"b%FF", "b%FE", "c__[2J"} < {entry.name for entry in found}
+
+
+@POSIX
+def test_links_and_pipes_in_a_class_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / FILE)
+    folder = tmp_path / "class"
+    write(folder / "student-01" / FILE)
+    (folder / "student-02").symlink_to(tmp_path / "elsewhere")
+    (folder / "student-03").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "student-04.py")
+    found = survey([folder])
+    assert [entry.name for entry in found.entries] == ["student-01"]
+    assert {left.path.name: left.reason.split(";")[0] for left in found.left_out} == {
+        "student-02": "it is a link",
+        "student-03": "it is a link",
+        "student-04.py": "it is neither a file nor a folder",
+    }
+    assert [entry.name for entry in entries([folder / "student-02"])] == ["student-02"], "a person may name a link"
+
+
+def test_natural_order_is_total_and_plain_names_are_found() -> None:
+    names = ["a10", "a2", "A2", "a", "2", "10", "a2b", "é", "", "²"]
+    for pair in itertools.permutations(names, 2):
+        assert (natural(pair[0]) < natural(pair[1])) != (natural(pair[1]) < natural(pair[0]))
+    stem = FILE.removesuffix(".py")
+    for name in (
+        FILE,
+        f"day8/{FILE}",
+        f"{stem} (1).py",
+        f"{stem}(12).PY",
+        f"{stem}-2.ipynb",
+        f"{stem}-Copy1.ipynb",
+        f"{stem} - Copy (2).py",
+        f"Copy of {FILE}",
+        f"Copy of Copy of {stem}.ipynb",
+        f"examplead_LATE_101_9002_{stem}-1.py",
+        f"Ada Example_12_assignsubmission_file_{FILE}",
+        "04-modifying-training-loop-gpu.py",
+        "04 Modifying Training Loop GPU.py",
+    ):
+        assert plain(name) == stem, name
+    assert plain(f"my_{FILE}") != stem
+    assert plain("day8.py") == plain("Day8 (2).ipynb") == plain("Day 8.ipynb") == plain("day-8-2.py") == "day8"
+    assert plain("day88.py") != "day8"

@@ -1,0 +1,194 @@
+"""Does autograd on the device do what it does on CUDA: modes, checkpoints, hooks, own functions, higher derivatives?"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from virtual_cuda.device.state import VirtualGpu
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+
+def test_gradients_are_on_the_device() -> None:
+    w = torch.randn(3, 3, device="cuda", requires_grad=True)
+    (w * 2).sum().backward()
+    assert w.grad is not None
+    assert (w.grad.device, w.grad.tolist()) == (torch.device("cuda:0"), [[2.0] * 3] * 3)
+    (w * 3).sum().backward()
+    assert w.grad[0, 0].item() == 5.0
+    w.grad = None
+    assert w.grad is None
+
+
+def test_gradients_flow_between_host_and_device() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.ones(3, device="cuda", requires_grad=True)
+    ((x.cuda() * 2 + y).cpu() * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert (x.grad.device.type, x.grad.tolist()) == ("cpu", [2.0, 4.0, 6.0])
+    assert (y.grad.device.type, y.grad.tolist()) == ("cuda", [1.0, 2.0, 3.0])
+    assert not x.cuda().is_leaf
+
+
+def test_inference_mode_looks_into_tensors_from_outside_it() -> None:
+    x = torch.arange(6.0, device="cuda").reshape(2, 3)
+    with torch.inference_mode():
+        views = [x[:, 0], x.T, x.detach(), *x.unbind(0), x.view(6), x.expand(4, 2, 3)]
+        assert not any(view.is_inference() for view in views), "a view of an ordinary tensor is an ordinary tensor"
+        assert (x[:, 0] + x[:, 1]).is_inference()
+        x[0].zero_()
+    assert x.tolist() == [[0.0, 0.0, 0.0], [3.0, 4.0, 5.0]]
+
+
+def test_no_grad_enable_grad_and_inference_mode(gpu: VirtualGpu) -> None:
+    model = nn.Linear(3, 2).cuda()
+    x = torch.ones(1, 3, device="cuda")
+    with torch.no_grad():
+        assert not model(x).requires_grad
+        with torch.enable_grad():
+            assert model(x).requires_grad
+    start = gpu.ledger.mark()
+    with torch.inference_mode():
+        out = model(x)
+        assert out.is_inference()
+        assert not out.requires_grad
+        assert torch.randn(2, device="cuda").is_inference()
+        assert torch.ones(2).cuda().is_inference()
+    assert not gpu.ledger.since(start).operations_building_graph()
+    assert not gpu.ledger.since(start).forwards_building_graph()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        (out * torch.ones(2, device="cuda", requires_grad=True)).sum().backward()
+
+    @torch.no_grad()
+    def quiet() -> torch.Tensor:
+        return model(x)
+
+    assert not quiet().requires_grad
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+def test_checkpoints_compute_again_with_the_same_dice(gpu: VirtualGpu, reentrant: bool, half: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2)).cuda()
+    found = []
+    for use in (False, True):
+        x = torch.ones(3, 4, device="cuda", requires_grad=True)
+        torch.manual_seed(5)
+        model.zero_grad()
+        with torch.autocast("cuda", enabled=half):
+            out = checkpoint(model, x, use_reentrant=reentrant) if use else model(x)
+        out.sum().backward()
+        found.append((out.tolist(), x.grad.tolist(), model[0].weight.grad.tolist()))
+    assert found[0] == found[1]
+    assert [f.depth for f in gpu.ledger.forwards("Sequential", top_level_only=False)] == [0, 0, 1]
+
+
+def test_checkpoints_save_memory() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(4)]).cuda()
+    x = torch.randn(512, 256, device="cuda", requires_grad=True)
+
+    def kept(run: Any) -> int:
+        before = torch.cuda.memory_allocated()
+        out = run()
+        taken = torch.cuda.memory_allocated() - before
+        out.sum().backward()
+        return taken
+
+    assert kept(lambda: checkpoint(model, x, use_reentrant=False)) < kept(lambda: model(x)) / 3
+
+
+def test_a_function_of_ones_own() -> None:
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            ctx.factor = factor
+            return factor * x**3
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+            (x,) = ctx.saved_tensors
+            assert x.is_cuda
+            assert gradient.is_cuda
+            return 3 * ctx.factor * x**2 * gradient, None
+
+    x = torch.tensor([1.0, 2.0], device="cuda", requires_grad=True)
+    Cube.apply(x, 2.0).sum().backward()
+    assert x.grad.tolist() == [6.0, 24.0]
+    double = torch.tensor([0.5], device="cuda", dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: Cube.apply(v, 2.0), (double,))
+
+
+def test_higher_derivatives_and_torch_func() -> None:
+    x = torch.tensor([1.0, 2.0], device="cuda", requires_grad=True)
+    (first,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert second.tolist() == [6.0, 12.0]
+    assert torch.func.grad(lambda v: (v**2).sum())(x.detach()).tolist() == [2.0, 4.0]
+    assert torch.func.vmap(lambda v: v * 2)(x.detach()).tolist() == [2.0, 4.0]
+    assert torch.func.jacrev(lambda v: v**2)(x.detach()).tolist() == [[2.0, 0.0], [0.0, 4.0]]
+    assert torch.autograd.functional.hessian(lambda v: (v**3).sum(), x.detach()).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+
+
+def test_hooks_on_tensors_and_retained_gradients() -> None:
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    y = x * 3
+    seen = []
+    y.register_hook(lambda gradient: seen.append(gradient.device) or gradient * 2)
+    y.retain_grad()
+    y.sum().backward()
+    assert seen == [torch.device("cuda:0")]
+    assert (y.grad.tolist(), x.grad.tolist()) == ([2.0, 2.0], [6.0, 6.0])
+
+
+def test_saved_tensors_can_be_kept_on_the_host(gpu: VirtualGpu) -> None:
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    with torch.autograd.graph.save_on_cpu():
+        y = (x * x).sum()
+    assert gpu.ledger.transfers_to_host()
+    y.backward()
+    assert x.grad.tolist() == [2.0] * 4
+
+
+def test_the_words_of_autograds_errors() -> None:
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    loss = (x * x).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        loss.backward()
+    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
+        (x * 2).backward()
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad is being used in an in-place operation"):
+        x.add_(1)
+    y = x.exp()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="one of the variables needed for gradient computation has been modified"):
+        y.sum().backward()
+    with pytest.raises(RuntimeError, match="device type 'cuda' to a tensor with device type 'cpu'"):
+        nn.Parameter(torch.ones(2)).grad = torch.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match="Only Tensors created explicitly by the user"):
+        copy.deepcopy(x * 2)
+
+
+def test_detect_anomaly_and_views_and_in_place() -> None:
+    x = torch.zeros(3, device="cuda", requires_grad=True)
+    with (
+        pytest.warns(UserWarning, match="Anomaly Detection has been enabled"),
+        torch.autograd.detect_anomaly(check_nan=True),
+        pytest.warns(UserWarning, match="Error detected in"),
+        pytest.raises(RuntimeError, match="returned nan values"),
+    ):
+        torch.sqrt(x * 0).mul(0).sum().backward()
+    base = torch.zeros(2, 3, device="cuda", requires_grad=True)
+    grown = base * 1
+    grown[0].add_(torch.ones(3, device="cuda"))
+    grown.t()[1].mul_(5)
+    grown.sum().backward()
+    assert base.grad.tolist() == [[1.0, 5.0, 1.0], [1.0, 5.0, 1.0]]
+    assert grown._version > 0

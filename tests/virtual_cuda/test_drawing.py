@@ -1,0 +1,128 @@
+"""Does the picture in a terminal show what happened, fit, and stay text? Pure: no torch."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_cuda.ledger import drawing
+from virtual_cuda.ledger.drawing import NARROWEST, NOTHING_BESIDE, UNSEEN, compared, drawn, legend, plain, size
+from virtual_cuda.ledger.timeline import Event, Timeline
+
+
+def timeline(*told: tuple[str, int, int, bool, bool, int], **more: object) -> Timeline:
+    """Of kind, bytes, line, grad, autocast and live."""
+    events = [
+        msgspec.convert([kind, at, size, line, grad, autocast, live, "x"], Event)
+        for at, (kind, size, line, grad, autocast, live) in enumerate(told)
+    ]
+    counts = {kind: sum(event.kind == kind for event in events) for kind in {event.kind for event in events}}
+    waits: dict[int, int] = {}
+    for event in events:
+        if event.kind == "sync" and event.line:
+            waits[event.line] = waits.get(event.line, 0) + 1
+    peak = max((event.live for event in events), default=0)
+    made = Timeline("train", "usual", "cuda", events, peak, counts=counts, waits=waits)
+    return msgspec.structs.replace(made, **more)
+
+
+SMALL = timeline(
+    ("op", 0, 2, False, False, 512),
+    ("to device", 2048, 2, False, False, 1024),
+    ("upload sync", 0, 2, False, False, 1024),
+    *[("op", 0, 3, True, False, 2048)] * 6,
+    ("forward", 0, 3, True, False, 2048),
+    ("op", 0, 3, True, True, 4096),
+    ("op", 0, 3, False, True, 4096),
+    ("backward", 0, 4, False, False, 4096),
+    ("step", 0, 5, False, False, 2048),
+    ("explicit sync", 0, 6, False, False, 2048),
+    ("sync", 0, 7, False, False, 2048),
+    to_device=2048,
+    lines={7: "    total += loss.item()"},
+)
+
+
+def test_the_picture() -> None:
+    assert plain(drawn(SMALL, 100)) == [
+        "train: 1 wall, 16 events in its busiest call, in the scenario “usual” on cuda",
+        "    host ────────F──BS┊│",
+        "          ↓2 KiB      ┊│",
+        "  device ·─••••••─◆◇──┊│",
+        "  memory ▂▃▅▅▅▅▅▅▅███▅▅▅",
+        "         peak 4 KiB   ↓ 1 copy, 2 KiB",
+        "         1 × │ line 7: total += loss.item()",
+        NOTHING_BESIDE,
+    ]
+    meanings = {meaning for line in drawn(SMALL, 100) for _, meaning in line}
+    assert meanings == {"", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"}
+    for sign in "│║┊↓↑FBSs•·◆◇":
+        assert sign in "".join(legend(100))
+
+
+def test_yours_and_theirs() -> None:
+    walls = timeline(*[("sync", 0, 7, False, False, 0)] * 12)
+    wall = timeline(("sync", 0, 7, False, False, 0), to_host=4)
+    assert compared(walls, wall) == "yours: 12 walls, theirs: 1; to the host 0 B, theirs: 4 B"
+    assert plain(drawn(walls, 100, wall))[-1] == compared(walls, wall)
+
+
+@pytest.mark.parametrize("width", [40, 70, 160])
+def test_what_the_signs_mean_fits_too(width: int) -> None:
+    assert max(map(len, legend(width))) <= width
+    assert "   ".join(legend(width)) == legend(1000)[0]
+
+
+def test_more_than_there_is_room_for() -> None:
+    many = timeline(*[("op", 0, 3, True, False, n) for n in range(1000)], ("sync", 0, 7, False, False, 5), left_out=9)
+    heading, host, between, device, memory, *_ = plain(drawn(many, 80))
+    assert {len(line) for line in (host, between, device, memory)} <= {79, 80}
+    assert host.endswith("─│")
+    assert "9 of them not drawn" in heading
+    loop = timeline(*[("sync", 0, 7, False, False, 5)] * 1500)
+    assert plain(drawn(loop, 80))[1].count("║") == 71
+    assert plain(drawn(loop, 80, loop))[-2] == "         1,500 × │ line 7"
+
+
+def test_only_the_worst_lines_are_listed() -> None:
+    waits = timeline(*[("sync", 0, line, False, False, 0) for line in range(1, 9) for _ in range(line)])
+    assert plain(drawn(waits, 80, waits))[-7:-1] == [
+        *(f"         {line} × │ line {line}" for line in (8, 7, 6, 5, 4)),
+        "         … and 3 lines more that made the host wait",
+    ]
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\r\n", "\x9b31m", "\u202e", "\x07", "\0"])
+def test_a_hostile_name_stays_text(hostile: str) -> None:
+    text = f"a{hostile}b"
+    made = timeline(("sync", 0, 7, False, False, 0), function=text, scenario=text, device=text, lines={7: text})
+    shown = plain(drawn(made, 100, made))
+    assert all(line.isprintable() for line in shown)
+    assert "\N{REPLACEMENT CHARACTER}" in shown[0]
+    assert "\N{REPLACEMENT CHARACTER}" in shown[-2]
+
+
+KINDS = ("op", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync", "forward", "memory")
+EVENTS = st.tuples(
+    st.sampled_from(KINDS), st.integers(0, 1 << 40), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 9)
+)
+
+
+@given(st.lists(EVENTS, max_size=120), st.integers(1, 200))
+def test_every_event_stands_in_one_column_in_order(
+    told: list[tuple[str, int, int, bool, bool, int]], room: int
+) -> None:
+    made = timeline(*told)
+    found = drawing(made, room)
+    assert len(found) <= room
+    assert [event for column in found for event in column.events] == [e for e in made.events if e.kind not in UNSEEN]
+    assert max((column.live for column in found), default=0) == (made.peak_bytes if found else 0)
+    lines = plain(drawn(made, room))
+    assert all(len(line) <= max(room, NARROWEST) for line in lines)
+
+
+def test_sizes_are_short() -> None:
+    assert [size(n) for n in (0, 512, 1023, 1024, 1536, 1 << 20, 1023 << 20, 5 << 50)] == [
+        *("0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1023 MiB", "5120 TiB"),
+    ]

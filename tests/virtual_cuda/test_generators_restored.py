@@ -1,0 +1,53 @@
+"""Does a second run see the same dice when their state is put back, by torch's checkpoints or by hand?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import virtual_cuda as bench
+from torch.nn.functional import dropout
+from torch.utils.checkpoint import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _open() -> Iterator[None]:
+    with bench.open("virtual"):
+        yield
+
+
+@pytest.mark.parametrize("seed", [torch.manual_seed, "torch.cuda.manual_seed"], ids=["both", "the device's"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_drops_the_same_again(seed: object, reentrant: bool) -> None:
+    found = []
+    for again in (False, True):
+        (torch.cuda.manual_seed if isinstance(seed, str) else torch.manual_seed)(5)
+        x = torch.ones(64, device="cuda", requires_grad=True)
+        out = checkpoint(_drop, x, use_reentrant=reentrant) if again else _drop(x)
+        out.sum().backward()
+        assert x.grad is not None
+        found.append((out.tolist(), x.grad.tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["seeded with the host", "seeded alone"])
+def test_states_put_back_by_hand(own: bool) -> None:
+    torch.manual_seed(5)
+    if own:
+        torch.cuda.manual_seed(6)
+    host, device = torch.get_rng_state(), torch.cuda.get_rng_state()
+    first = _drop(torch.ones(64, device="cuda"))
+    torch.set_rng_state(host)
+    torch.cuda.set_rng_state(device)
+    assert torch.equal(first, _drop(torch.ones(64, device="cuda")))
+
+
+def test_the_allocators_statistics_nested() -> None:
+    kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["peak"] == kept.nbytes
+    assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == kept.nbytes
+
+
+def _drop(x: torch.Tensor) -> torch.Tensor:
+    return dropout(x.tanh(), 0.5, training=True).tanh()

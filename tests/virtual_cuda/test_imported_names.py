@@ -1,0 +1,73 @@
+"""Does a file see the bench through names it imported before the bench was opened? Only while it is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import virtual_cuda as bench
+from virtual_cuda.torch_api.patching import imported_into
+
+FILE = """
+from torch import Generator, as_tensor, tensor
+from torch.accelerator import empty_cache as give_back
+from torch.cuda import current_device, is_available, max_memory_allocated, reset_peak_memory_stats, synchronize
+from torch.cuda.memory import empty_cache, memory_stats
+
+nothing = None
+"""
+
+
+@pytest.fixture
+def names() -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    exec(FILE, made)
+    return made
+
+
+def test_names_imported_before_speak_of_the_open_device(names: dict[str, Any]) -> None:
+    with bench.open("virtual"), imported_into(names):
+        assert names["is_available"]() is True
+        assert names["current_device"]() == 0
+        names["reset_peak_memory_stats"]()
+        kept = names["tensor"]([1.0], device="cuda")
+        assert kept.device == names["as_tensor"]([2.0], device="cuda").device == torch.device("cuda:0")
+        assert names["Generator"](device="cuda").device.type == "cuda"
+        assert names["max_memory_allocated"]() >= 512
+        assert names["memory_stats"]()["allocated_bytes.all.peak"] >= 512
+        names["synchronize"]()
+        names["empty_cache"]()
+        names["give_back"]()
+
+
+def test_afterwards_they_are_what_they_were(names: dict[str, Any]) -> None:
+    before = dict(names)
+    with bench.open("virtual"), imported_into(names):
+        assert names["nothing"] is None
+    assert {name: id(value) for name, value in names.items()} == {name: id(value) for name, value in before.items()}
+
+
+def test_a_name_the_file_binds_anew_stays(names: dict[str, Any]) -> None:
+    with bench.open("virtual"), imported_into(names):
+        names["is_available"] = "mine"
+    assert names["is_available"] == "mine"
+
+
+def test_without_an_accelerator_there_is_none(names: dict[str, Any]) -> None:
+    with bench.no_accelerator(built=True), imported_into(names):
+        assert names["is_available"]() is False
+
+
+def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
+    names: dict[str, Any] = {}
+    exec(
+        "import torch\nWAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\nwaits = [torch.cuda.is_available]", names
+    )
+    before = names["WAITS"]["cuda"][0]
+    with bench.open("virtual"), imported_into(names):
+        names["WAITS"]["cuda"][0]()
+        assert names["waits"][0]()
+        names["waits"].clear()  # whatever a student's code does with its own lists
+    assert names["WAITS"]["cuda"][0] is before
+    assert names["waits"] == []

@@ -1,0 +1,168 @@
+"""Are memory figures those of CUDA's allocator, and is the limit one that code can hit and recover from?"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from virtual_cuda.device.context import virtual_cuda
+
+MIB = 1 << 20
+
+
+def test_what_a_tensor_takes_and_gives_back() -> None:
+    with virtual_cuda(memory="1 GiB"):
+        assert torch.cuda.memory_allocated() == 0
+        x = torch.zeros(1024, 1024, device="cuda")
+        assert torch.cuda.memory_allocated() == 4 * MIB
+        view = x.t()[:10]
+        del x
+        assert torch.cuda.memory_allocated() == 4 * MIB
+        del view
+        assert torch.cuda.memory_allocated() == 0
+        one = torch.ones(1, device="cuda")
+        assert torch.cuda.memory_allocated() == 512
+        del one
+
+
+def test_peaks_and_their_reset() -> None:
+    with virtual_cuda() as gpu:
+        x = torch.zeros(MIB, device="cuda")
+        y = x + 1
+        del y
+        assert torch.cuda.memory_allocated() == 4 * MIB
+        assert torch.cuda.max_memory_allocated() == 8 * MIB
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.max_memory_allocated() == 4 * MIB
+        assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 4 * MIB
+        del x
+    assert gpu.ledger.peak_bytes() == 8 * MIB
+
+
+def test_reserved_memory_stays_until_the_cache_is_emptied() -> None:
+    with virtual_cuda(memory="1 GiB"):
+        x = torch.zeros(64 * MIB // 4, device="cuda")
+        del x
+        assert torch.cuda.memory_reserved() == 64 * MIB
+        free, total = torch.cuda.mem_get_info()
+        assert total - free == 64 * MIB
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() == 0
+        assert torch.cuda.max_memory_reserved() == 64 * MIB
+        assert "Allocated memory" in torch.cuda.memory_summary()
+
+
+def test_out_of_memory_and_recovery() -> None:
+    with virtual_cuda(memory="64 MiB"):
+        kept = torch.zeros(32 * MIB // 4, device="cuda")
+        with pytest.raises(
+            torch.cuda.OutOfMemoryError, match=r"CUDA out of memory. Tried to allocate 48.00 MiB"
+        ) as caught:
+            torch.zeros(48 * MIB // 4, device="cuda")
+        assert isinstance(caught.value, RuntimeError)
+        assert "total capacity of 64.00 MiB" in str(caught.value)
+        assert torch.cuda.memory_allocated() == 32 * MIB
+        del kept
+        torch.cuda.empty_cache()
+        assert torch.zeros(48 * MIB // 4, device="cuda").sum().item() == 0
+        assert torch.cuda.memory_stats()["num_ooms"] == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.empty(10**13, device="cuda"),
+        lambda: torch.zeros(10**13, dtype=torch.uint8, device="cuda"),
+        lambda: torch.ones(10**7, 1, device="cuda") @ torch.ones(1, 10**6, device="cuda"),
+        lambda: torch.ones(10**7, 1, device="cuda") + torch.ones(1, 10**6, device="cuda"),
+    ],
+)
+def test_what_no_machine_holds_is_refused_before_the_host_tries(ask: object) -> None:
+    with virtual_cuda(), pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        ask()  # type: ignore[operator]
+
+
+def test_a_batch_that_does_not_fit_can_be_halved() -> None:
+    """The loop of every course on memory: catch, free, halve, go on."""
+    model_free = []
+    with virtual_cuda(memory="64 MiB"):
+        model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
+        size = 8192
+        while True:
+            try:
+                model(torch.ones(size, 256, device="cuda")).sum().backward()
+                break
+            except torch.OutOfMemoryError:
+                size //= 2
+                model.zero_grad()
+                torch.cuda.empty_cache()
+                model_free.append(torch.cuda.memory_allocated())
+        assert 64 < size < 8192
+        assert len(set(model_free)) == 1
+
+
+def test_a_fraction_of_the_memory() -> None:
+    with virtual_cuda(memory="64 MiB"):
+        torch.cuda.set_per_process_memory_fraction(0.25)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.zeros(32 * MIB // 4, device="cuda")
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.zeros(32 * MIB // 4, device="cuda")
+
+
+def test_what_training_keeps() -> None:
+    with virtual_cuda():
+        model = nn.Linear(256, 256, bias=False).cuda()
+        weight = 256 * 256 * 4
+        optimizer = torch.optim.Adam(model.parameters())
+        assert torch.cuda.memory_allocated() == weight
+        x = torch.randn(512, 256, device="cuda")
+        start = torch.cuda.memory_allocated()
+        out = model(x).relu()
+        activations = torch.cuda.memory_allocated() - start
+        with torch.no_grad():
+            before = torch.cuda.memory_allocated()
+            quiet = model(x).relu()
+            assert torch.cuda.memory_allocated() - before == 512 * 256 * 4
+        del quiet
+        assert activations == 512 * 256 * 4  # relu keeps its result only
+        out.sum().backward()
+        del out
+        assert torch.cuda.memory_allocated() == start + weight
+        optimizer.step()
+        assert torch.cuda.memory_allocated() == start + 3 * weight
+        optimizer.zero_grad()
+        assert torch.cuda.memory_allocated() == start + 2 * weight
+        del model, optimizer, x
+        gc.collect()
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_list_of_losses_keeps_graphs_alive_and_a_list_of_numbers_does_not() -> None:
+    def growth(keep: object) -> int:
+        with virtual_cuda():
+            model = nn.Linear(64, 64).cuda()
+            x = torch.ones(64, 64, device="cuda")
+            kept = []
+            figures = []
+            for _ in range(5):
+                kept.append(keep(model(x).square().mean()))  # type: ignore[operator]
+                figures.append(torch.cuda.memory_allocated())
+            return figures[-1] - figures[0]
+
+    assert growth(lambda loss: loss) > 4 * 64 * 64 * 4
+    assert growth(lambda loss: loss.item()) == 0
+    assert growth(lambda loss: loss.detach()) == 4 * 512
+
+
+def test_each_device_has_its_own_memory() -> None:
+    with virtual_cuda(devices=2, memory="32 MiB"):
+        torch.zeros(1, device="cuda:0")
+        big = torch.zeros(20 * MIB // 4, device="cuda:1")
+        assert (torch.cuda.memory_allocated(0), torch.cuda.memory_allocated(1)) == (0, 20 * MIB)
+        with pytest.raises(torch.OutOfMemoryError, match="GPU 1 has a total capacity"):
+            torch.zeros(20 * MIB // 4, device="cuda:1")
+        torch.zeros(20 * MIB // 4, device="cuda:0")
+        del big

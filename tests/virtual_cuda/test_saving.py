@@ -1,0 +1,143 @@
+"""Saving and loading: where tensors come back, what stays shared, how often the host waits."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from virtual_cuda.device.context import virtual_cuda
+
+
+def through(value, **options):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)
+
+
+def waits(gpu) -> int:
+    return sum(row[0] == 2 for row in gpu.ledger.rows)
+
+
+@pytest.mark.parametrize(
+    ("place", "device"),
+    [
+        (None, "cuda:0"),
+        ("cpu", "cpu"),
+        ("cuda", "cuda:0"),
+        ("cuda:1", "cuda:1"),
+        (torch.device("cuda", 1), "cuda:1"),
+        ({"cuda:0": "cuda:1"}, "cuda:1"),
+        ({"cuda:0": "cpu"}, "cpu"),
+        (lambda storage, location: storage, "cpu"),
+        (lambda storage, location: storage.cuda(1), "cuda:1"),
+        (lambda storage, location: None, "cuda:0"),
+    ],
+)
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_every_map_location(place, device, weights_only):
+    with virtual_cuda(devices=2):
+        x = torch.arange(6.0, device="cuda").view(2, 3).T
+        loaded = through({"x": x}, map_location=place, weights_only=weights_only)["x"]
+        assert str(loaded.device) == device
+        assert loaded.tolist() == x.tolist()
+        assert loaded.stride() == x.stride()
+
+
+def test_an_absent_gpu():
+    with virtual_cuda(), pytest.raises(RuntimeError, match=r"on CUDA device 4 but torch.cuda.device_count\(\) is 1"):
+        through(torch.ones(2, device="cuda"), map_location="cuda:4")
+
+
+def test_a_file_from_the_device_on_a_machine_without_one():
+    buffer = io.BytesIO()
+    with virtual_cuda():
+        torch.save(torch.ones(2, device="cuda"), buffer)
+    buffer.seek(0)
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="Attempting to deserialize object on a CUDA device"):
+            torch.load(buffer)
+        buffer.seek(0)
+    assert torch.load(buffer, map_location="cpu").tolist() == [1, 1]
+
+
+def test_shared_storages_stay_shared_and_are_copied_once():
+    with virtual_cuda() as gpu:
+        x = torch.zeros(4, device="cuda")
+        before = waits(gpu)
+        one, two = through([x, x[2:]])
+        assert waits(gpu) == before + 2  # out once, in once
+        two.fill_(3)
+        assert one.tolist() == [0, 0, 3, 3]
+
+
+def test_parameters_attributes_and_gradients():
+    with virtual_cuda():
+        parameter = nn.Parameter(torch.ones(2, device="cuda"), requires_grad=False)
+        tensor = torch.ones(2, device="cuda", requires_grad=True)
+        parameter.name_of_mine, tensor.name_of_mine = "p", "t"
+        again, other = through([parameter, tensor], weights_only=False)
+        assert isinstance(again, nn.Parameter)
+        assert not again.requires_grad
+        assert other.requires_grad
+        assert other.is_leaf
+        assert (again.name_of_mine, other.name_of_mine) == ("p", "t")
+        assert again.is_cuda
+        assert other.is_cuda
+
+
+def test_a_whole_checkpoint():
+    with virtual_cuda():
+        model = nn.Linear(3, 2).to("cuda")
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 3, device="cuda")).sum().backward()
+        optimizer.step()
+        loaded = through({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, map_location="cpu")
+        assert {t.device.type for t in loaded["model"].values()} == {"cpu"}
+        fresh = nn.Linear(3, 2).to("cuda")
+        fresh.load_state_dict(loaded["model"])
+        assert torch.equal(fresh.weight, model.weight)
+
+
+def test_pickle():
+    with virtual_cuda():
+        x = torch.arange(3.0, device="cuda")
+        again = pickle.loads(pickle.dumps(x))
+        assert again.is_cuda
+        assert again.tolist() == [0, 1, 2]
+        assert pickle.loads(pickle.dumps(torch.empty(0, device="cuda"))).shape == (0,)
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+def test_a_class_of_the_students_own():
+    with virtual_cuda():
+        x = torch.ones(2).as_subclass(Tagged).to("cuda")
+        assert type(x).__name__ == "Tagged"
+        assert isinstance(x, Tagged)
+        assert isinstance(x + 1, Tagged)
+        assert type(x.cpu()) is Tagged
+        assert (x + 1).device == torch.device("cuda:0")
+        assert isinstance(through(x, weights_only=False), Tagged)
+
+
+def test_a_torch_function_is_followed():
+    seen = []
+
+    class Counting(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    with virtual_cuda():
+        x = torch.ones(2, device="cuda").as_subclass(Counting)
+        y = torch.add(x, 1)
+        assert seen[-1] == "add"
+        assert isinstance(y, Counting)
+        assert y.sum().item() == 4

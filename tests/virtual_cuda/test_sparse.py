@@ -1,0 +1,152 @@
+"""Sparse tensors on the device: made, moved, multiplied, trained with."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from virtual_cuda.device.context import virtual_cuda
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+INDICES, VALUES = [[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0]
+DENSE = [[0, 0, 3], [4, 0, 5]]
+
+
+def test_coo_knows_what_it_is():
+    with virtual_cuda():
+        s = torch.sparse_coo_tensor(INDICES, VALUES, (2, 3), device="cuda")
+        assert (str(s.device), s.is_sparse, s.is_cuda, s.layout, s._nnz()) == (
+            "cuda:0",
+            True,
+            True,
+            torch.sparse_coo,
+            3,
+        )
+        assert s.to_dense().tolist() == DENSE
+        assert s.to_dense().is_cuda
+        assert s.coalesce().indices().tolist() == INDICES
+        assert s.coalesce().values().device == s.device
+        assert s.type() == "torch.cuda.sparse.FloatTensor"
+        assert (s @ torch.ones(3, 1, device="cuda")).tolist() == [[3], [9]]
+        assert "device='cuda:0', size=(2, 3), nnz=3, layout=torch.sparse_coo" in repr(s)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_there_and_back(layout):
+    with virtual_cuda():
+        host = torch.tensor(DENSE, dtype=torch.float32).to_sparse(layout=layout)
+        s = host.to("cuda")
+        assert (s.layout, s.device.type) == (layout, "cuda")
+        assert s.to_dense().tolist() == DENSE
+        back = s.cpu()
+        assert (back.layout, back.device.type) == (layout, "cpu")
+        assert torch.equal(back.to_dense(), host.to_dense())
+        assert s.to(torch.float64).dtype is torch.float64
+
+
+def test_csr():
+    with virtual_cuda():
+        s = torch.tensor(DENSE, dtype=torch.float32, device="cuda").to_sparse_csr()
+        assert (s.is_sparse, s.is_sparse_csr) == (False, True)
+        assert s.crow_indices().tolist() == [0, 1, 3]
+        assert s.col_indices().tolist() == [2, 0, 2]
+        assert s.values().is_cuda
+        assert s.to_sparse_coo().layout is torch.sparse_coo
+        made = torch.sparse_csr_tensor([0, 1, 3], [2, 0, 2], VALUES, (2, 3), device="cuda")
+        assert made.to_dense().tolist() == DENSE
+
+
+def test_memory_is_that_of_its_parts_and_is_freed():
+    with virtual_cuda():
+        s = torch.eye(100, device="cuda").to_sparse()
+        assert torch.cuda.memory_allocated() == 2048 + 512  # 2 x 100 indices of 8 bytes, 100 values
+        values = s._values()
+        assert torch.cuda.memory_allocated() == 2048 + 512
+        del s
+        assert torch.cuda.memory_allocated() == 512
+        del values
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_devices_must_agree():
+    with virtual_cuda(), pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.sparse.mm(torch.eye(3).to_sparse(), torch.ones(3, 3, device="cuda"))
+
+
+@pytest.mark.parametrize("make", [torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad])
+def test_training_an_embedding_as_on_the_host(make):
+    def train(device):
+        torch.manual_seed(0)
+        layer = nn.Embedding(5, 2, sparse=True).to(device)
+        optimizer = make(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(torch.tensor([0, 2, 2], device=device)).square().sum().backward()
+            assert layer.weight.grad.is_sparse
+            assert layer.weight.grad.device == layer.weight.device
+            optimizer.step()
+        return layer.weight.detach().cpu()
+
+    with virtual_cuda():
+        assert torch.equal(train("cuda"), train("cpu"))
+
+
+def test_adam_refuses():
+    with virtual_cuda():
+        layer = nn.Embedding(4, 2, sparse=True).to("cuda")
+        optimizer = torch.optim.Adam(layer.parameters())
+        layer(torch.tensor([0], device="cuda")).sum().backward()
+        with pytest.raises(RuntimeError, match="Adam does not support sparse gradients"):
+            optimizer.step()
+
+
+def test_gradients_through_sparse_mm():
+    with virtual_cuda():
+        s = torch.eye(3, device="cuda").to_sparse().requires_grad_()
+        w = torch.ones(3, 2, device="cuda", requires_grad=True)
+        torch.sparse.mm(s, w).sum().backward()
+        assert w.grad.tolist() == [[1, 1]] * 3
+        assert s.grad.is_sparse
+        assert s.grad.is_cuda
+
+
+def test_copied_and_saved():
+    with virtual_cuda():
+        s = torch.eye(2, device="cuda").to_sparse()
+        assert copy.deepcopy(s).is_cuda
+        buffer = io.BytesIO()
+        torch.save(s, buffer)
+        buffer.seek(0)
+        assert torch.load(buffer).device == s.device
+        buffer.seek(0)
+        assert torch.load(buffer, map_location="cpu").to_dense().tolist() == [[1, 0], [0, 1]]
+
+
+def test_nested_tensors_of_the_jagged_layout():
+    with virtual_cuda():
+        pieces = [torch.ones(2, 4), torch.ones(3, 4)]
+        nested = torch.nested.nested_tensor(pieces, device="cuda", layout=torch.jagged)
+        assert (str(nested.device), nested.is_nested, nested.is_cuda) == ("cuda:0", True, True)
+        layer = nn.Linear(4, 2).to("cuda")
+        out = layer(nested)
+        assert str(out.device) == "cuda:0"
+        out.values().sum().backward()
+        assert layer.bias.grad.tolist() == [5, 5]
+        assert torch.nested.nested_tensor(pieces, layout=torch.jagged).device.type == "cpu"
+    assert "device" not in vars(type(nested))
+
+
+def test_nested_tensors_of_the_strided_layout_are_refused_in_words():
+    with virtual_cuda(), pytest.raises(NotImplementedError, match=r"torch\.jagged only"):
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda")
+
+
+def test_an_embedding_bag():
+    with virtual_cuda():
+        layer = nn.EmbeddingBag(4, 2, sparse=True, mode="sum").to("cuda")
+        layer(torch.tensor([[0, 1]], device="cuda")).sum().backward()
+        assert layer.weight.grad.is_sparse
+        assert layer.weight.grad.to_dense().tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]

@@ -1,0 +1,37 @@
+"""Do torch's own methods, called by their names in the class, answer for a device tensor as they do on a GPU?"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from virtual_cuda.device.context import virtual_cuda
+
+
+def test_methods_of_the_class_take_device_tensors() -> None:
+    with virtual_cuda() as gpu:
+        values = torch.arange(3.0, device="cuda")
+        assert list(map(torch.Tensor.tolist, [values, torch.ones(1)])) == [[0.0, 1.0, 2.0], [1.0]]
+        assert [sync.what for sync in gpu.ledger.syncs()] == ["tolist"]
+        assert torch.Tensor.numpy(values, force=True).tolist() == [0.0, 1.0, 2.0]
+        assert torch.Tensor.type(values) == "torch.cuda.FloatTensor"
+        with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+            torch.Tensor.numpy(values)
+    assert torch.Tensor.numpy(torch.ones(1)).tolist() == [1.0]
+    assert "tolist" not in vars(torch.Tensor)
+
+
+def test_inside_a_function_transform_a_tensor_is_where_it_was() -> None:
+    seen = []
+
+    def look(value: torch.Tensor) -> torch.Tensor:
+        seen.append((str(value.device), value.is_cuda))
+        return (value * torch.ones((), device=value.device)).sum()
+
+    with virtual_cuda():
+        values = torch.ones(2, 3, device="cuda")
+        assert torch.func.grad(look)(values).device == values.device
+        torch.vmap(look)(values)
+        torch.vmap(torch.func.grad_and_value(look))(values)
+        torch.func.grad(look)(torch.ones(2))
+    assert seen == [("cuda:0", True)] * 3 + [("cpu", False)]
+    assert "device" not in vars(torch.Tensor)
