@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from virtual_cuda.errors import DojoError
 
+from gpudojo.grading.call import put_back
+from gpudojo.grading.engine import grade_function
+from gpudojo.grading.load import Unparsable, bindings, load, parse
+from gpudojo.grading.references import Reference, Written
 from gpudojo.model.catalogue import DAYS, day, sources, whole
 from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
-
-if TYPE_CHECKING:
-    from gpudojo.model.evidence import Evidence
-    from gpudojo.model.results import CheckResult
+from gpudojo.model.results import CheckResult
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,6 @@ def _shown(path: Path, root: Path) -> str:
 
 def too_few_spellings(exercise: Exercise, folder: Path) -> Iterator[Finding]:
     """Functions with fewer right solutions than it takes to notice a check that knows only one."""
-    from gpudojo.grading.load import Unparsable, bindings, parse
-
     counts = dict.fromkeys((function.name for function in exercise.functions), 0)
     for path in sorted(folder.glob(_in(exercise))):
         try:
@@ -305,7 +304,8 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
             continue
         for function in exercise.functions:
             try:
-                results = graded(exercise, function, path, reference)
+                measure = Written(reference) if path != reference and reference.is_file() else None
+                results = graded(exercise, function, path, measure)
             except DojoError as error:
                 yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")
                 continue
@@ -350,33 +350,27 @@ def solution_lines(source: str) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def graded(
-    exercise: Exercise, function: Function, path: Path, reference: Path, known: dict[str, Evidence] | None = None
-) -> list[CheckResult]:
-    """The results of one function of a file, on the virtual device; `known` keeps the reference's evidence."""
-    from gpudojo.grading.call import put_back
-    from gpudojo.grading.judge import judge
-    from gpudojo.grading.load import load
-    from gpudojo.grading.observe import observe
-
-    known = {} if known is None else known
-    measured = path != reference and reference.is_file()
-    if measured and function.name not in known:
-        known[function.name] = observe(exercise, function, load(reference), "virtual", SEED)
+def graded(exercise: Exercise, function: Function, path: Path, reference: Reference | None) -> list[CheckResult]:
+    """The results of one function of a file, on the virtual device; without a reference, the file is its own."""
     with put_back():
-        seen = observe(exercise, function, load(path), "virtual", SEED)
-    return judge(exercise, function, seen, known[function.name] if measured else seen)
+        return grade_function(exercise, function, load(path), reference, "virtual", SEED)
 
 
 def believed(exercise: Exercise, enemies: list[Enemy], name: str, root: Path) -> Iterator[Finding]:
     """Whether each wrong solution fails what it says, as what it says."""
-    reference = root / "reference" / name / f"{exercise.stem}.py"
-    known: dict[str, Evidence] = {}
+    reference = Written(root / "reference" / name / f"{exercise.stem}.py", keep=True)
+    functions = {function.name: function for function in exercise.functions}
     for enemy in enemies:
-        function = next((f for f in exercise.functions if f.name == enemy.function), None)
+        function = functions.get(enemy.function)
         if function is None:
             continue
-        results = graded(exercise, function, enemy.path, reference, known)
+        try:
+            reference.evidence(exercise, function, "virtual", SEED)  # before a file that may spoil this process
+        except DojoError as error:
+            yield Finding(exercise.stem, str(error))
+            del functions[enemy.function]  # said once
+            continue
+        results = graded(exercise, function, enemy.path, reference)
         first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
         if first is None:
             yield Finding(exercise.stem, f"wrong/{enemy.path.name} passes everything of `{function.name}`")

@@ -44,7 +44,9 @@ def name_of(secret: str) -> str:
 
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # What judges evidence and does not make it.
-JUDGING: Final = tuple(f"gpudojo/{name}.py" for name in ("grading/judge", "grading/explain", "classes/judging"))
+JUDGING: Final = tuple(
+    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/explain", "grading/engine", "classes/judging")
+)
 LOOKING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
     *("gpudojo/sandbox/child.py", "gpudojo/submissions/definitions.py"),
