@@ -118,8 +118,9 @@ def observe_one(
                 seen = Observation(CallStatus.RAISED, raised=what)
     except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
         return _out_of_time(limits, raised(error, path).line)
-    if timed_out(seen) and seen.raised is not None:
-        return _out_of_time(limits, seen.raised.line)
+    if seen.raised is not None and timed_out(seen):
+        broken = seen.status is CallStatus.BROKEN  # it was the file that took too long, and that says so itself
+        return seen if broken else _out_of_time(limits, seen.raised.line)
     if limit.raised:  # who swallows a time-out is out of time all the same
         return _out_of_time(limits, limit.line)
     if seen.raised is not None:
