@@ -120,6 +120,11 @@ If you prefer notebooks, the same exercises are in `notebooks/{day}`: run the fi
 `check(...)` below each of them says how it went.
 """
 IGNORED: Final = ".venv/\n__pycache__/\n.pytest_cache/\n.ipynb_checkpoints/\n.DS_Store\n"
+CONFTEST: Final = """\
+\"""Adds the short options of gpudojo: --bench, --hints, --seed, --timeline, --traces.\"""
+
+from gpudojo.pytest_plugin import short_options as pytest_addoption  # noqa: F401
+"""
 PYTEST: Final = "[pytest]\nminversion = 8.0\ntestpaths = exercises\n"
 SETTINGS: Final = {
     "python.testing.pytestEnabled": True,
@@ -136,6 +141,7 @@ def pages(name: str, wheel: str, others: Collection[str] = ()) -> dict[str, byte
     texts = {
         "README.md": readme(name, notebooks=any(path.endswith(".ipynb") for path in others)),
         "requirements.txt": requirements(wheel),
+        "conftest.py": CONFTEST,
         "pytest.ini": PYTEST,
         ".gitignore": IGNORED,
         ".vscode/settings.json": f"{settings}\n",

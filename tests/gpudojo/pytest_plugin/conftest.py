@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpudojo.release.student import CONFTEST
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -53,4 +54,5 @@ class Student:
 @pytest.fixture
 def student(tmp_path: Path) -> Student:
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")  # as in a released repository
     return Student(tmp_path)
