@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from virtual_cuda.errors import DojoError
 
-from gpudojo.model.catalogue import DAYS, day, sources, whole
+from gpudojo.model.catalogue import day, days, registered, sources, whole
 from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def lint(name: str, root: Path, quick: bool = False) -> Report:
         rows.append(examined(exercise, name, root, its if has_enemies else None, quick))
     unfinished = [row.stem for row in rows if row.notes]
     general += wholeness(name, unfinished)
-    elsewhere = [e for other in DAYS if other != name for e in enemies_of(root / "tests" / other / "wrong")[0]]
+    elsewhere = [e for other in days() if other != name for e in enemies_of(root / "tests" / other / "wrong")[0]]
     general += misconceptions_of(name, enemies if has_enemies else None, elsewhere, bool(unfinished))
     written = {
         f"{path.parent.name}/{path.name}" for e in day(name) if e.stem in unfinished for path in sources(name, e)
@@ -390,17 +390,12 @@ def misconceptions_of(
     name: str, enemies: list[Enemy] | None, elsewhere: Sequence[Enemy] = (), unfinished: bool = False
 ) -> Iterator[Finding]:
     """Names of mistakes that do not exist, and mistakes that nobody makes, on this day or `elsewhere`."""
-    import importlib
-
-    package = importlib.import_module(f"gpudojo.days.{name}")
-    for folder in package.__path__:
-        for path in sorted(Path(folder).rglob("*.py")):  # an exercise is a module or a package of several
-            for key, line in keys_in(path.read_text(encoding="utf-8")):
-                if key not in MISCONCEPTIONS:
-                    yield Finding(
-                        path.relative_to(folder).as_posix(),
-                        f"line {line} names a misconception {key!r} that does not exist",
-                    )
+    folder = registered()[name].folder
+    for path in sorted(folder.rglob("*.py")):  # an exercise is a module or a package of several
+        for key, line in keys_in(path.read_text(encoding="utf-8")):
+            if key not in MISCONCEPTIONS:
+                said = f"line {line} names a misconception {key!r} that does not exist"
+                yield Finding(path.relative_to(folder).as_posix(), said)
     if enemies is None:
         return
     for enemy in enemies:

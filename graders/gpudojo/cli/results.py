@@ -85,7 +85,7 @@ def parts(results: Results) -> tuple[Part, ...]:
         return seen
     from gpudojo.model import catalogue
 
-    if results.day not in catalogue.DAYS:
+    if results.day not in catalogue.days():
         return seen
     return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(results.day))
 

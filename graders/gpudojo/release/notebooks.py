@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model.catalogue import day as day_
 from gpudojo.release.stubs import Section, Task, sections, task_text, title_text
 
 PACKAGE: Final = "gpudojo"
@@ -77,7 +77,7 @@ def _exercise(stem: str, found: list[Section], package: str) -> Iterator[Cell]:
 
 def _whole(day: str, made: dict[str, list[Section]], package: str) -> Iterator[Cell]:
     lines = [f"# Day {day.removeprefix('day')}", "", "| exercise | points |", "| --- | ---: |"]
-    points = _points()
+    points = {exercise.stem: exercise.points for exercise in day_(day)}
     for stem, (title, *_) in made.items():
         heading = title.text.splitlines()[0].removesuffix(".")
         lines.append(f"| {_prefix(stem)} {heading} | {points.get(stem, '')} |")
@@ -102,10 +102,6 @@ def _body(stem: str, rest: list[Section]) -> Iterator[Cell]:
         else:
             given += 1
             yield _code(f"{prefix}-given-{given}", section.code)
-
-
-def _points() -> dict[str, int]:
-    return {exercise.stem: exercise.points for name in DAYS for exercise in day(name)}
 
 
 def _prefix(stem: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
 
 BEGIN: Final = "# BEGIN SOLUTION"
@@ -201,7 +201,7 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
 
 
 def _about(stem: str, level: int) -> list[str]:
-    exercise = next((e for name in DAYS for e in day(name) if e.stem == stem), None)
+    exercise = exercise_for(Path(f"{stem}.py"))
     functions = exercise is None or any(function.name.islower() for function in exercise.functions)
     points = [] if exercise is None else [f"{exercise.points} points."]
     return [" ".join([*points, HOW if functions else HOW_ANSWERS])] if level == 1 else points
