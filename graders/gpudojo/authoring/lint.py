@@ -13,6 +13,7 @@ from virtual_cuda.errors import DojoError
 
 from gpudojo.model.catalogue import day, days, registered, sources, whole
 from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
+from gpudojo.release.stubs import solution_lines, stub_of
 
 if TYPE_CHECKING:
     from gpudojo.model.evidence import Evidence
@@ -205,8 +206,6 @@ def too_few_spellings(exercise: Exercise, folder: Path) -> Iterator[Finding]:
 
 
 SEED: Final = 8
-# Shorter ones, and those that only open a block, stand in any code: they give nothing away.
-TELLING: Final = 20
 
 
 def lint(name: str, root: Path, quick: bool = False) -> Report:
@@ -321,8 +320,6 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
 
 def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
     """Lines of the solution that a student can read in the stub."""
-    from gpudojo.release.stubs import stub_of
-
     source, shown = reference.read_text(encoding="utf-8"), stub.read_text(encoding="utf-8")
     try:
         fresh = stub_of(source, str(reference))
@@ -335,19 +332,6 @@ def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
     for number, line in solution_lines(source):
         if line in visible:
             yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
-
-
-def solution_lines(source: str) -> Iterator[tuple[int, str]]:
-    """The lines between solution markers that would give something away."""
-    from gpudojo.release.stubs import BEGIN, END
-
-    inside = False
-    for number, line in enumerate(source.splitlines(), 1):
-        text = line.strip()
-        if text in (BEGIN, END):
-            inside = text == BEGIN
-        elif inside and len(text) >= TELLING and not text.startswith("#") and not text.endswith(":"):
-            yield number, text
 
 
 def graded(

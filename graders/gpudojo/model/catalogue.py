@@ -22,13 +22,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-import gpudojo.days
-
 if TYPE_CHECKING:
     from gpudojo.model.exercise import Exercise
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
+BUILT_IN: Final = Path(__file__).resolve().parents[1] / "days"
 _STEM: Final = re.compile(r"""^exercise\b[^=\n]*=\s*(?:\w+\.)?Exercise\(\s*(?:stem=)?["']([^"'\n]+)["']""", re.M)
 
 
@@ -39,6 +38,7 @@ class Day:
     name: str
     package: str  # "gpudojo.days.day8"
     folder: Path
+    requires: tuple[str, ...] = ()  # what the distribution that registers it needs
 
     @property
     def built_in(self) -> bool:
@@ -62,17 +62,14 @@ def registered() -> dict[str, Day]:
 
     A day of gpudojo cannot be replaced from outside; of two packages that register the same name, the first counts.
     """
-    found = {path.name: Day(path.name, f"{GROUP}.{path.name}", path) for path in _built_in()}
+    inside = (init.parent for init in BUILT_IN.glob("*/__init__.py"))
+    found = {each.name: Day(each.name, f"{GROUP}.{each.name}", each) for each in inside if DAY.fullmatch(each.name)}
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
         folder = _folder(entry.value)
         if entry.name not in found and DAY.fullmatch(entry.name) and folder is not None:
-            found[entry.name] = Day(entry.name, entry.value, folder)
+            requires = entry.dist.requires if entry.dist else None
+            found[entry.name] = Day(entry.name, entry.value, folder, tuple(requires or ()))
     return dict(sorted(found.items(), key=lambda item: int(item[0][3:])))
-
-
-def _built_in() -> Iterator[Path]:
-    for place in gpudojo.days.__path__:
-        yield from (p.parent for p in Path(place).glob("*/__init__.py") if DAY.fullmatch(p.parent.name))
 
 
 def _folder(package: str) -> Path | None:
@@ -125,6 +122,12 @@ def whole(name: str) -> tuple[int, float]:
     """How many exercises a complete day has, and how many points, as its package says."""
     package = _import(registered()[name].package)
     return int(getattr(package, "EXERCISES", 0)), float(getattr(package, "POINTS", 100))
+
+
+def title(name: str) -> str:
+    """The first line of its package's docstring, such as "Day 8: GPU acceleration and performance"."""
+    lines = (_import(registered()[name].package).__doc__ or f"Day {name[3:]}").strip().splitlines()
+    return lines[0].rstrip(". ")
 
 
 def sources(name: str, exercise: Exercise) -> list[Path]:

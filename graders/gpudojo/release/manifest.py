@@ -58,7 +58,9 @@ def manifest(files: Mapping[str, bytes], day: str) -> Manifest:
     """The manifest of a student's repository, by the paths of its files."""
     wheels = [path for path in files if re.fullmatch(r"vendor/gpudojo-[^/]+\.whl", path)]
     if len(wheels) != 1:
-        raise CannotRelease(f"a student's repository has one wheel of gpudojo in vendor/, and this has {len(wheels)}")
+        raise CannotRelease(
+            f"a student's repository has one wheel of gpudojo in vendor/, but this one has {len(wheels)}"
+        )
     lines = files.get("requirements.txt", b"").decode("utf-8", "replace").splitlines()
     needed = tuple(line.strip() for line in lines if line.strip() and not line.startswith(("./", "#", "-")))
     guarded = {path: hashed(data) for path, data in sorted(files.items()) if is_guarded(path)}
@@ -75,7 +77,7 @@ def of_folder(folder: Path) -> Manifest:
             continue
     day = next((name for name in days() if (folder / "exercises" / name).is_dir()), None)
     if day is None or not any(path.endswith(".whl") for path in files):
-        raise CannotRelease(f"{folder} is not what `dojo release student` has written: it has no exercises or no wheel")
+        raise CannotRelease(f"{folder} was not made by `dojo release student`: it has no exercises or no wheel")
     return manifest(files, day)
 
 
