@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from virtual_cuda.errors import DojoError
 
-from gpudojo.model.catalogue import DAYS, day, sources, whole
-from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
+from gpudojo.model.catalogue import DAYS, day, misconceptions, sources, whole
+from gpudojo.model.exercise import Exercise, Function
 
 if TYPE_CHECKING:
     from gpudojo.model.evidence import Evidence
@@ -262,7 +262,7 @@ def declared(exercise: Exercise) -> Iterator[Finding]:
             yield Finding(exercise.stem, f"`{function.name}` has no probes or no checks")
         names = [check.name for check in function.checks]
         for key, advice in function.advice.items():
-            if key not in names and key not in MISCONCEPTIONS:
+            if key not in names and key not in misconceptions():
                 yield Finding(exercise.stem, f"`{function.name}` has advice on {key!r}, no check of it and no mistake")
             if advice.hint is not None and not 1 <= advice.hint <= len(function.hints):
                 yield Finding(exercise.stem, f"`{function.name}` has no hint {advice.hint}, which is for {key!r}")
@@ -396,7 +396,7 @@ def misconceptions_of(
     for folder in package.__path__:
         for path in sorted(Path(folder).rglob("*.py")):  # an exercise is a module or a package of several
             for key, line in keys_in(path.read_text(encoding="utf-8")):
-                if key not in MISCONCEPTIONS:
+                if key not in misconceptions():
                     yield Finding(
                         path.relative_to(folder).as_posix(),
                         f"line {line} names a misconception {key!r} that does not exist",
@@ -404,11 +404,11 @@ def misconceptions_of(
     if enemies is None:
         return
     for enemy in enemies:
-        if enemy.misconception is not None and enemy.misconception not in MISCONCEPTIONS:
+        if enemy.misconception is not None and enemy.misconception not in misconceptions():
             yield Finding(enemy.path.parent.name, f"{enemy.path.name}: no misconception {enemy.misconception!r}")
     unfinished = unfinished or any(finding.warning for finding in wholeness(name))
-    for key in sorted(set(MISCONCEPTIONS) - {enemy.misconception for enemy in (*enemies, *elsewhere)}):
+    for key in sorted(set(misconceptions()) - {enemy.misconception for enemy in (*enemies, *elsewhere)}):
         yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
-    for key, known in MISCONCEPTIONS.items():
+    for key, known in misconceptions().items():
         if not known.name.strip() or not known.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")

@@ -6,13 +6,14 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 import gpudojo.days
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Exercise, Misconception
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 
@@ -24,6 +25,18 @@ def _days() -> tuple[str, ...]:
 
 
 DAYS: Final = _days()
+
+
+@functools.cache
+def misconceptions() -> Mapping[str, Misconception]:
+    """The named mistakes of all days, by key: each day's folder may have a `misconceptions.toml`."""
+    found = {}
+    for path in (Path(folder) / name / "misconceptions.toml" for folder in gpudojo.days.__path__ for name in DAYS):
+        if path.is_file():
+            for key, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
+                at, cause = (tuple(entry.get(what, ())) for what in ("at", "cause"))
+                found[key] = Misconception(entry["name"], entry["why"], at, cause)
+    return found
 
 
 def _modules(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
