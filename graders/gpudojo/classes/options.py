@@ -45,7 +45,9 @@ def name_of(secret: str) -> str:
 
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # What judges evidence and does not make it.
-JUDGING: Final = tuple(f"gpudojo/{name}.py" for name in ("grading/judge", "grading/explain", "classes/judging"))
+JUDGING: Final = tuple(
+    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/checks", "grading/explain", "classes/judging")
+)
 LOOKING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
     *("gpudojo/sandbox/child.py", "gpudojo/submissions/definitions.py"),
@@ -73,7 +75,8 @@ def of_checks(day: str) -> str:
 def _probing(day: str) -> dict[Path, bytes]:
     judging = {ROOT / name for name in JUDGING}
     found = {path: path.read_bytes() for path in _files(LOOKING) if path not in judging}
-    return found | {path: _without_checks(path) for path in _files([_folder(day)])}
+    content = [path for path in _files([_folder(day)]) if path.name != "misconceptions.toml"]
+    return found | {path: _without_checks(path) for path in content}
 
 
 def _folder(day: str) -> str:

@@ -15,15 +15,16 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
+import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gpudojo.model.exercise import Exercise
+    from gpudojo.model.exercise import Exercise, Misconception
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
@@ -128,6 +129,30 @@ def title(name: str) -> str:
     """The first line of its package's docstring, such as "Day 8: GPU acceleration and performance"."""
     lines = (_import(registered()[name].package).__doc__ or f"Day {name[3:]}").strip().splitlines()
     return lines[0].rstrip(". ")
+
+
+@functools.cache
+def misconceptions_of(name: str) -> Mapping[str, Misconception]:
+    """The named mistakes of a day, by key, from the `misconceptions.toml` in its folder; raises BadDay."""
+    from gpudojo.model.errors import BadDay
+    from gpudojo.model.exercise import Misconception
+
+    path = registered()[name].folder / "misconceptions.toml"
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {key: Misconception(**{name: _frozen(value) for name, value in e.items()}) for key, e in entries.items()}
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+        raise BadDay(str(path), None, str(error)) from error
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@functools.cache
+def misconceptions() -> Mapping[str, Misconception]:
+    """The named mistakes of all installed days, by key."""
+    return {key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()}
 
 
 def sources(name: str, exercise: Exercise) -> list[Path]:

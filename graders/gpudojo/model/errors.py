@@ -188,7 +188,7 @@ class BadDay(DojoError, ImportError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line}: {self.reason}"
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
 
 
 class CannotReport(Refusal):

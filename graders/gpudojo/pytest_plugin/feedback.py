@@ -15,7 +15,8 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 
 from gpudojo.grading import load
-from gpudojo.model.exercise import MISCONCEPTIONS, Exercise
+from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.collection import FunctionChecks
 from gpudojo.pytest_plugin.xdist import NOT_RUN, Told
@@ -100,8 +101,8 @@ def compose(result: CheckResult, exercise: Exercise, path: Path, hints: int) -> 
     parts: list[Part] = [("happened", result.happened), ("expected", result.expected)]
     if result.line is not None:
         parts.append(("line", where(path, result.line)))
-    if result.misconception in MISCONCEPTIONS:
-        known = MISCONCEPTIONS[result.misconception]
+    known = misconceptions().get(result.misconception or "")
+    if known is not None:
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     parts += _hints(result, exercise, hints)
     return result.claim, [(name, text) for name, text in parts if text]
