@@ -18,7 +18,7 @@ from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.exercise import Exercise
 from gpudojo.pytest_plugin import collection, feedback, timelines, xdist
 from gpudojo.pytest_plugin.grading import Limits
-from gpudojo.pytest_plugin.xdist import HEARD, Heard
+from gpudojo.pytest_plugin.xdist import RESULTS, RunResults
 
 if TYPE_CHECKING:
     from virtual_cuda.device.state import VirtualGpu
@@ -65,11 +65,11 @@ def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     config: pytest.Config = node.config
-    heard = config.stash[HEARD]
-    first = not heard.checks
-    heard.collected(xdist.of_nodes(ids, config.rootpath))
-    if first and heard.checks:
-        line = ready(config, xdist.exercises_of(heard.checks.values()))
+    run = config.stash[RESULTS]
+    first = not run.planned
+    run.collected(xdist.of_nodes(ids, config.rootpath))
+    if first and run.planned:
+        line = ready(config, xdist.exercises_of(run.planned.values()))
         reporter = config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None:
             reporter.ensure_newline()
@@ -134,6 +134,8 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple
         return "to do", "t", ("TO DO", {"yellow": True})
     if status == "blocked":
         return "blocked", "b", ("BLOCKED", {"yellow": True})
+    if status == "error":
+        return "error", "E", ("ERROR", {"red": True})
     return None
 
 
@@ -145,29 +147,29 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         result = item.stash.get(collection.RESULT, None)
         if result is not None:
             report.user_properties.append(("gpudojo", str(result.outcome)))
-        xdist.tell(report, item)
+        xdist.attach_result(report, item)
     return report
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     items = [item for item in session.items if isinstance(item, collection.CheckItem)]
-    session.config.stash[HEARD].collected((item.nodeid, xdist.of_item(item)) for item in items)
+    session.config.stash[RESULTS].collected((item.nodeid, xdist.of_item(item)) for item in items)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     items = getattr(terminalreporter._session, "items", [])
-    checks = list(config.stash[HEARD].checks.values())
+    run = config.stash[RESULTS]
     if timelines.wanted(config):
         graders = {item.file.path: item.file.grader for item in items if isinstance(item, collection.CheckItem)}
         timelines.write_section(terminalreporter, config, {path: one.pairs for path, one in graders.items()})
-        if checks and not graders:
+        if run.planned and not graders:
             terminalreporter.write_line("--timeline and --traces show nothing of a run with -n: leave it out")
-    feedback.write_summary(terminalreporter, checks)
+    feedback.write_summary(terminalreporter, run)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    config.stash[HEARD] = Heard()
+    config.stash[RESULTS] = RunResults()
     config.pluginmanager.register(xdist.Listening(config), "gpudojo-listening")
 
 

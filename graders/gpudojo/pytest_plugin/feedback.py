@@ -16,10 +16,10 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 
 from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.collection import FunctionChecks
-from gpudojo.pytest_plugin.xdist import NOT_RUN, Told
+from gpudojo.pytest_plugin.xdist import RunResults
 
 HEAD: Final = 40
 TAIL: Final = 10
@@ -166,6 +166,7 @@ def _short(result: CheckResult, headline: str) -> str:
 
 
 BAR_WIDTH = 20
+NOT_RUN: Final = "not run"
 # What is worth doing first: what is begun before what is not, and never what waits for something else.
 ORDER = (Outcome.FAILED, Outcome.TODO)
 
@@ -179,10 +180,10 @@ class Row:
     most: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
 
-    def add(self, check: Told) -> None:
-        self.most += check.most
-        self.got += check.got
-        self.outcomes[check.outcome] += 1
+    def add(self, check: Check, result: CheckResult | None) -> None:
+        self.most += check.points
+        self.got += result.points if result is not None else 0.0
+        self.outcomes[result.outcome if result is not None else NOT_RUN] += 1
 
     @property
     def state(self) -> str:
@@ -194,26 +195,43 @@ class Row:
         return ", ".join(f"{self.outcomes[name]} {name}" for name in names if self.outcomes[name])
 
 
-def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[Told]) -> None:
-    if not any(check.ran for check in checks):
+def write_summary(reporter: pytest.TerminalReporter, run: RunResults) -> None:
+    """Points of every exercise, what could not be judged, and what to do next."""
+    if not run.results:
         return
     rows: dict[tuple[str, str], Row] = {}
-    for check in checks:
-        key = os.path.relpath(check.path), check.exercise
-        rows.setdefault(key, Row(key[1])).add(check)
+    for node, (path, exercise, _, check) in run.planned.items():
+        key = os.path.relpath(path), exercise.stem
+        rows.setdefault(key, Row(key[1])).add(check, run.results.get(node))
     reporter.section("points", sep="=")
     wide = max(len(row.exercise) for row in rows.values())
     several = len({exercise for _, exercise in rows}) < len(rows)
     file = None
-    for (path, _), row in rows.items():
-        if several and path != file:
-            file = path
-            reporter.write_line(path, bold=True)
+    for (shown, _), row in rows.items():
+        if several and shown != file:
+            file = shown
+            reporter.write_line(shown, bold=True)
         _write_row(reporter, row, wide)
     got, most = sum(row.got for row in rows.values()), sum(row.most for row in rows.values())
     reporter.write_line(f"{'in all':{wide}}  {'':{BAR_WIDTH}}  {got:5.4g} of {most:g}", bold=True)
-    _write_notes(reporter, checks)
-    _write_next(reporter, checks, got == most)
+    for note in run.notes:  # files that stopped half-way although what was graded had been defined before
+        reporter.write_line(f"note: {note}", yellow=True)
+    _write_errors(reporter, [result for result in run.results.values() if result.outcome is Outcome.ERROR])
+    _write_next(reporter, run)
+
+
+def _write_errors(reporter: pytest.TerminalReporter, errors: Sequence[CheckResult]) -> None:
+    """What could not be judged, by a mistake in the exercise; where it was made is for the course's author."""
+    if not errors:
+        return
+    count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
+    reporter.write_line(
+        f"{count} could not be judged: an error in the exercise, not in your code. Please report it:",
+        red=True,
+        bold=True,
+    )
+    for happened in dict.fromkeys(result.happened for result in errors):
+        reporter.write_line(f"  {happened}", red=True)
 
 
 def bar(got: float, most: float) -> str:
@@ -231,24 +249,18 @@ def _write_row(reporter: pytest.TerminalReporter, row: Row, wide: int) -> None:
     reporter.write(f"{row.state}\n", **colour)  # write_line would begin a new line after a run without failures
 
 
-def _write_notes(reporter: pytest.TerminalReporter, checks: Sequence[Told]) -> None:
-    """Files that stopped half-way although what was graded had been defined before."""
-    for note in dict.fromkeys(check.note for check in checks if check.note):
-        reporter.write_line(f"note: {note}", yellow=True)
-
-
-def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[Told], everything: bool) -> None:
+def _write_next(reporter: pytest.TerminalReporter, run: RunResults) -> None:
     for outcome in ORDER:
-        for check in checks:
-            if check.outcome != outcome:
+        for node, result in ((node, run.results.get(node)) for node in run.planned):
+            if result is None or result.outcome is not outcome:
                 continue
-            name = f"`{check.function}`"
-            what = f"write {name}" if outcome is Outcome.TODO else check.claim
+            name = f"`{result.function}`"
+            what = f"write {name}" if outcome is Outcome.TODO else result.claim
             if name not in what:
                 what = f"{name}: {what}"
             reporter.write_line(f"next: {what}", bold=True)
-            node = f"{os.path.relpath(check.path)}::{check.function}"
-            reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
+            target = f"{os.path.relpath(run.planned[node][0])}::{result.function}"
+            reporter.write_line(f"      pytest {shlex.quote(target)}", cyan=True)
             return
-    if everything and all(check.ran for check in checks):
+    if all(node in run.results and run.results[node].outcome is Outcome.PASSED for node in run.planned):
         reporter.write_line("Everything passes. Well done!", green=True, bold=True)

@@ -1,4 +1,4 @@
-"""Sends results between the processes of pytest-xdist."""
+"""Collects the results of a run, also from the processes of pytest-xdist."""
 
 from __future__ import annotations
 
@@ -11,95 +11,74 @@ import msgspec
 import pytest
 
 from gpudojo.model.catalogue import every_exercise, exercise_for
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Check, Exercise, Function
+from gpudojo.model.results import CheckResult
 from gpudojo.pytest_plugin.collection import RESULT, CheckItem
 
 ATTRIBUTE: Final = "gpudojo"
-NOT_RUN: Final = "not run"
+Planned = tuple[Path, Exercise, Function, Check]  # what a node id stands for
 
 
-class Told(msgspec.Struct, frozen=True):
-    """One check, as the table at the end needs it."""
-
-    path: str
-    exercise: str
-    function: str
-    check: str
-    most: float
-    outcome: str = NOT_RUN
-    got: float = 0.0
-    claim: str = ""
-    note: str = ""  # what is to be said of the whole file
-
-    @property
-    def ran(self) -> bool:
-        return self.outcome != NOT_RUN
-
-
-class Heard:
-    """Every check of a run: those that were collected, and then what came of them."""
+class RunResults:
+    """Every check of a run: those that were collected, and the results that came of them."""
 
     def __init__(self) -> None:
-        self.checks: dict[str, Told] = {}  # by node id, in the order of collection
+        self.planned: dict[str, Planned] = {}  # by node id, in the order of collection
+        self.results: dict[str, CheckResult] = {}
+        self.notes: dict[str, None] = {}  # what is to be said of whole files, in order
 
-    def collected(self, checks: Iterable[tuple[str, Told]]) -> None:
-        for node, told in checks:
-            self.checks.setdefault(node, told)
+    def collected(self, checks: Iterable[tuple[str, Planned]]) -> None:
+        for node, planned in checks:
+            self.planned.setdefault(node, planned)
 
     def reported(self, report: Any) -> None:
-        told = getattr(report, ATTRIBUTE, None)
-        if told is not None:
-            self.checks[report.nodeid] = msgspec.convert(told, Told)
+        sent = getattr(report, ATTRIBUTE, None)
+        if sent is not None:
+            self.results[report.nodeid] = msgspec.convert(sent["result"], CheckResult)
+            if sent["note"]:
+                self.notes[sent["note"]] = None
 
 
-HEARD: Final = pytest.StashKey[Heard]()
+RESULTS: Final = pytest.StashKey[RunResults]()
 
 
 class Listening:
     """A plugin of its own, because a report does not say of which run it is."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.heard = config.stash[HEARD]
+        self.results = config.stash[RESULTS]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.heard.reported(report)
+        self.results.reported(report)
 
 
-def tell(report: Any, item: CheckItem) -> None:
+def attach_result(report: Any, item: CheckItem) -> None:
     """Put the result of a check into its report, as plain data: xdist sends nothing else."""
     result = item.stash.get(RESULT, None)
-    if result is None:
-        return
-    told = msgspec.structs.replace(
-        of_item(item), outcome=str(result.outcome), got=result.points, claim=result.claim, note=_note(item)
-    )
-    setattr(report, ATTRIBUTE, msgspec.to_builtins(told))
+    if result is not None:
+        setattr(report, ATTRIBUTE, {"result": msgspec.to_builtins(result), "note": _note(item)})
 
 
-def of_item(item: CheckItem) -> Told:
-    """A check that has not been run."""
-    return Told(str(item.path), item.checks.exercise.stem, item.checks.name, item.check.name, item.check.points)
+def of_item(item: CheckItem) -> Planned:
+    return item.path, item.checks.exercise, item.checks.function, item.check
 
 
-def of_nodes(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, Told]]:
+def of_nodes(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, Planned]]:
     """The same of what workers have collected, of which no more is known here than the node ids."""
     for node in nodes:
         file, *names = node.split("::")
         if len(names) != 2:
             continue
         path = root / file
-        for exercise in _exercises(path):
-            points = {(f.name, check.name): check.points for f in exercise.functions for check in f.checks}
-            if (names[0], names[1]) in points:
-                yield node, Told(str(path), exercise.stem, names[0], names[1], points[names[0], names[1]])
-                break
+        found = ((e, f, c) for e in _exercises(path) for f in e.functions for c in f.checks)
+        known = next(((e, f, c) for e, f, c in found if [f.name, c.name] == names), None)
+        if known is not None:
+            yield node, (path, *known)
 
 
-def exercises_of(told: Iterable[Told]) -> dict[Path, Exercise]:
+def exercises_of(planned: Iterable[Planned]) -> dict[Path, Exercise]:
     """The files of some checks, and an exercise of each."""
-    found = {Path(each.path): each.exercise for each in told}
-    known = {exercise.stem: exercise for _, exercise in every_exercise()}
-    return {path: known[stem] for path, stem in found.items()}
+    return {path: exercise for path, exercise, _, _ in planned}
 
 
 def _exercises(path: Path) -> tuple[Exercise, ...]:

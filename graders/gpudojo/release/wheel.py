@@ -90,8 +90,8 @@ def _from_outside(day: Day) -> dict[str, bytes]:
     for name, data in files.items():
         for module, line in _imported(name, data) if name.endswith(".py") else ():
             if module.partition("/")[0] == day.package.partition(".")[0] and module not in modules:
-                place, dotted = f"{name.removeprefix('graders/')}, line {line}", module.replace("/", ".")
-                raise CannotRelease(f"{place}: students get only {day.package}, and it imports {dotted}")
+                where, dotted = f"{name.removeprefix('graders/')}, line {line}", module.replace("/", ".")
+                raise CannotRelease(f"{where}: students get only {day.package}, and it imports {dotted}")
     return files
 
 
