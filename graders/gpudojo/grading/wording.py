@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.grading import load
-from gpudojo.model.exercise import MISCONCEPTIONS, Exercise
+from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
 
 WIDTH: Final = 100
@@ -33,7 +34,7 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
         headline = "This is gpudojo's fault, not yours; it costs you no points. Please report it."
         return headline, [("claim", result.claim), ("happened", result.happened)]
     parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]
-    if known := MISCONCEPTIONS.get(result.misconception or ""):
+    if known := misconceptions().get(result.misconception or ""):
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     return result.claim, [part for part in parts if part[1]]
 

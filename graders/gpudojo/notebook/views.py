@@ -60,39 +60,29 @@ Picture = tuple[Timeline, Timeline | None]  # what the student's function did, a
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One check."""
-
-    outcome: Outcome
-    claim: str
-    points: float
-    most: float
-    parts: tuple[Part, ...] = ()
-
-
-@dataclass(frozen=True)
 class Checked:
     """One function."""
 
     name: str
     exercise: str
     title: str
-    verdicts: tuple[Verdict, ...]
+    results: tuple[CheckResult, ...]
+    parts: tuple[tuple[Part, ...], ...]  # what is said of each result
     hints: tuple[Part, ...] = ()
     moves: Moves | None = None
     picture: Picture | None = None
 
     @property
     def points(self) -> float:
-        return sum(verdict.points for verdict in self.verdicts)
+        return sum(result.points for result in self.results)
 
     @property
     def most(self) -> float:
-        return sum(verdict.most for verdict in self.verdicts)
+        return sum(result.max_points for result in self.results)
 
     @property
     def outcomes(self) -> set[Outcome]:
-        return {verdict.outcome for verdict in self.verdicts}
+        return {result.outcome for result in self.results}
 
 
 @dataclass(frozen=True)
@@ -147,18 +137,18 @@ def checked(
     picture: Picture | None = None,
 ) -> Checked:
     """The results of one function, worded."""
-    verdicts = tuple(_verdict(result, live) for result in results)
+    parts = tuple(_parts(result, live) for result in results)
     begun = any(result.outcome is Outcome.FAILED for result in results)
     shown = hints if begun or hints > 1 else 0
     if all(result.outcome is Outcome.PASSED for result in results):
         shown = 0
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
-    shown_hints = hint_parts(every, exercise, shown, f"check({live.name}, hints={shown + 1})")
-    return Checked(function.name, exercise.stem, exercise.title, verdicts, tuple(shown_hints), moves, picture)
+    shown_hints = tuple(hint_parts(every, exercise, shown, f"check({live.name}, hints={shown + 1})"))
+    return Checked(function.name, exercise.stem, exercise.title, tuple(results), parts, shown_hints, moves, picture)
 
 
-def _verdict(result: CheckResult, live: Live) -> Verdict:
+def _parts(result: CheckResult, live: Live) -> tuple[Part, ...]:
     headline, parts = compose(result, live.place(result.line) if result.line is not None else "")
     if result.outcome is Outcome.BLOCKED:
         parts = [("waits for", f"`{result.blocked_by}`, which has to pass first")]
@@ -166,7 +156,7 @@ def _verdict(result: CheckResult, live: Live) -> Verdict:
         parts = [("our fault", headline), *[part for part in parts if part[0] == "happened"]]
     elif result.outcome is Outcome.TODO:
         parts = [("to do", result.happened)] if result.happened else []
-    return Verdict(result.outcome, result.claim, result.points, result.max_points, tuple(parts))
+    return tuple(parts)
 
 
 CODE: Final = 60  # characters of a line of code
@@ -195,9 +185,9 @@ def _checked_text(checked: Checked) -> Iterator[str]:
     if checked.outcomes == {Outcome.TODO}:
         yield f"  {STUB}"
     else:
-        for verdict in checked.verdicts:
-            yield f"  {MARKS[verdict.outcome]:8} {verdict.claim}"
-            for label, content in verdict.parts:
+        for result, parts in zip(checked.results, checked.parts, strict=True):
+            yield f"  {MARKS[result.outcome]:8} {result.claim}"
+            for label, content in parts:
                 yield from (f"  {line}" for line in laid_out(label, content))
     for label, content in checked.hints:
         yield from laid_out(label, content)
@@ -281,17 +271,13 @@ def _checked_html(checked: Checked) -> Iterator[str]:
     if checked.outcomes == {Outcome.TODO}:
         yield f'<div class="v">{_badge(Outcome.TODO)}{_prose(STUB)}</div>'
     else:
-        yield from (piece for verdict in checked.verdicts for piece in _verdict_html(verdict))
+        for result, parts in zip(checked.results, checked.parts, strict=True):
+            yield f'<div class="v">{_badge(result.outcome)}{_prose(result.claim)}</div>{_list(parts)}'
     yield _list(checked.hints)
     if checked.moves is not None:
         yield from _moves_html(checked.moves)
     if checked.picture is not None:
         yield _picture(*checked.picture)
-
-
-def _verdict_html(verdict: Verdict) -> Iterator[str]:
-    yield f'<div class="v">{_badge(verdict.outcome)}{_prose(verdict.claim)}</div>'
-    yield _list(verdict.parts)
 
 
 def _badge(outcome: Outcome) -> str:

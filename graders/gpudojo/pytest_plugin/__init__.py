@@ -82,9 +82,9 @@ def is_exercise(path: Path, named: bool = False) -> bool:
     if not notebook and path.suffix != ".py":
         return False
     if NUMBERED.fullmatch(path.stem):
-        from gpudojo.model.catalogue import exercise_for
+        from gpudojo.model.catalogue import day_of
 
-        if exercise_for(path) is not None:
+        if day_of(path) is not None:
             return True
     if named or not notebook:
         return notebook
@@ -94,9 +94,9 @@ def is_exercise(path: Path, named: bool = False) -> bool:
         return False
     if not mentioned:
         return False
-    from gpudojo.model.catalogue import DAYS
+    from gpudojo.model.catalogue import days
 
-    return not mentioned.isdisjoint(map(str.encode, DAYS))
+    return not mentioned.isdisjoint(map(str.encode, days()))
 
 
 def _hooks(config: pytest.Config) -> ExerciseHooks:

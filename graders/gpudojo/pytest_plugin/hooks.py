@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import references
 from gpudojo.grading.wording import where
-from gpudojo.model.catalogue import DAYS, day, exercise_for
+from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult
@@ -24,7 +25,11 @@ from gpudojo.pytest_plugin.grading import Limits
 from gpudojo.pytest_plugin.terminal import ReportedCheck, move_output, write_summary
 
 ATTRIBUTE: Final = "gpudojo"  # of a report: the result of a check as plain data, which is all that xdist sends
-STATUSES: Final = {"to do": ("to do", "t", "TO DO"), "blocked": ("blocked", "b", "BLOCKED")}
+STATUSES: Final = {
+    "to do": ("t", "TO DO", "yellow"),
+    "blocked": ("b", "BLOCKED", "yellow"),
+    "error": ("E", "ERROR", "red"),
+}
 
 
 class ExerciseHooks:
@@ -47,9 +52,7 @@ class ExerciseHooks:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if isinstance(item, CheckItem):
-                self.checks[item.nodeid] = ReportedCheck(
-                    item.path, item.checks.exercise.stem, item.checks.name, item.check.points
-                )
+                self.checks[item.nodeid] = ReportedCheck(item.path, item.checks.exercise, item.check)
 
     def collected_by_worker(self, ids: Sequence[str]) -> None:
         """Notes the checks that a worker of pytest-xdist has collected, and writes the first line of the run."""
@@ -58,8 +61,7 @@ class ExerciseHooks:
             self.checks.setdefault(node, check)
         if not first or not self.checks:
             return
-        known = {exercise.stem: exercise for name in DAYS for exercise in day(name)}
-        line = self._start({check.path: known[check.exercise] for check in self.checks.values()})
+        line = self._start({check.path: check.exercise for check in self.checks.values()})
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None:
             reporter.ensure_newline()
@@ -132,8 +134,8 @@ class ExerciseHooks:
         outcome = dict(report.user_properties).get("gpudojo") if report.when == "call" else None
         if outcome not in STATUSES:
             return None
-        category, letter, word = STATUSES[outcome]
-        return category, letter, (word, {"yellow": True})
+        letter, word, colour = STATUSES[outcome]
+        return outcome, letter, (word, {colour: True})
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if timelines.wanted(self.config):
@@ -156,12 +158,12 @@ def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedC
         exercise = exercise_for(path)
         candidates = [exercise] if exercise else []
         if exercise is None and path.suffix != ".py":  # a notebook may hold any exercise
-            candidates = [each for name in DAYS for each in day(name)]
-        for each in candidates:
-            points = {(f.name, check.name): check.points for f in each.functions for check in f.checks}
-            if (names[0], names[1]) in points:
-                yield node, ReportedCheck(path, each.stem, names[0], points[names[0], names[1]])
-                break
+            candidates = [each for _, each in every_exercise()]
+        known = (
+            (e, check) for e in candidates for f in e.functions for check in f.checks if [f.name, check.name] == names
+        )
+        for found, check in itertools.islice(known, 1):
+            yield node, ReportedCheck(path, found, check)
 
 
 def _note(item: CheckItem) -> str:

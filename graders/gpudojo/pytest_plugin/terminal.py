@@ -13,7 +13,7 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 
 from gpudojo.grading.wording import ALL_PASSED, BAR_WIDTH, ExercisePoints, bar, compose, hint_parts, laid_out, where
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult, Outcome
 
 HEAD: Final = 40
@@ -80,21 +80,20 @@ class ReportedCheck:
     """One collected check of a run, with its result once it has run."""
 
     path: Path
-    exercise: str
-    function: str
-    max_points: float
+    exercise: Exercise
+    check: Check
     result: CheckResult | None = None
     note: str = ""  # about the whole file
 
 
 def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck]) -> None:
-    """The points of each exercise, and what to do next; nothing where no check has run."""
+    """The points of each exercise, what could not be judged, what to do next; nothing where no check has run."""
     if not any(check.result for check in checks):
         return
     rows: dict[tuple[str, str], ExercisePoints] = {}
     for check in checks:
-        key = os.path.relpath(check.path), check.exercise
-        rows.setdefault(key, ExercisePoints(check.exercise)).add(check.max_points, check.result)
+        key = os.path.relpath(check.path), check.exercise.stem
+        rows.setdefault(key, ExercisePoints(key[1])).add(check.check.points, check.result)
     reporter.section("points", sep="=")
     wide = max(len(row.exercise) for row in rows.values())
     several = len({exercise for _, exercise in rows}) < len(rows)
@@ -112,7 +111,21 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
     reporter.write_line(f"{'total':{wide}}  {'':{BAR_WIDTH}}  {points:5.4g} of {most:g}", bold=True)
     for note in dict.fromkeys(check.note for check in checks if check.note):
         reporter.write_line(f"note: {note}", yellow=True)
+    _write_errors(
+        reporter, [check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR]
+    )
     _write_next(reporter, checks)
+
+
+def _write_errors(reporter: pytest.TerminalReporter, errors: Sequence[CheckResult]) -> None:
+    """What could not be judged because of an error in the exercise; its place is for the course's author."""
+    if not errors:
+        return
+    count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
+    said = f"{count} could not be judged: an error in the exercise, not in your code. Please report it:"
+    reporter.write_line(said, red=True, bold=True)
+    for happened in dict.fromkeys(result.happened for result in errors):
+        reporter.write_line(f"  {happened}", red=True)
 
 
 def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck]) -> None:
@@ -121,10 +134,10 @@ def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[ReportedChec
         for check in checks:
             if check.result is None or check.result.outcome is not outcome:
                 continue
-            name = f"`{check.function}`"
+            name = f"`{check.result.function}`"
             what = f"write {name}" if outcome is Outcome.TODO else check.result.claim
             reporter.write_line(f"next: {what if name in what else f'{name}: {what}'}", bold=True)
-            node = f"{os.path.relpath(check.path)}::{check.function}"
+            node = f"{os.path.relpath(check.path)}::{check.result.function}"
             reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
             return
     if all(check.result is not None and check.result.outcome is Outcome.PASSED for check in checks):
