@@ -31,7 +31,7 @@ from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.explain import author_line, timed_out
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
 from gpudojo.grading.load import Submission, load, raised
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
@@ -299,7 +299,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with virtual_cuda.virtual_cuda():
         torch.optim.SGD([torch.ones(1, device="cuda", requires_grad=True)])
-    for name in DAYS:
+    for name in days():
         day(name)
     for line in sys.stdin:
         question = json.loads(line)
@@ -316,7 +316,7 @@ def main() -> None:
 
 
 def _answer(question: dict[str, Any], answers: IO[str]) -> None:
-    exercise = next(e for name in DAYS for e in day(name) if e.stem == question["stem"])
+    exercise = next(e for _, e in every_exercise() if e.stem == question["stem"])
     function = next(f for f in exercise.functions if f.name == question["function"])
     probe = next(p for p in function.probes if p.name == question["probe"])
     seen = _anywhere(exercise, function, probe, load(Path(question["path"])), "virtual", question["seed"])

@@ -110,9 +110,9 @@ def show(report: Report) -> None:
 
 
 def _tasks() -> dict[str, Task]:
-    from gpudojo.model.catalogue import DAYS, day
+    from gpudojo.model.catalogue import every_exercise
 
-    return {f.name: (exercise, f) for name in DAYS for exercise in day(name) for f in exercise.functions}
+    return {f.name: (exercise, f) for _, exercise in every_exercise() for f in exercise.functions}
 
 
 def _name(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
