@@ -77,8 +77,7 @@ else:
 class WarmPython:
     """Runs `python -m MODULE ARGUMENTS…`, or a script, in a fork of a process that has torch loaded.
 
-    Nothing of gpudojo is loaded there: it is like a fresh process whose `import torch` takes no time, and that import is
-    half of a short run.
+    Nothing of gpudojo is loaded there: it is like a fresh process whose `import torch`, half of a short run, is done.
     """
 
     def __init__(self, python: str | Path = sys.executable, *options: str) -> None:
