@@ -89,7 +89,9 @@ def solved(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-@pytest.mark.parametrize("options", [(), ("--bench", "cpu", "--seed", "10")], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--bench", "cpu", "--seed", "10"), marks=pytest.mark.slow)], ids=" ".join
+)
 def test_right_solutions_pass_without_a_reference(solved: Path, python: WarmPython, options: tuple[str, ...]) -> None:
     output = run(python, "pytest", "exercises/day8", "-q", *options, cwd=solved)
     assert "Everything passes. Well done!" in output, output[-3000:]
