@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,8 +49,8 @@ for line in iter(requests.readline, ""):
     pid = os.fork()
     if not pid:
         break
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    print(status, file=replies, flush=True)
+    print(pid, file=replies, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=replies, flush=True)
 else:
     os._exit(0)
 os.setsid()
@@ -108,10 +109,15 @@ class WarmPython:
             asked = {"module": module, "argv": arguments, "cwd": str(cwd), "env": dict(env)}
             request = json.dumps(asked | {name: str(path) for name, path in files.items()})
             print(request, file=self.server.stdin, flush=True)
-            status = self.server.stdout.readline()
-            assert status, "the process that has torch loaded is gone"
+            child = int(self.server.stdout.readline())
+            try:
+                status = int(self.server.stdout.readline())
+            except BaseException:  # a time-out of the test, or Ctrl-C
+                os.killpg(child, signal.SIGKILL)
+                self.server.kill()
+                raise
             said = [files[name].read_bytes().decode(errors="replace").replace("\r\n", "\n") for name in ("out", "err")]
-        return subprocess.CompletedProcess([module, *arguments], int(status), *said)
+        return subprocess.CompletedProcess([module, *arguments], status, *said)
 
     def close(self) -> None:
         if self.server is not None:

@@ -49,7 +49,7 @@ def typed(python: WarmPython, line: str, where: Path) -> subprocess.CompletedPro
     """A line of the page, as a shell would run it in an environment in which the copy is installed."""
     word, *rest = shlex.split(line)
     module, *rest = {"dojo": ["gpudojo"], "python": []}[word] + [part for part in rest if part != "-m"]
-    environment = os.environ | {"PYTHONPATH": str(where), "COLUMNS": "140", "PYTHONUTF8": "1"}
+    environment = os.environ | {"PYTHONPATH": str(where / "graders"), "COLUMNS": "140", "PYTHONUTF8": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
     return python.run(module, *rest, cwd=where, env=environment)
 
