@@ -12,16 +12,16 @@ import torch
 from virtual_cuda.device.context import virtual_cuda
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.real.session import available, real_device
+from virtual_cuda.real.session import device_count, real_device
 from virtual_cuda.sizes import parse_size
 
-Kind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
+DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 
 _NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
 
 
 @dataclass(frozen=True)
-class Bench:
+class OpenDevice:
     """An open bench: the device student code is told to use, and the ledger of what it does there."""
 
     kind: str  # "virtual", "cuda", "mps" or "cpu"
@@ -30,11 +30,11 @@ class Bench:
     why: str  # one sentence: why this bench
 
 
-def choose(kind: str, devices: int = 1) -> tuple[str, str]:
+def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     """Which bench is meant, and why: for "auto" this machine's GPUs if there are enough of them, else virtual ones."""
     if kind != "auto":
         return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
-    found = available("cuda")
+    found = device_count("cuda")
     if found >= devices:
         return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"
     if found:
@@ -44,7 +44,7 @@ def choose(kind: str, devices: int = 1) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def open(kind: Kind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> Iterator[Bench]:
+def open_device(kind: DeviceKind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> Iterator[OpenDevice]:
     """Open a bench for the length of a `with` block; `memory` is the size of each virtual device.
 
     "auto" takes the machine's own GPUs and falls back on virtual ones; "virtual", "cuda", "mps" and "cpu" are taken
@@ -53,12 +53,12 @@ def open(kind: Kind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> 
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise BadDeviceCount(devices)
     size = parse_size(memory)
-    chosen, why = choose(kind, devices)
+    chosen, why = choose_device(kind, devices)
     if chosen == "virtual":
         with virtual_cuda(devices=devices, memory=size) as gpu:
-            yield Bench(chosen, torch.device("cuda", 0), gpu.ledger, why)
+            yield OpenDevice(chosen, torch.device("cuda", 0), gpu.ledger, why)
         return
-    if chosen in ("cuda", "mps") and 0 < available(chosen) < devices:
-        raise NoSuchDevice(chosen, devices, available(chosen))
+    if chosen in ("cuda", "mps") and 0 < device_count(chosen) < devices:
+        raise NoSuchDevice(chosen, devices, device_count(chosen))
     with real_device(chosen) as bench:
-        yield Bench(chosen, bench.device, bench.ledger, why)
+        yield OpenDevice(chosen, bench.device, bench.ledger, why)

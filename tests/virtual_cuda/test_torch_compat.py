@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from virtual_cuda import virtual_cuda
 from virtual_cuda.device import tensor, torch_compat
-from virtual_cuda.device.context import virtual_cuda
 from virtual_cuda.errors import TorchUnsupported
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from virtual_cuda.errors import DojoError
-
 from gpudojo.model.catalogue import DAYS, day, sources, whole
+from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
-from virtual_cuda.errors import DojoError
-
 from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.errors import DojoError
 from gpudojo.platforms import Options, Part, exporter
 from gpudojo.platforms._checkout import Graded, Measure, Terms, graded
 from gpudojo.platforms._entries import save_json

@@ -21,7 +21,7 @@ from gpudojo.pytest_plugin.grading import Limits
 from gpudojo.pytest_plugin.xdist import HEARD, Heard
 
 if TYPE_CHECKING:
-    from virtual_cuda.device.state import VirtualGpu
+    from virtual_cuda import VirtualGpu
 
 
 FIXTURE: Final = "virtual_cuda"
@@ -86,12 +86,11 @@ def ready(config: pytest.Config, files: Mapping[Path, Exercise]) -> str:
 
 def chosen_bench(asked: str) -> tuple[str, str]:
     """The bench of this run and why it is that one; an end to the run where this machine does not have it."""
-    from virtual_cuda.devices import choose
+    from virtual_cuda import choose_device, device_count
     from virtual_cuda.errors import NoSuchDevice
-    from virtual_cuda.real.session import available
 
-    kind, why = choose(asked)
-    if kind in ("cuda", "mps") and not available(kind):
+    kind, why = choose_device(asked)
+    if kind in ("cuda", "mps") and not device_count(kind):
         raise pytest.UsageError(f"--bench {asked}: {NoSuchDevice(kind)}")
     return kind, why
 
@@ -180,14 +179,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
     """A virtual CUDA device, open during the test; `virtual_cuda.ledger` says what happened on it."""
-    from virtual_cuda.device.context import virtual_cuda
-    from virtual_cuda.errors import BenchError
+    from virtual_cuda import virtual_cuda
+    from virtual_cuda.errors import DeviceError
 
     options = _options(request.node)
     with ExitStack() as stack:
         try:
             gpu = stack.enter_context(virtual_cuda(**options))
-        except BenchError as error:
+        except DeviceError as error:
             pytest.fail(f"no virtual CUDA device: {error}", pytrace=False)
         yield gpu
 

@@ -18,6 +18,7 @@ from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops import kernels, syncs
 from virtual_cuda.ops.messages import accelerator_error
 from virtual_cuda.torch_api.cuda_module import index_of
+from virtual_cuda.torch_api.patching import Patch
 
 
 class AnyEvent:
@@ -364,6 +365,15 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
     if _state.graph is not None:
         _state.graph._broken = True
     raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
+
+
+# Records that the host waited for the device; takes the arguments of `ops.syncs.note`.
+record_wait: Final = syncs.note
+
+
+def wait_patch(function: Any) -> Patch:
+    """The patch that hands every wait to `function`, which takes the arguments of `record_wait`."""
+    return syncs, "note", function
 
 
 def capturing() -> bool:

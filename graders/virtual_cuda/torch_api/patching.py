@@ -57,7 +57,7 @@ def aside(done: list[Replaced]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def imported_into(names: dict[str, Any]) -> Iterator[None]:
+def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
     """What a file took out of a module by name, before it was replaced there, is replaced in the file's names as well.
 
     `from torch.cuda import is_available` at the top of a file that ran before the bench was opened, or a table of
