@@ -9,18 +9,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from virtual_cuda.errors import torch_lacks
+
 if TYPE_CHECKING:
-    from virtual_cuda.device.context import virtual_cuda
     from virtual_cuda.device.state import VirtualGpu
-    from virtual_cuda.device.streams import AnyEvent, Event, Stream, record_wait, wait_patch
     from virtual_cuda.device.tensor import Parameter, Tensor
-    from virtual_cuda.devices import OpenDevice, choose_device, open_device
+    from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
+    from virtual_cuda.patching import Patch, patch, patch_imported_names
     from virtual_cuda.real.session import RealDevice, device_count, device_failure, limit_memory, real_device
     from virtual_cuda.recording import site
     from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.mps import no_accelerator, virtual_mps
-    from virtual_cuda.torch_api.patching import Patch, patch, patch_imported_names
+    from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
 
 __all__ = [
     "AnyEvent",
@@ -52,17 +53,16 @@ __all__ = [
 ]
 
 _NAMES = {
-    "device.context": "virtual_cuda",
     "device.state": "VirtualGpu",
-    "device.streams": "AnyEvent Event Stream record_wait wait_patch",
+    "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",
-    "devices": "OpenDevice choose_device open_device",
+    "devices": "OpenDevice choose_device open_device virtual_cuda",
     "ledger": "Ledger",
     "real.session": "RealDevice device_count device_failure limit_memory real_device",
     "recording": "site",
     "sizes": "format_size parse_size",
     "torch_api.mps": "no_accelerator virtual_mps",
-    "torch_api.patching": "Patch patch patch_imported_names",
+    "patching": "Patch patch patch_imported_names",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -70,6 +70,9 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except (AttributeError, ImportError) as error:
+        raise torch_lacks(error) or error from error
     globals()[name] = found
     return found

@@ -3,6 +3,9 @@ made when it is shown."""
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 
 class VirtualCudaError(Exception):
     """Any error that this package raises on purpose."""
@@ -132,3 +135,13 @@ class DuplicatePatch(DeviceError):
 
     def __str__(self) -> str:
         return f"{self.target} is patched by both {self.first} and {self.second} in the same stage"
+
+
+def torch_lacks(error: AttributeError | ImportError) -> TorchUnsupported | None:
+    """TorchUnsupported, if what is missing is missing in torch and not in this package."""
+    home: Any = error.name
+    if isinstance(error, AttributeError):
+        home = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", "")
+    if str(home).partition(".")[0] != "torch":
+        return None
+    return TorchUnsupported(f"something ({error})", str(vars(sys.modules["torch"]).get("__version__", "")))

@@ -17,6 +17,7 @@ from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import syncs
 from virtual_cuda.ops.messages import argument_elsewhere, label_of, lengths_elsewhere, without_lazy
 from virtual_cuda.ops.placement import compare, on_host
+from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 aten: Final = torch.ops.aten
 
@@ -107,7 +108,8 @@ def cross_entropy(original: Any) -> Any:
     return loss
 
 
-def fused_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def fused_patches(opening: Opening) -> list[Patch]:
     nn, linalg = torch._C._nn, vars(torch._C)["_linalg"]
     made: list[tuple[Any, str, Any]] = [
         (nn, "cross_entropy_loss", cross_entropy(nn.cross_entropy_loss)),
@@ -227,7 +229,8 @@ def attention(original: Any) -> Any:
     return attend
 
 
-def attention_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def attention_patches(opening: Opening) -> list[Patch]:
     made = attention(torch._C._nn.scaled_dot_product_attention)
     name = "scaled_dot_product_attention"
     return [(torch._C._nn, name, made), (torch.nn.functional, name, made)]
@@ -249,7 +252,8 @@ def _one_hot(original: Any) -> Any:
     return one_hot
 
 
-def composite_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def composite_patches(opening: Opening) -> list[Patch]:
     one_hot = _one_hot(torch._C._nn.one_hot)
     return [(torch._C._nn, "one_hot", one_hot), (torch.nn.functional, "one_hot", one_hot)]
 
@@ -353,7 +357,8 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
 special(torch.ops.aten._pack_padded_sequence.default)(_pack_padded_sequence)
 
 
-def composite_placement_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches(Stage.WRAP)
+def composite_placement_patches(opening: Opening) -> list[Patch]:
     functional, plain = torch.nn.functional, torch._VF
     attention = _attention(_in_cuda_words(functional.scaled_dot_product_attention))
     spoken = [(plain, name, _in_cuda_words(getattr(plain, name))) for name in _NAMING_DEVICES]
@@ -528,7 +533,8 @@ def flatten_parameters(original: Any) -> Any:
     return flatten
 
 
-def rnn_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def rnn_patches(opening: Opening) -> list[Patch]:
     functions = torch._C._VariableFunctions
     made: list[tuple[Any, str, Any]] = [(torch._VF, kind, layer(kind, getattr(functions, kind))) for kind in _PARTS]
     return [*made, (nn.RNNBase, "flatten_parameters", flatten_parameters(nn.RNNBase.flatten_parameters))]

@@ -7,13 +7,15 @@ import json
 import pathlib
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from virtual_cuda.device.memory import OutOfMemory
-from virtual_cuda.device.state import Place
 from virtual_cuda.sizes import format_size
+
+if TYPE_CHECKING:
+    from virtual_cuda.device.memory import OutOfMemory
+    from virtual_cuda.device.state import Place
 
 _LATER = (
     "CUDA kernel errors might be asynchronously reported at some other API call, "

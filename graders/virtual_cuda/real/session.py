@@ -11,12 +11,12 @@ from typing import Any, Final
 import torch
 import torch.utils.data.dataloader as loading
 
-from virtual_cuda.device.context import withdraw
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.patching import Patch, claim, patch
 from virtual_cuda.real.observer import Observer, Watch
 from virtual_cuda.real.waits import explicit_doors
-from virtual_cuda.torch_api.patching import Patch, claim, patch
+from virtual_cuda.torch_api.creation import withdraw_kernels
 
 KINDS: Final = ("cuda", "mps", "cpu")
 
@@ -172,7 +172,7 @@ def _close(observer: Observer, ledger: Ledger) -> None:
 
 def limit_memory(memory: int) -> None:
     """Make this process's context, in which torch's allocator takes so many bytes of each GPU and no more."""
-    withdraw()  # a process that has opened the virtual device may still have its kernels
+    withdraw_kernels()  # a process that has opened the virtual device may still have its kernels
     count = device_count("cuda")
     if not count:
         raise NoSuchDevice("cuda")
