@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from virtual_cuda.errors import torch_lacks
-
 if TYPE_CHECKING:
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
@@ -73,6 +71,8 @@ def __getattr__(name: str) -> Any:
     try:
         found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except (AttributeError, ImportError) as error:
+        from virtual_cuda.errors import torch_lacks  # not at the top: every pytest run imports this module
+
         raise torch_lacks(error) or error from error
     globals()[name] = found
     return found
