@@ -16,10 +16,10 @@ import torch
 import torch.utils._device
 
 from virtual_cuda import ops, torch_api
-from virtual_cuda.device.dispatch import mood
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, torch_lacks
 from virtual_cuda.ledger import Ledger
+from virtual_cuda.ops.dispatch import mood
 from virtual_cuda.patching import Opening, claim, patch, registry
 from virtual_cuda.real.session import device_count, real_device
 from virtual_cuda.sizes import parse_size

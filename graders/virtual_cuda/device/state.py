@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from virtual_cuda.device.memory import Memory, Piece
+from virtual_cuda.device.messages import invalid_ordinal
 from virtual_cuda.ledger import Ledger
-from virtual_cuda.ops.messages import invalid_ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

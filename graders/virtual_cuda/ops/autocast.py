@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.dispatch import mood
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.ops.dispatch import mood
 from virtual_cuda.ops.registry import autocast_policies
 from virtual_cuda.patching import Opening, Patch, torch_patches
 

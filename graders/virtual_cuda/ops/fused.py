@@ -11,11 +11,11 @@ import torch.nn.functional
 from torch import nn
 from torch.autograd import grad as _grad
 
-from virtual_cuda.device.dispatch import allocate, shut, write
+from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name, without_lazy
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import argument_elsewhere, label_of, type_name, without_lazy
+from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches

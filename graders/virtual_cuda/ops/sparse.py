@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import Unwrapped, allocate, shut, wrap_layout, wrap_output, write
 from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.ops import placement
+from virtual_cuda.ops.dispatch import Unwrapped, allocate, shut, wrap_layout, wrap_output, write
 from virtual_cuda.ops.registry import call_of, operator
 from virtual_cuda.ops.rescue import rescue
 from virtual_cuda.ops.syncs import HOST, record_copy, waits_of

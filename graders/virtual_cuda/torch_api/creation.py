@@ -11,14 +11,14 @@ import torch
 import torch.utils._device
 
 from virtual_cuda.device import state
-from virtual_cuda.device.dispatch import allocate, general, mood, write
 from virtual_cuda.device.memory import SMALL
+from virtual_cuda.device.messages import forked
 from virtual_cuda.device.state import CPU, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
-from virtual_cuda.device.transfers import copy_from, to_device
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast
-from virtual_cuda.ops.messages import forked
+from virtual_cuda.ops.dispatch import allocate, general, mood, write
+from virtual_cuda.ops.transfers import copy_from, to_device
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api.generators import is_device_generator
 

@@ -12,9 +12,9 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 
 from virtual_cuda.device.memory import Memory
+from virtual_cuda.device.messages import forked, invalid_ordinal
 from virtual_cuda.device.state import VirtualGpu, index_of
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import forked, invalid_ordinal
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 CAPABILITY: Final = (9, 0)

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import general
-from virtual_cuda.device.fast_paths import make_plan, plan_by
 from virtual_cuda.device.state import CUDA, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import PLANS
+from virtual_cuda.ops.dispatch import general
+from virtual_cuda.ops.fast_paths import make_plan, plan_by
 from virtual_cuda.ops.registry import facts_of, operator
 from virtual_cuda.patching import Opening, Patch, torch_patches
 

@@ -15,9 +15,9 @@ import torch.utils._foreach_utils as foreach
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
+from virtual_cuda.device.messages import without_lazy
 from virtual_cuda.device.state import place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter
-from virtual_cuda.ops.messages import without_lazy
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 # torch.optim hides its submodules behind functions of the same names.

@@ -9,10 +9,10 @@ from typing import Any, Final
 import torch
 import torch.utils.dlpack
 
-from virtual_cuda.device.dispatch import allocate, shut, write
 from virtual_cuda.device.state import CUDA, Block, Place, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ops import syncs
+from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api import tensor_types

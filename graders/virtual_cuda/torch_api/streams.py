@@ -13,11 +13,11 @@ import torch
 import torch.cuda.graphs
 import torch.nn.parallel._functions
 
-from virtual_cuda.device.dispatch import allocate, write
+from virtual_cuda.device.messages import accelerator_error
 from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import accelerator_error
+from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
