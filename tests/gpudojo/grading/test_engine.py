@@ -122,7 +122,7 @@ def test_an_error_in_a_probe_is_not_the_student_s_and_names_file_and_line(
     monkeypatch.setattr(engine, "reference_for", lambda path, exercise: Written(files.reference))
     (result,) = FileGrader(files.student, "virtual", 8).results(exercise, exercise.functions[0])
     assert (result.outcome, result.points) == (Outcome.ERROR, 1)
-    assert "KeyError: \"a mistake of the author's\"" in result.happened
+    assert 'KeyError: "a mistake of the author\'s"' in result.happened
     assert result.happened.endswith(f"(raised at {place_of(stumbling, 'return {}')})")
 
 
@@ -175,9 +175,8 @@ def test_after_a_time_out_the_other_scenarios_are_not_run(files: Files) -> None:
 
 
 def test_who_swallows_a_time_out_is_out_of_time_all_the_same(files: Files) -> None:
-    source = (
-        "def double(x):\n    try:\n        while True:\n            pass\n    except BaseException:\n        return 2 * x\n"
-    )
+    loop = "        while True:\n            pass\n"
+    source = f"def double(x):\n    try:\n{loop}    except BaseException:\n        return 2 * x\n"
     files.student.write_text(source, encoding="utf-8")
     exercise = made(look_at_three)
     found = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)).observations
