@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import BAR
-from gpudojo.grading.explain import author_line
+from gpudojo.model.errors import author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Seen, Todo
 from gpudojo.model.results import CheckResult, Outcome

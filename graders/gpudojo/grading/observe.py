@@ -27,11 +27,10 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
-from gpudojo.grading.explain import author_line, timed_out
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, timed_out
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
-from gpudojo.model.errors import DojoError
+from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 

@@ -116,12 +116,12 @@ REFUSED = [
     (Plan("day8", "nul"), "Windows keeps that name for itself"),
     (Plan("day8", "day3"), "a file called so is taken for a whole day"),
     (Plan("day8", "x" * 41), "it is longer than 40 letters"),
-    (Plan("day8", "odd_one"), "odd_one is there already: graders/gpudojo/days/day8/odd_one"),
-    (Plan("day8", "second"), "second is there already: day8 has an exercise 02_second"),
-    (Plan("day9", "first"), "first is there already: day8 has an exercise 01_first"),
+    (Plan("day8", "odd_one"), "odd_one already exists: graders/gpudojo/days/day8/odd_one"),
+    (Plan("day8", "second"), "second already exists: day8 has an exercise 02_second"),
+    (Plan("day9", "first"), "first already exists: day8 has an exercise 01_first"),
     (Plan("day7", "new"), "there is no day 'day7' (the days are: day8, day9); begin it with: dojo new day day7"),
-    (Plan("day8", "new", ("evaluate",)), "evaluate is there already: 02_second has a function of that name"),
-    (Plan("day8", "new", ("a", "b", "a")), "a is there already: it is given twice"),
+    (Plan("day8", "new", ("evaluate",)), "evaluate already exists: 02_second has a function of that name"),
+    (Plan("day8", "new", ("a", "b", "a")), "a already exists: it is given twice"),
     (Plan("day8", "new", ("2nd",)), "'2nd' cannot be the name of a function: letters, digits and single _"),
     (Plan("day8", "new", ("a", "")), "'' cannot be the name of a function"),
     (Plan("day8", "new", ("sum",)), "Python has one of its own that is called so"),
@@ -157,7 +157,7 @@ def test_a_day() -> None:
     for name in ("days", "day", "day0", "day08", "Day9", "day9x", "../day9", "day9999"):
         with pytest.raises(BadName, match="it is called day and a number, such as day9"):
             day_files(name, KNOWN)
-    with pytest.raises(NameTaken, match="day8 is there already: it has 2 exercises"):
+    with pytest.raises(NameTaken, match="day8 already exists: it has 2 exercises"):
         day_files("day8", KNOWN)
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_is_there_stops_all_of_them(tmp_path: Path) -> None:
     last.write_text("mine")
     before = everything(tmp_path)
     with pytest.raises(
-        NameTaken, match=r"graders/gpudojo/days/day9/new/__init__\.py is there already: nothing was written"
+        NameTaken, match=r"graders/gpudojo/days/day9/new/__init__\.py already exists: nothing was written"
     ):
         plant(tmp_path, files)
     assert everything(tmp_path) == before
@@ -209,7 +209,7 @@ def test_the_commands_speak_in_sentences_and_write_nothing(tmp_path: Path, monke
         return result.exit_code, result.output
 
     assert said("exercise", "day8", "2nd")[0] == 1
-    assert said("day", "day8")[1].startswith("Error: day8 is there already: it has 2 exercises; add to it with: ")
+    assert said("day", "day8")[1].startswith("Error: day8 already exists: it has 2 exercises; add to it with: ")
     assert everything(tmp_path) == set()
     code, output = said("exercise", "day9", "new", "--functions", "one, two")
     assert code == 0, output
