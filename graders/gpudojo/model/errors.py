@@ -33,7 +33,7 @@ class NameTaken(CannotBegin):
         self.by = by
 
     def __str__(self) -> str:
-        return f"{self.name} is there already: {self.by}"
+        return f"{self.name} already exists: {self.by}"
 
 
 class BadClass(Refusal):
