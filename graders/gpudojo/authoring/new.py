@@ -61,7 +61,8 @@ class Surroundings:
 
 def surroundings(root: Path) -> Surroundings:
     """What the installed days have, and which of them are in this repository."""
-    stems, modules, functions, folders = {}, {}, {}, {}
+    stems, modules, folders = {}, {}, {}
+    functions: dict[str, str] = {}
     for name in days():
         folder = registered()[name].folder.resolve()
         written = {path.stem for path in (root / "reference" / name).glob("[0-9][0-9]_*.py")}
@@ -108,10 +109,8 @@ def day_files(
 ) -> dict[str, str | None]:
     """The texts of a new day of gpudojo by path, None for a folder; raises CannotBegin."""
     if not known.clone:
-        said = (
-            "this repository is not the clone of gpudojo that runs here; CONTRIBUTING.md says how a course of your own"
-        )
-        raise CannotBegin(f"{said} registers a day")
+        said = "this is not the clone of gpudojo that runs here; for a course of your own, see CONTRIBUTING.md"
+        raise CannotBegin(f"a day is made in gpudojo itself, and {said}")
     if not DAY.fullmatch(name):
         raise BadName("a day", name, "it is called day and a number, such as day9")
     if name in known.stems:
