@@ -48,7 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         (["--release", "{}"], "this is not the manifest of a release"),
         (["--release", '{"day": 8}'], "this is not the manifest of a release"),
         (["--release", "nowhere"], "there is no release at nowhere"),
-        (["--release", "graders"], "is not what `dojo release student` has written"),
+        (["--release", "graders"], "was not made by `dojo release student`"),
     ],
 )
 def test_a_release_that_is_none(run: Run, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
