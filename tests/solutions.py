@@ -19,12 +19,11 @@ import pytest
 import torch
 from gpudojo.authoring.lint import SPELLINGS, notes
 from gpudojo.authoring.solutions import HEADER, solutions
-from gpudojo.grading.judge import judge
+from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load
-from gpudojo.grading.observe import observe
-from gpudojo.grading.references import reference_of
+from gpudojo.grading.references import Written, reference_of
 from gpudojo.model.catalogue import day, misconceptions
-from gpudojo.model.evidence import Evidence, decode_evidence, encode_evidence
+from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -92,10 +91,14 @@ def functions_in(path: Path) -> list[Any]:
 
 
 @cache
+def reference(day_name: str, stem: str) -> Written:
+    return Written(reference_of(Path("exercises") / day_name / f"{stem}.py"), keep=True)
+
+
 def wanted(day_name: str, stem: str, function: str) -> Evidence:
     exercise = exercise_of(day_name, stem)
     target = next(f for f in exercise.functions if f.name == function)
-    return observe(exercise, target, load(reference_of(Path("exercises") / day_name / f"{stem}.py")), BENCH, 8)
+    return reference(day_name, stem).evidence(exercise, target, BENCH, 8)
 
 
 def graded(path: Path) -> list[CheckResult]:
@@ -103,13 +106,11 @@ def graded(path: Path) -> list[CheckResult]:
     skip_if_unfinished(day_name, stem)
     exercise = exercise_of(day_name, stem)
     # The reference first, as in grading: a submission may spoil the process it is loaded into.
-    right = {function.name: wanted(day_name, stem, function.name) for function in functions_in(path)}
-    submission = load(path)
-    results = []
     for function in functions_in(path):
-        seen = decode_evidence(encode_evidence(observe(exercise, function, submission, BENCH, 8)))
-        results += judge(exercise, function, seen, right[function.name])
-    return results
+        wanted(day_name, stem, function.name)
+    submission, measure = load(path), reference(day_name, stem)
+    graded_by_function = (grade_function(exercise, f, submission, measure, BENCH, 8) for f in functions_in(path))
+    return [result for results in graded_by_function for result in results]
 
 
 def test_a_right_solution_passes(path: Path) -> None:

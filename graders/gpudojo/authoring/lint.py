@@ -7,18 +7,19 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from virtual_cuda.errors import DojoError
 
 from gpudojo.authoring.solutions import Solution, solutions
+from gpudojo.grading.call import put_back
+from gpudojo.grading.engine import grade_function
+from gpudojo.grading.load import Unparsable, bindings, load, parse
+from gpudojo.grading.references import Reference, Written
 from gpudojo.model.catalogue import day, misconceptions_of, registered, sources, whole
 from gpudojo.model.exercise import Exercise, Function
+from gpudojo.model.results import CheckResult
 from gpudojo.release.stubs import solution_lines, stub_of
-
-if TYPE_CHECKING:
-    from gpudojo.model.evidence import Evidence
-    from gpudojo.model.results import CheckResult
 
 SEED: Final = 8
 SPELLINGS: Final = 4  # right solutions of each function: with fewer, a check that accepts only one is not noticed
@@ -193,7 +194,8 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
             continue
         for function in exercise.functions:
             try:
-                results = graded(exercise, function, path, reference)
+                measure = Written(reference) if path != reference and reference.is_file() else None
+                results = graded(exercise, function, path, measure)
             except DojoError as error:
                 yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")
                 continue
@@ -223,28 +225,14 @@ def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
             yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
 
 
-def graded(
-    exercise: Exercise, function: Function, path: Path, reference: Path, known: dict[str, Evidence] | None = None
-) -> list[CheckResult]:
-    """The results of one function of a file, on the virtual device; `known` keeps the reference's evidence."""
-    from gpudojo.grading.call import put_back
-    from gpudojo.grading.judge import judge
-    from gpudojo.grading.load import load
-    from gpudojo.grading.observe import observe
-
-    known = {} if known is None else known
-    measured = path != reference and reference.is_file()
-    if measured and function.name not in known:
-        known[function.name] = observe(exercise, function, load(reference), "virtual", SEED)
+def graded(exercise: Exercise, function: Function, path: Path, reference: Reference | None) -> list[CheckResult]:
+    """The results of one function of a file, on the virtual device; without a reference, the file is its own."""
     with put_back():
-        seen = observe(exercise, function, load(path), "virtual", SEED)
-    return judge(exercise, function, seen, known[function.name] if measured else seen)
+        return grade_function(exercise, function, load(path), reference, "virtual", SEED)
 
 
 def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator[Finding]:
     """Functions with too few right solutions to notice a check that accepts only one spelling."""
-    from gpudojo.grading.load import Unparsable, bindings, parse
-
     counts = dict.fromkeys((function.name for function in exercise.functions), 0)
     for one in right:
         try:
@@ -272,8 +260,13 @@ def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[
 
 def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Path) -> Iterator[Finding]:
     """Whether right solutions pass, and wrong ones fail the check they say, with the misconception they say."""
-    reference = root / "reference" / name / f"{exercise.stem}.py"
-    known: dict[str, Evidence] = {}
+    reference = Written(root / "reference" / name / f"{exercise.stem}.py", keep=True)
+    try:  # before a file that may spoil this process
+        for function in exercise.functions:
+            reference.evidence(exercise, function, "virtual", SEED)
+    except DojoError as error:
+        yield Finding(exercise.stem, f"`{function.name}`: {error}")
+        return
     for one in tried:
         claim = one.claim if one.wrong else None
         if one.wrong and claim is None:
@@ -283,11 +276,7 @@ def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Pa
                 continue
             if not claim and not re.search(rf"(?m)^(def {function.name}\b|{function.name}\b *=)", one.source):
                 continue
-            try:
-                results = graded(exercise, function, one.path, reference, known)
-            except DojoError as error:
-                yield Finding(exercise.stem, f"`{function.name}` cannot be graded: {error}")
-                return
+            results = graded(exercise, function, one.path, reference)
             first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
             got = f"{first.outcome} {first.check} as {first.misconception or '-'}" if first else "passed everything"
             if claim is None and first is not None:

@@ -1,18 +1,31 @@
-"""Adds to a failure what the check itself does not know: the line, the signature."""
+"""Explains results: the line to show, the signature expected, and the texts that terminal and notebook share."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Final
 
 import msgspec
 
+from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.evidence import CallStatus, Observation, Raised
-from gpudojo.model.exercise import Function, Misconception, sign
-from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.model.exercise import Exercise, Function, Misconception, sign
+from gpudojo.model.results import OURS, CheckResult, Outcome
 
-TIMED_OUT = "TimedOut"
+TIMED_OUT: Final = "TimedOut"
+DOCS: Final = "https://pytorch.org/docs/stable/"
+WIDTH: Final = 100
+BAR_WIDTH: Final = 20
+Part = tuple[str, str]  # a label and its text
+_FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 
 
 def explained(
@@ -42,12 +55,12 @@ def explained(
         where = f" (scenario `{scenario}`)" if first.status is CallStatus.RAISED else ""
         at = "; this is the line it was at" if raised.line is not None else ""
         happened = f"time-out: {what} was {raised.message}{where}{at}"
-        expected = "an end: does every loop have one, and does what it waits for come?"
+        expected = "an end; look for a loop that never ends, or for something it waits for that never comes"
     elif raised.type == "Unusable":
         happened = f"{raised.message} (scenario `{scenario}`)"
         expected = "what the docstring promises"
     elif raised.type == "RecursionError":
-        expected = "an end: a function that calls itself needs a case in which it does not"
+        expected = "an end; a function that calls itself needs a case in which it does not"
     elif raised.type == "TypeError" and raised.line is None and first.status is CallStatus.RAISED:
         expected = f"a function that can be called as `{function.name}{signature}`"
     return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
@@ -73,3 +86,105 @@ def _first(signs: Iterable[str], function: Function, lines: Mapping[str, int]) -
 
 def timed_out(seen: Observation) -> bool:
     return seen.raised is not None and seen.raised.type == TIMED_OUT
+
+
+def author_line(error: BaseException, student: Path | None = None) -> str:
+    """`file:line` of the author's code that raised an error: of the probe or check, or of what it called nearby."""
+    places: list[tuple[FrameType, int]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        places.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    ours = [place for place in places if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)]
+    theirs = [place for place in places if place not in ours and place[0].f_code.co_filename != str(student)]
+    # The first is the probe or check itself; below it may be torch's frames, which say nothing to an author.
+    home = os.path.dirname(theirs[0][0].f_code.co_filename) if theirs else ""
+    near = [place for place in theirs if os.path.dirname(place[0].f_code.co_filename) == home] or ours or places
+    return f"{_shown_path(near[-1][0].f_code.co_filename)}:{near[-1][1]}" if near else ""
+
+
+def _shown_path(file: str) -> str:
+    """Relative to where the user is, or to where the package is installed: the same on every machine."""
+    folders = [folder for folder in sys.path if folder]
+    with contextlib.suppress(OSError):  # student code may have removed the folder it runs in
+        folders.insert(0, os.getcwd())
+    folder = next((folder for folder in folders if file.startswith(os.path.join(folder, ""))), None)
+    return file if folder is None else file[len(os.path.join(folder, "")) :]
+
+
+def compose(result: CheckResult, exercise: Exercise, path: Path, hints: int) -> tuple[str, list[Part]]:
+    """A headline, and what is said below it."""
+    if result.outcome is Outcome.TODO:
+        return f"to do: {result.happened or f'`{result.function}` is still a stub in {path.name}'}.", []
+    if result.outcome is Outcome.BLOCKED:
+        return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
+    if result.outcome is Outcome.ERROR:
+        return OURS, [("claim", result.claim), ("happened", result.happened)]
+    parts: list[Part] = [("happened", result.happened), ("expected", result.expected)]
+    if result.line is not None:
+        parts.append(("line", where(path, result.line)))
+    known = misconceptions().get(result.misconception or "")
+    if known is not None:
+        parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
+    parts += _hints(result, exercise, hints)
+    return result.claim, [(name, text) for name, text in parts if text]
+
+
+def _hints(result: CheckResult, exercise: Exercise, hints: int) -> list[Part]:
+    function = next(f for f in exercise.functions if f.name == result.function)
+    every = function.hints_for(result.misconception, result.check)
+    shown = every[: max(hints, 0)]
+    parts = [(f"hint {number}" if len(shown) > 1 else "hint", hint) for number, hint in enumerate(shown, 1)]
+    if 0 < len(shown) < len(every):
+        parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with --hints {len(shown) + 1})"))
+    elif shown and exercise.reading:
+        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
+    return parts
+
+
+def where(path: Path, line: int) -> str:
+    """A place in the student's file and the text there; in a notebook by cell."""
+    name, text = os.path.relpath(path), _source(path, line)
+    if path.suffix != load.SUFFIX:
+        return f"{name}:{line}" + (f"\n{line:>4} | {text}" if text else "")
+    try:
+        cell, line = load.read(path).place(line)
+    except (load.NotANotebook, OSError):
+        return name
+    return f"{name}, code cell {cell}, line {line}" + (f"\n{line:>4} | {text}" if text else "")
+
+
+def _source(path: Path, line: int) -> str:
+    try:
+        if path.suffix == load.SUFFIX:
+            lines = load.read(path).source.split("\n")
+        else:
+            lines = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
+        return lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
+    except (OSError, IndexError, load.NotANotebook):
+        return ""
+
+
+def laid_out(name: str, text: str) -> list[str]:
+    """A label, and its text beside it; the lines of the text stay lines."""
+    first = f"  {name:9} "
+    lines: list[str] = []
+    for line in text.splitlines():
+        # Code and drawings are aligned, and a web address is of no use when it is broken.
+        lines += textwrap.wrap(
+            line,
+            WIDTH,
+            initial_indent=first,
+            subsequent_indent=" " * len(first),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        first = " " * len(first)
+    return lines
+
+
+def bar(got: float, most: float) -> str:
+    """Full only when everything is there, and empty only when nothing is."""
+    share = got / most if most else 0.0
+    filled = BAR_WIDTH if share >= 1 else min(max(round(BAR_WIDTH * share), int(share > 0)), BAR_WIDTH - 1)
+    return "█" * filled + "░" * (BAR_WIDTH - filled)

@@ -16,11 +16,11 @@ from virtual_cuda.ledger.drawing import drawn, legend, plain
 from virtual_cuda.ledger.timeline import Timeline
 from virtual_cuda.ledger.views import COLUMNS, LineRow, in_all, line_rows
 
+from gpudojo.grading.explain import BAR_WIDTH, DOCS, Part, bar, compose, laid_out
 from gpudojo.grading.watching import Busiest
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.notebook.session import Live, cell_name
-from gpudojo.pytest_plugin.feedback import BAR_WIDTH, DOCS, bar, compose, laid_out
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ STUB: Final = "still to do: fill in its cell, run it, and check again."
 STOPPED: Final = (
     "Interrupted while `{name}` was being checked; nothing is said of it, nor of what was to come after it."
 )
-Part = tuple[str, str]  # a label and its text
 Picture = tuple[Timeline, Timeline | None]  # what the student's function did, and the reference's
 _NO_FILE: Final = Path("cell")
 
@@ -108,7 +107,7 @@ class Table:
 
     @property
     def done(self) -> bool:
-        return bool(self.rows) and all(row.points == row.most for row in self.rows)
+        return bool(self.rows) and all(row.state == "done" for row in self.rows)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from gpudojo.grading.limits import Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.exercise import Exercise
 from gpudojo.pytest_plugin import collection, feedback, timelines, xdist
-from gpudojo.pytest_plugin.grading import Limits
 from gpudojo.pytest_plugin.xdist import RESULTS, RunResults
 
 if TYPE_CHECKING:
@@ -118,8 +118,12 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
     # student's code does, interrupts nothing else, and becomes a failed check.
     if not isinstance(item, collection.CheckItem):
         return None
-    captured = item.config.getoption("capture") != "no"
-    item.stash[collection.LIMITS] = Limits(settings.timeout, settings.method, captured)
+    item.stash[collection.LIMITS] = Limits(
+        settings.timeout,
+        method=settings.method,
+        characters=collection.CHARACTERS if item.config.getoption("capture") != "no" else None,
+        on_raised=collection.quit_debugger,
+    )
     return True
 
 

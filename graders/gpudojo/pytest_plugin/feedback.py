@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,7 @@ from typing import Any, Final
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 
-from gpudojo.grading import load
-from gpudojo.model.catalogue import misconceptions
+from gpudojo.grading.explain import BAR_WIDTH, bar, compose, laid_out
 from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.collection import FunctionChecks
@@ -43,8 +41,6 @@ def shortened(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-WIDTH: Final = 100
-DOCS: Final = "https://pytorch.org/docs/stable/"
 INDENT: Final = 12
 COLOURS: Final[dict[str, dict[str, bool]]] = {
     "happened": {"red": True},
@@ -52,7 +48,6 @@ COLOURS: Final[dict[str, dict[str, bool]]] = {
     "mistake": {"yellow": True},
     "hint": {"cyan": True},
 }
-Part = tuple[str, str]  # a label and its text
 
 
 class Feedback(TerminalRepr):
@@ -87,85 +82,10 @@ def feedback(result: CheckResult, exercise: Exercise, path: Path, hints: int) ->
     return str(Feedback(result, exercise, path, hints))
 
 
-def compose(result: CheckResult, exercise: Exercise, path: Path, hints: int) -> tuple[str, list[Part]]:
-    """A headline, and what is said below it."""
-    if result.outcome is Outcome.TODO:
-        return f"to do: {result.happened or f'`{result.function}` is still a stub in {path.name}'}.", []
-    if result.outcome is Outcome.BLOCKED:
-        return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
-    if result.outcome is Outcome.ERROR:
-        return "This is gpudojo's fault, not yours; it costs you no points. Please report it.", [
-            ("claim", result.claim),
-            ("happened", result.happened),
-        ]
-    parts: list[Part] = [("happened", result.happened), ("expected", result.expected)]
-    if result.line is not None:
-        parts.append(("line", where(path, result.line)))
-    known = misconceptions().get(result.misconception or "")
-    if known is not None:
-        parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
-    parts += _hints(result, exercise, hints)
-    return result.claim, [(name, text) for name, text in parts if text]
-
-
-def _hints(result: CheckResult, exercise: Exercise, hints: int) -> list[Part]:
-    function = next(f for f in exercise.functions if f.name == result.function)
-    every = function.hints_for(result.misconception, result.check)
-    shown = every[: max(hints, 0)]
-    parts = [(f"hint {number}" if len(shown) > 1 else "hint", hint) for number, hint in enumerate(shown, 1)]
-    if 0 < len(shown) < len(every):
-        parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with --hints {len(shown) + 1})"))
-    elif shown and exercise.reading:
-        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
-    return parts
-
-
-def where(path: Path, line: int) -> str:
-    """A place in the student's file and the text there; in a notebook by cell."""
-    name, text = os.path.relpath(path), _source(path, line)
-    if path.suffix != load.SUFFIX:
-        return f"{name}:{line}" + (f"\n{line:>4} | {text}" if text else "")
-    try:
-        cell, line = load.read(path).place(line)
-    except (load.NotANotebook, OSError):
-        return name
-    return f"{name}, code cell {cell}, line {line}" + (f"\n{line:>4} | {text}" if text else "")
-
-
-def _source(path: Path, line: int) -> str:
-    try:
-        if path.suffix == load.SUFFIX:
-            lines = load.read(path).source.split("\n")
-        else:
-            lines = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
-        return lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
-    except (OSError, IndexError, load.NotANotebook):
-        return ""
-
-
-def laid_out(name: str, text: str) -> list[str]:
-    """A label, and its text beside it; the lines of the text stay lines."""
-    first = f"  {name:9} "
-    lines: list[str] = []
-    for line in text.splitlines():
-        # Code and drawings are aligned, and a web address is of no use when it is broken.
-        lines += textwrap.wrap(
-            line,
-            WIDTH,
-            initial_indent=first,
-            subsequent_indent=" " * len(first),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        first = " " * len(first)
-    return lines
-
-
 def _short(result: CheckResult, headline: str) -> str:
     return result.happened if result.outcome is Outcome.FAILED else headline
 
 
-BAR_WIDTH = 20
 NOT_RUN: Final = "not run"
 # What is worth doing first: what is begun before what is not, and never what waits for something else.
 ORDER = (Outcome.FAILED, Outcome.TODO)
@@ -232,13 +152,6 @@ def _write_errors(reporter: pytest.TerminalReporter, errors: Sequence[CheckResul
     )
     for happened in dict.fromkeys(result.happened for result in errors):
         reporter.write_line(f"  {happened}", red=True)
-
-
-def bar(got: float, most: float) -> str:
-    """Full only when everything is there, and empty only when nothing is."""
-    share = got / most if most else 0.0
-    filled = BAR_WIDTH if share >= 1 else min(max(round(BAR_WIDTH * share), int(share > 0)), BAR_WIDTH - 1)
-    return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
 def _write_row(reporter: pytest.TerminalReporter, row: Row, wide: int) -> None:

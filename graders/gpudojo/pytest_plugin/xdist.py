@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from gpudojo.grading.explain import where
 from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult
@@ -91,9 +92,7 @@ def _exercises(path: Path) -> tuple[Exercise, ...]:
 
 def _note(item: CheckItem) -> str:
     """Where the file stopped half-way although what was graded had been defined before."""
-    from gpudojo.pytest_plugin.feedback import where
-
-    student = item.file.grader.student
+    student = item.file.grader.submission
     if student is None or student.broken is None:
         return ""
     error = student.broken
