@@ -95,11 +95,13 @@ def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution
     row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
-    if (root / "tests" / name).is_dir():
+    kept = {path.name for path in (root / "tests" / name).glob("*/")}  # a folder of the other kind may be elsewhere
+    if kept & {"right", "solutions"}:
         row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])
+    if kept & {"wrong", "solutions"}:
         row.findings += unnoticed_checks(exercise, wrong)
-        if not quick and all(note.text.startswith(LAST) for note in left):  # there is a reference to compare with
-            row.findings += tried_out(exercise, tried, name, root)
+    if not quick and all(note.text.startswith(LAST) for note in left):  # there is a reference to compare with
+        row.findings += tried_out(exercise, tried, name, root)
     if left:
         step = next_step(exercise, left, row.findings, root)
         row.findings = [step, *(replace(finding, warning=True) for finding in row.findings)]
