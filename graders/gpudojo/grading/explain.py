@@ -1,4 +1,4 @@
-"""Explains results: the line to show, the signature expected, and the texts that terminal and notebook share."""
+"""Adds to a result what the check does not know: the line to show, the signature expected, the line of an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import os
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -14,17 +13,12 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.evidence import CallStatus, Observation, Raised
-from gpudojo.model.exercise import Exercise, Function, Misconception, sign
-from gpudojo.model.results import OURS, CheckResult, Outcome
+from gpudojo.model.exercise import Function, Misconception, sign
+from gpudojo.model.results import CheckResult, Outcome
 
 TIMED_OUT: Final = "TimedOut"
-DOCS: Final = "https://pytorch.org/docs/stable/"
-WIDTH: Final = 100
-BAR_WIDTH: Final = 20
-Part = tuple[str, str]  # a label and its text
 _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 
 
@@ -110,81 +104,3 @@ def _shown_path(file: str) -> str:
         folders.insert(0, os.getcwd())
     folder = next((folder for folder in folders if file.startswith(os.path.join(folder, ""))), None)
     return file if folder is None else file[len(os.path.join(folder, "")) :]
-
-
-def compose(result: CheckResult, exercise: Exercise, path: Path, hints: int) -> tuple[str, list[Part]]:
-    """A headline, and what is said below it."""
-    if result.outcome is Outcome.TODO:
-        return f"to do: {result.happened or f'`{result.function}` is still a stub in {path.name}'}.", []
-    if result.outcome is Outcome.BLOCKED:
-        return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
-    if result.outcome is Outcome.ERROR:
-        return OURS, [("claim", result.claim), ("happened", result.happened)]
-    parts: list[Part] = [("happened", result.happened), ("expected", result.expected)]
-    if result.line is not None:
-        parts.append(("line", where(path, result.line)))
-    known = misconceptions().get(result.misconception or "")
-    if known is not None:
-        parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
-    parts += _hints(result, exercise, hints)
-    return result.claim, [(name, text) for name, text in parts if text]
-
-
-def _hints(result: CheckResult, exercise: Exercise, hints: int) -> list[Part]:
-    function = next(f for f in exercise.functions if f.name == result.function)
-    every = function.hints_for(result.misconception, result.check)
-    shown = every[: max(hints, 0)]
-    parts = [(f"hint {number}" if len(shown) > 1 else "hint", hint) for number, hint in enumerate(shown, 1)]
-    if 0 < len(shown) < len(every):
-        parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with --hints {len(shown) + 1})"))
-    elif shown and exercise.reading:
-        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
-    return parts
-
-
-def where(path: Path, line: int) -> str:
-    """A place in the student's file and the text there; in a notebook by cell."""
-    name, text = os.path.relpath(path), _source(path, line)
-    if path.suffix != load.SUFFIX:
-        return f"{name}:{line}" + (f"\n{line:>4} | {text}" if text else "")
-    try:
-        cell, line = load.read(path).place(line)
-    except (load.NotANotebook, OSError):
-        return name
-    return f"{name}, code cell {cell}, line {line}" + (f"\n{line:>4} | {text}" if text else "")
-
-
-def _source(path: Path, line: int) -> str:
-    try:
-        if path.suffix == load.SUFFIX:
-            lines = load.read(path).source.split("\n")
-        else:
-            lines = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
-        return lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
-    except (OSError, IndexError, load.NotANotebook):
-        return ""
-
-
-def laid_out(name: str, text: str) -> list[str]:
-    """A label, and its text beside it; the lines of the text stay lines."""
-    first = f"  {name:9} "
-    lines: list[str] = []
-    for line in text.splitlines():
-        # Code and drawings are aligned, and a web address is of no use when it is broken.
-        lines += textwrap.wrap(
-            line,
-            WIDTH,
-            initial_indent=first,
-            subsequent_indent=" " * len(first),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        first = " " * len(first)
-    return lines
-
-
-def bar(got: float, most: float) -> str:
-    """Full only when everything is there, and empty only when nothing is."""
-    share = got / most if most else 0.0
-    filled = BAR_WIDTH if share >= 1 else min(max(round(BAR_WIDTH * share), int(share > 0)), BAR_WIDTH - 1)
-    return "█" * filled + "░" * (BAR_WIDTH - filled)

@@ -7,17 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from virtual_cuda.ledger import questions
 from virtual_cuda.ledger.drawing import drawn, legend, plain
 from virtual_cuda.ledger.timeline import Timeline
 from virtual_cuda.ledger.views import COLUMNS, LineRow, in_all, line_rows
 
-from gpudojo.grading.explain import BAR_WIDTH, DOCS, Part, bar, compose, laid_out
 from gpudojo.grading.watching import Busiest
+from gpudojo.grading.wording import BAR_WIDTH, Part, bar, compose, hint_parts, laid_out
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.notebook.session import Live, cell_name
@@ -59,7 +57,6 @@ STOPPED: Final = (
     "Interrupted while `{name}` was being checked; nothing is said of it, nor of what was to come after it."
 )
 Picture = tuple[Timeline, Timeline | None]  # what the student's function did, and the reference's
-_NO_FILE: Final = Path("cell")
 
 
 @dataclass(frozen=True)
@@ -140,40 +137,25 @@ def checked(
     picture: Picture | None = None,
 ) -> Checked:
     """The results of one function, worded."""
-    parts = tuple(_parts(result, live, exercise) for result in results)
+    parts = tuple(_parts(result, live) for result in results)
     begun = any(result.outcome is Outcome.FAILED for result in results)
     shown = hints if begun or hints > 1 else 0
     if all(result.outcome is Outcome.PASSED for result in results):
         shown = 0
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
-    shown_hints = _hints(every, exercise, shown, live.name)
+    shown_hints = tuple(hint_parts(every, exercise, shown, f"check({live.name}, hints={shown + 1})"))
     return Checked(function.name, exercise.stem, exercise.title, tuple(results), parts, shown_hints, moves, picture)
 
 
-def _parts(result: CheckResult, live: Live, exercise: Exercise) -> tuple[Part, ...]:
-    # The place is a line of a cell, which is in no file that could be read.
-    headline, parts = compose(msgspec.structs.replace(result, line=None), exercise, _NO_FILE, 0)
-    if result.outcome is Outcome.FAILED:
-        place = [("line", live.place(result.line))] if result.line is not None else []
-        at = next((i for i, (label, _) in enumerate(parts) if label not in ("happened", "expected")), len(parts))
-        parts = [*parts[:at], *place, *parts[at:]]
-    elif result.outcome is Outcome.BLOCKED:
+def _parts(result: CheckResult, live: Live) -> tuple[Part, ...]:
+    headline, parts = compose(result, live.place(result.line) if result.line is not None else "")
+    if result.outcome is Outcome.BLOCKED:
         parts = [("waits for", f"`{result.blocked_by}`, which has to pass first")]
     elif result.outcome is Outcome.ERROR:
         parts = [("our fault", headline), *[part for part in parts if part[0] == "happened"]]
     elif result.outcome is Outcome.TODO:
         parts = [("to do", result.happened)] if result.happened else []
-    return tuple(parts)
-
-
-def _hints(every: Sequence[str], exercise: Exercise, count: int, name: str) -> tuple[Part, ...]:
-    shown = every[: max(count, 0)]
-    parts = [(f"hint {number}", hint) for number, hint in enumerate(shown, 1)]
-    if 0 < len(shown) < len(every):
-        parts.append(("", f"hint {len(shown)} of {len(every)}; one more: check({name}, hints={count + 1})"))
-    elif shown and exercise.reading:
-        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
     return tuple(parts)
 
 

@@ -68,6 +68,11 @@ def write(files: Mapping[str, bytes], target: Path) -> None:
 
 README: Final = Path(__file__).with_name("README.student.md")
 IGNORED: Final = ".venv/\n__pycache__/\n.pytest_cache/\n.ipynb_checkpoints/\n.DS_Store\n"
+CONFTEST: Final = """\
+\"""Adds the short options of gpudojo: --bench, --hints, --seed, --timeline, --traces.\"""
+
+from gpudojo.pytest_plugin import short_options as pytest_addoption  # noqa: F401
+"""
 PYTEST: Final = "[pytest]\nminversion = 8.0\ntestpaths = exercises\n"
 SETTINGS: Final = {
     "python.testing.pytestEnabled": True,
@@ -84,6 +89,7 @@ def pages(name: str, wheel: str) -> dict[str, bytes]:
     texts = {
         "README.md": readme(name),
         "requirements.txt": requirements(name, wheel),
+        "conftest.py": CONFTEST,
         "pytest.ini": PYTEST,
         ".gitignore": IGNORED,
         ".vscode/settings.json": f"{settings}\n",
