@@ -20,7 +20,7 @@ from gpudojo.submissions.names import is_junk
 
 WORKFLOW: Final = ".github/workflows/classroom.yml"
 GUARDED_FOLDERS: Final = ("vendor", ".github")
-GUARDED_FILES: Final = frozenset({"requirements.txt", "pytest.ini"})
+GUARDED_FILES: Final = frozenset({"requirements.txt", "pytest.ini", "conftest.py"})
 # Files that would steer pytest or Python where a grader trusted the folder it runs in.
 STEERING: Final = frozenset(
     "conftest.py pytest.ini tox.ini setup.cfg pyproject.toml sitecustomize.py usercustomize.py".split()
