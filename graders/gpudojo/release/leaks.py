@@ -1,4 +1,4 @@
-"""Looks for lines of solutions in what students get."""
+"""Searches what students get for lines of solutions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpudojo.release.stubs import BEGIN, END, OTHERWISE, TELLING, solution_lines
 
 DEEPEST: Final = 4  # archives in archives
 LARGEST: Final = 256 << 20
-LONG: Final = 24  # in the grader's own code shorter lines than this (`total, count = 0.0, 0`) are anybody's
+LONG: Final = 24  # in the grader's own code, shorter lines (`total, count = 0.0, 0`) occur anyway
 _HEADS: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")
 _IDIOM: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom, ast.Name, ast.Attribute)
 _CALLS: Final = (ast.Call, ast.expr_context)
@@ -52,7 +52,7 @@ class Secret:
 
 
 def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
-    """Every solution line that survives, first by file."""
+    """Every line of a solution that can be read in the files, in the order of the files."""
     lines, blocks = secrets(reference)
     found = []
     for path, data in sorted(files.items()):
@@ -87,7 +87,7 @@ def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> 
         found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
         whole = "\n".join(["", *_lines(variant), ""])
         joined = whole.replace("\n", "")
-        # A long solution is itself wherever it begins; a short one, between line ends, may be a part of anything.
+        # A long solution counts wherever it begins; a short one only between line ends, as it may be part of anything.
         found += [s for s in blocks if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)]
         if found:
             yield from found
@@ -146,7 +146,7 @@ def is_idiom(line: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text without white space, quoting and comments; a solution in a comment is one all the same."""
+    """The lines of a text without white space, quoting and comments: a solution may stand in a comment."""
     found = (squeezed(_without_comment(line.strip().lstrip("#>").strip())) for line in text.splitlines())
     return [line for line in found if line]
 
@@ -157,7 +157,7 @@ def _without_comment(line: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """As it would be printed: a solution in a string of JSON or Python is one all the same."""
+    """The text as it would be printed: a solution may stand in a string of JSON or Python."""
     return text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
 
 
@@ -189,7 +189,7 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        return None  # it has been looked at as a text
+        return None  # it is searched as text
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from gpudojo.submissions.names import is_junk
 WORKFLOW: Final = ".github/workflows/classroom.yml"
 GUARDED_FOLDERS: Final = ("vendor", ".github")
 GUARDED_FILES: Final = frozenset({"requirements.txt", "pytest.ini", "conftest.py"})
-# Files that would steer pytest or Python where a grader trusted the folder it runs in.
+# Files that would influence pytest or Python if a grader trusted the folder it runs in.
 STEERING: Final = frozenset(
     "conftest.py pytest.ini tox.ini setup.cfg pyproject.toml sitecustomize.py usercustomize.py".split()
 )
@@ -123,7 +123,7 @@ def changes(folder: Path, released: Manifest) -> list[Change]:
 
 
 def _steering(folder: Path) -> Iterator[str]:
-    """Files and folders that no release has at their place, and that would steer a grader that trusted them."""
+    """Files and folders that no release has there, and that would influence a grader that trusted them."""
     for path in _walk(folder, MOST):
         name = PurePosixPath(path).name
         first, _, rest = path.partition("/")

@@ -193,7 +193,7 @@ def test_an_authors_mistake_is_told_with_file_and_line(outside: Path, text: str,
         catalogue.exercise_for(Path("01_x.py"))
 
 
-def test_misconceptions_that_cannot_be_read_are_told(outside: Path) -> None:
+def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:
     catalogue.misconceptions_of.cache_clear()
     (outside / "misconceptions.toml").write_text('[a]\nname = "x"\n')
     with pytest.raises(BadDay, match=r"misconceptions\.toml: .*'why'"):

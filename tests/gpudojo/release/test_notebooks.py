@@ -197,7 +197,7 @@ def test_the_command_writes_what_has_changed(tmp_path: Path, made: dict[str, byt
     ("source", "why"),
     [
         ("def f():\n    # BEGIN SOLUTION\n    return 1\n", "2: a solution begins and does not end"),
-        ("def f(:\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n", "1: this is no Python: "),
+        ("def f(:\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n", "1: this is not Python: "),
     ],
 )
 def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(tmp_path: Path, source: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a machine lacks what keeps a submission from the files of a workflow, what it writes there is taken back."""
+"""Without isolation, what a submission writes to the files of a workflow is undone."""
 
 from __future__ import annotations
 
