@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import json
 import re
@@ -11,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpudojo.release.stubs import BEGIN, END, OTHERWISE, TELLING, solution_lines, stubs
 
@@ -19,6 +20,7 @@ DEEPEST: Final = 4  # archives in archives
 LARGEST: Final = 256 << 20
 LONG: Final = 24  # in the grader's own code, shorter lines (`total, count = 0.0, 0`) occur anyway
 _HEADS: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _IDIOM: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom, ast.Name, ast.Attribute)
 _CALLS: Final = (ast.Call, ast.expr_context)
 
@@ -99,7 +101,7 @@ def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
     yield path, data.decode(encoding, errors="replace")
     if path.endswith((".ipynb", ".json")):
-        yield path, "\n".join(_strings(_json(data)))
+        yield path, "\n".join(_strings(data.decode("utf-8", "replace")))
     elif path.endswith(".py"):
         yield path, "\n".join(_constants(data))
     if depth >= DEEPEST:
@@ -185,21 +187,8 @@ def _constants(data: bytes) -> Iterator[str]:
     yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None  # it is searched as text
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in a JSON value; those of a list, as notebooks keep their lines, follow one another."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _strings(item)
+def _strings(text: str) -> Iterator[str]:
+    """Every string of a JSON text, as it would be printed; those of a list, such as a notebook's lines, in a row."""
+    for literal in _STRING.findall(text):
+        with contextlib.suppress(ValueError):
+            yield json.loads(literal, strict=False)

@@ -146,7 +146,10 @@ def release(
     exercises = open_stubs(reference, name)
     evidence = recording.recorded(reference, name, seeds)
     files = repository(root, name, exercises, evidence, seals)
-    refuse_leaks(files, reference)
+    if found := leaks.leaks(files, reference):
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        shown = "; ".join(map(str, found[:SHOWN]))
+        raise CannotRelease(f"nothing was written, because students would get a solution: {shown}{more}")
     write(files, target)
     return files
 
@@ -188,11 +191,3 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
                 said = f"{reference / file}: there are no solution markers around the solution of `{function.name}`"
                 raise CannotRelease(said)
     return {f"exercises/{name}/{file}": text.encode() for file, text in made.items()}
-
-
-def refuse_leaks(files: dict[str, bytes], reference: Path) -> None:
-    found = leaks.leaks(files, reference)
-    if found:
-        shown = "; ".join(map(str, found[:SHOWN]))
-        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        raise CannotRelease(f"nothing was written, because students would get a solution: {shown}{more}")

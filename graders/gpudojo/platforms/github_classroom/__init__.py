@@ -68,7 +68,7 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
         written.append(save(own / "outputs", "".join(outputs)))
     if too_large:
         options.say(
-            f"{too_large} of the submissions do not fit into one environment variable; use one runner for each exercise."
+            f"{too_large} of the submissions do not fit into one environment variable; use a runner for each exercise."
         )
     if uneven:
         options.say(

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.release.manifest import WORKFLOW, Manifest, dumped, hashed, manifest
 
@@ -28,19 +30,14 @@ def workflow(released: Manifest) -> str:
     runners = runner_ids(released.day)
     results = [f"{runner.upper()}_RESULTS: ${{{{ steps.grade.outputs.{runner} }}}}" for runner in runners]
     # It cannot contain its own hash; whoever reads the manifest makes the text again and compares.
-    rest = Manifest(
-        released.day,
-        released.wheel,
-        {path: hash_ for path, hash_ in released.files.items() if path != WORKFLOW},
-        released.requirements,
-    )
+    others = {path: digest for path, digest in released.files.items() if path != WORKFLOW}
     filled = {
         "@DAY@": released.day,
         "@PYTHON@": PYTHON,
         "@HASH@": released.files[released.wheel],
         "@WHEEL@": released.wheel,
         "@REQUIREMENTS@": _indented("\n".join(released.requirements), 12),
-        "@MANIFEST@": dumped(rest).replace("'", "''"),
+        "@MANIFEST@": dumped(msgspec.structs.replace(released, files=others)).replace("'", "''"),
         "@RESULTS@": _indented("\n".join(results), 10),
         "@RUNNERS@": ",".join(runners),
     }
@@ -49,8 +46,8 @@ def workflow(released: Manifest) -> str:
 
 def with_workflow(released: Manifest) -> Manifest:
     """The manifest with the hash of the workflow it stands in."""
-    files = dict(released.files) | {WORKFLOW: hashed(workflow(released).encode())}
-    return Manifest(released.day, released.wheel, files, released.requirements)
+    files = released.files | {WORKFLOW: hashed(workflow(released).encode())}
+    return msgspec.structs.replace(released, files=files)
 
 
 def runner_ids(day: str) -> list[str]:
