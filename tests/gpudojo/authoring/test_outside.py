@@ -8,13 +8,15 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from gpudojo.authoring import new
 from gpudojo.model import catalogue
 from gpudojo.model.catalogue import Day
-from gpudojo.model.errors import BadDay, CannotRelease
+from gpudojo.model.errors import BadDay, CannotBegin, CannotRelease
 from gpudojo.model.results_file import read
 from gpudojo.release import wheel
 
@@ -102,13 +104,6 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
     assert STEM in (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_new_exercise_is_made_in_its_package(course: Course, tmp_path: Path) -> None:
-    known = run(course.python, "gpudojo", "new", "exercise", "day9", "class", cwd=course.folder)
-    assert "'class' cannot be the name of an exercise" in known
-    output = run(course.python, "gpudojo", "new", "day", "day10", cwd=course.folder)
-    assert "this is not the clone of gpudojo" in output
-
-
 def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -> None:
     output = run(
         course.python, "gpudojo", "release", "student", str(tmp_path / "out"), "--day", "day9", cwd=course.folder
@@ -144,19 +139,21 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of an empty day9 that another distribution has registered."""
     folder = tmp_path / "my_course" / "day9"
     folder.mkdir(parents=True)
     for place in (folder, folder.parent):
         (place / "__init__.py").touch()
     found = catalogue.registered() | {"day9": Day("day9", "my_course.day9", folder)}
-    for module in (catalogue, wheel):
+    for module in (catalogue, new, wheel):
         monkeypatch.setattr(module, "registered", lambda: found)
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_course"]:
         monkeypatch.delitem(sys.modules, name)
-    return folder
+    yield folder
+    for cached in (catalogue.day, catalogue.misconceptions_of, catalogue.misconceptions):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -194,10 +191,21 @@ def test_an_authors_mistake_is_told_with_file_and_line(outside: Path, text: str,
 
 
 def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:
-    catalogue.misconceptions_of.cache_clear()
     (outside / "misconceptions.toml").write_text('[a]\nname = "x"\n')
     with pytest.raises(BadDay, match=r"misconceptions\.toml: .*'why'"):
         catalogue.misconceptions_of("day9")
+
+
+def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
+    known = new.surroundings(outside.parents[1])
+    assert list(new.exercise_files(new.Plan("day9", "first"), known)) == [
+        "reference/day9/01_first.py",
+        "exercises/day9/01_first.py",
+        "my_course/day9/first.py",
+        "tests/day9/solutions/01_first.py",
+    ]
+    with pytest.raises(CannotBegin, match="for a course of your own, see CONTRIBUTING"):
+        new.day_files("day10", known)
 
 
 def test_of_two_days_with_the_same_file_name_the_folder_decides(outside: Path) -> None:
