@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from virtual_cuda.errors import DojoError
-
 from gpudojo.authoring.solutions import Solution, solutions
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
 from gpudojo.grading.references import Reference, Written
 from gpudojo.model.catalogue import day, misconceptions_of, registered, sources, whole
+from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult
 from gpudojo.release.stubs import solution_lines, stub_of

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from virtual_cuda.errors import DojoError
-
 from gpudojo.grading.explain import explained
 from gpudojo.grading.judge import judge
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.references import Reference, reference_for
+from gpudojo.model.errors import DojoError
 from gpudojo.model.evidence import CallStatus, Evidence, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome

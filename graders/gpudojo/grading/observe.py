@@ -22,16 +22,16 @@ from typing import IO, Any, Final
 
 import msgspec
 import virtual_cuda
-from virtual_cuda.devices import Bench
-from virtual_cuda.errors import DeviceClosed, DojoError, RealDeviceInUse
-from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.torch_api.patching import imported_into
+from virtual_cuda import OpenDevice, patch_imported_names
+from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
+from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.explain import author_line, timed_out
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
+from gpudojo.model.errors import DojoError
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
@@ -185,7 +185,7 @@ def _call(name: str, student: Any, probe: Probe, submission: Submission, kind: s
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
             submission = load(submission.path)
             student = submission.names.get(name, student)
-        names.enter_context(imported_into(submission.names))
+        names.enter_context(patch_imported_names(submission.names))
         try:
             return Observation(CallStatus.RETURNED, probe.look(Call(student, submission.path, device, seed)))
         except StudentRaised as error:
@@ -198,7 +198,7 @@ def _call(name: str, student: Any, probe: Probe, submission: Submission, kind: s
 
 
 @contextlib.contextmanager
-def open_machine(machine: str, kind: str) -> Iterator[Bench]:
+def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
     """Opens the machine that a probe needs, where the run is on a device of this kind.
 
     `bench` is that device; `a gpu` is it too, if it is one, and otherwise the virtual one; `unwatched` is for clocks,
@@ -206,17 +206,17 @@ def open_machine(machine: str, kind: str) -> Iterator[Bench]:
     `two gpus`, `mac` and `laptop` are machines to choose a device on.
     """
     if machine == "bench":
-        opened = virtual_cuda.open(kind)  # type: ignore[arg-type]
+        opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
     elif machine == "a gpu":
-        opened = virtual_cuda.open("virtual" if kind in ("cpu", "mps") else kind)  # type: ignore[arg-type]
+        opened = virtual_cuda.open_device("virtual" if kind in ("cpu", "mps") else kind)  # type: ignore[arg-type]
     elif machine in ("one gpu", "two gpus"):
-        opened = virtual_cuda.open("virtual", devices=1 if machine == "one gpu" else 2)
+        opened = virtual_cuda.open_device("virtual", devices=1 if machine == "one gpu" else 2)
     elif machine == "unwatched" and kind not in ("virtual", "cpu"):
-        opened = virtual_cuda.open(kind)  # type: ignore[arg-type]
+        opened = virtual_cuda.open_device(kind)  # type: ignore[arg-type]
     else:
         around = virtual_cuda.virtual_mps() if machine == "mac" else virtual_cuda.no_accelerator(built=True)
         with around:
-            yield Bench(machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}")
+            yield OpenDevice(machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}")
         return
     with opened as device:
         yield device

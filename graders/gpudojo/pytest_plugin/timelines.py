@@ -54,7 +54,7 @@ def write_section(
 
 
 def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:
-    from virtual_cuda.ledger.drawing import drawn, legend
+    from virtual_cuda.ledger import draw_timeline, timeline_legend
 
     reporter.section("what your code did", sep="=")
     width, nothing = reporter._tw.fullwidth, []
@@ -66,21 +66,21 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
             if found is None:
                 nothing.append(name)
                 continue
-            for line in drawn(found[0], width, found[1]):
+            for line in draw_timeline(found[0], width, found[1]):
                 for text, meaning in line:
                     reporter.write(text, **COLOURS.get(meaning, {}))
                 reporter.write_line("")
             reporter.write_line("")
     if nothing:
         reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
-    for signs in legend(width):
+    for signs in timeline_legend(width):
         reporter.write_line(signs, light=True)
 
 
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
     """A file for each function; the student's file is in its name where there are several."""
     import msgspec
-    from virtual_cuda.ledger.views import trace_of
+    from virtual_cuda.ledger import trace_of
 
     written = 0
     for path, pairs in files.items():

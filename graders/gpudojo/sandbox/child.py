@@ -52,7 +52,7 @@ from gpudojo.sandbox.protocol import (
 from gpudojo.submissions.definitions import choose
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.timeline import Timeline
+    from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.limits import Limits
     from gpudojo.grading.load import Submission
@@ -172,7 +172,7 @@ def observed(
     job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
 ) -> Generator[Glimpse, None, Saw]:
     """The evidence of one function."""
-    from virtual_cuda.real.session import lost
+    from virtual_cuda import device_failure
 
     from gpudojo.grading.explain import timed_out
     from gpudojo.grading.load import raised
@@ -191,7 +191,7 @@ def observed(
         if seen.raised is not None:
             seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
         late = seen if timed_out(seen) else None
-        if job.on_gpu and not spent and (error := lost()) is not None:
+        if job.on_gpu and not spent and (error := device_failure()) is not None:
             spent = True
             if seen.raised is None:  # it came up after everything had been observed
                 seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
@@ -275,9 +275,9 @@ def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences
 def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
     try:
         if job.on_gpu:
-            from virtual_cuda.real import session as owning
+            from virtual_cuda import limit_memory
 
-            owning.take(job.gpu_memory)
+            limit_memory(job.gpu_memory)
         yield Fenced(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked
