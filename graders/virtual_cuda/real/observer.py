@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSFER, Row
 from virtual_cuda.patching import Patch
-from virtual_cuda.real.usage import memory_of, storage_of
-from virtual_cuda.real.waits import COPIES, CudaWaits, base_name, kind_of, waits_of
+from virtual_cuda.real.usage import USAGE, storage_behind
+from virtual_cuda.real.waits import COPIES, CudaWaits, KnownWaits, base_name, kind_of
 from virtual_cuda.recording import Recorder
 
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
@@ -36,7 +36,7 @@ class _Mood(threading.local):
     quiet: int = 0
 
 
-class Watch(TorchDispatchMode):
+class RecordingMode(TorchDispatchMode):
     """Hands every operator of one thread to the observer. Autograd takes it along into its own threads."""
 
     def __init__(self, observer: Observer) -> None:
@@ -59,15 +59,15 @@ class Observer:
         self.rows = rows
         self.open = True
         self.mood = _Mood()
-        self.memory = memory_of(kind)
-        self.waits = waits_of(kind)
+        self.memory = USAGE[kind]()
+        self.waits = CudaWaits() if kind == "cuda" else KnownWaits()
         self.passes = Recorder(rows)
         self.backward_autocast: Any = None
         self._moved: int | None = None  # the storage that the last copy onto the device made
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
-    def operate(self, mode: Watch, func: Any, args: Any, kwargs: Any) -> Any:
+    def operate(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator, and write down what it did if it concerns the device."""
         if not self.open or self.mood.quiet:
             return func(*args, **kwargs)
@@ -82,7 +82,7 @@ class Observer:
         if _is_shorthand(func):
             with mode:
                 return func.decompose(*args, **kwargs)
-        storages = {storage._cdata for storage in map(storage_of, given) if storage is not None}
+        storages = {storage._cdata for storage in map(storage_behind, given) if storage is not None}
         name = base_name(func)
         if name == "lift_fresh":
             return self._lifted(func, args, kwargs)
@@ -114,7 +114,7 @@ class Observer:
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """`torch.tensor(data, device=…)`: made on the host and copied where no mode can see it, then shown here."""
         out = func(*args, **kwargs)
-        storage = storage_of(out)
+        storage = storage_behind(out)
         if self.kind != "cpu" and storage is not None and storage._cdata != self._moved:
             self._write_operation("aten._to_copy.default", out.device, self.memory.take(out))
             self._write_transfer("to_device", out.nbytes, False, False, "cpu", str(out.device))
@@ -138,7 +138,7 @@ class Observer:
             pinned = name == "copy_" and target.is_pinned()
             self._write_transfer("to_host", size, pinned, non_blocking, *ends)
         elif source.device.type == "cpu":
-            storage = storage_of(target)
+            storage = storage_behind(target)
             self._moved = None if storage is None else storage._cdata
             self._write_transfer("to_device", size, source.is_pinned(), non_blocking, *ends)
         else:
@@ -163,7 +163,7 @@ class Observer:
     def wait(self, what: str, explicit: bool = False) -> None:
         """The host has waited."""
         self.rows.append((SYNC, perf_counter(), *self.passes.here(), what, explicit))
-        if not explicit and isinstance(self.waits, CudaWaits):
+        if not explicit:
             self.waits.complain()
 
     # ---- autocast ----------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _looks_into(tensor: torch.Tensor, storages: set[int]) -> bool:
-    storage = storage_of(tensor)
+    storage = storage_behind(tensor)
     return storage is not None and storage._cdata in storages
 
 

@@ -14,8 +14,8 @@ import torch.utils.data.dataloader as loading
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.patching import Patch, claim, patch
-from virtual_cuda.real.observer import Observer, Watch
-from virtual_cuda.real.waits import explicit_doors
+from virtual_cuda.real.observer import Observer, RecordingMode
+from virtual_cuda.real.waits import explicit_waits
 from virtual_cuda.torch_api.creation import withdraw_kernels
 
 KINDS: Final = ("cuda", "mps", "cpu")
@@ -67,7 +67,7 @@ def _patches(observer: Observer) -> Iterator[Patch]:
     yield from observer.waits.patches()
     yield from observer.passes.patches()
     yield from observer.autocast_patches()
-    for owner, name, what in explicit_doors(observer.kind):
+    for owner, name, what in explicit_waits(observer.kind):
         yield owner, name, _telling(observer, getattr(owner, name), what)
     yield torch.Tensor, "tolist", _tolist(observer, torch.Tensor.tolist)
     yield threading.Thread, "run", _watched(observer, threading.Thread.run)
@@ -107,7 +107,7 @@ def _watched(observer: Observer, original: Any) -> Any:
     """A dispatch mode holds in one thread only, so that every thread the student starts is given its own."""
 
     def run(thread: Any) -> None:
-        with Watch(observer):
+        with RecordingMode(observer):
             original(thread)
 
     return run
@@ -139,7 +139,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         undo.callback(_close, observer, bench.ledger)
         _open.observer = observer
         undo.enter_context(_whole_numbers(kind))
-        undo.enter_context(Watch(observer))
+        undo.enter_context(RecordingMode(observer))
         yield bench
 
 
