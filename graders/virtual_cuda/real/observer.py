@@ -21,15 +21,15 @@ from virtual_cuda.recording import Recorder
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
 _UNSET: Final = object()
 
-# What only cuDNN calls otherwise goes under the name that every other device has for it, so that one check serves all.
+# Operators of cuDNN are recorded under the name that they have on every other device, so that one check serves all.
 _ALSO_KNOWN_AS: Final = {
     "aten.cudnn_batch_norm.default": "aten.native_batch_norm.default",
     "aten.cudnn_batch_norm_backward.default": "aten.native_batch_norm_backward.default",
 }
 
 
-class _Mood(threading.local):
-    """What holds in this thread: the autocast dtype, what a copy is made for, and whether nothing is written now."""
+class _ThreadState(threading.local):
+    """The autocast dtype, what a copy is made for, and whether nothing is recorded; for each thread."""
 
     autocast: Any = _UNSET
     reading: str | None = None
@@ -52,13 +52,13 @@ class RecordingMode(TorchDispatchMode):
 
 
 class Observer:
-    """Writes down what happens on one kind of device while it is open."""
+    """Records what happens on one kind of device while it is open."""
 
     def __init__(self, kind: str, rows: list[Row]) -> None:
         self.kind = kind
         self.rows = rows
         self.open = True
-        self.mood = _Mood()
+        self.thread = _ThreadState()
         self.memory = USAGE[kind]()
         self.waits = CudaWaits() if kind == "cuda" else KnownWaits()
         self.passes = Recorder(rows)
@@ -68,8 +68,8 @@ class Observer:
     # ---- operators ---------------------------------------------------------------------------------------------------
 
     def operate(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run one operator, and write down what it did if it concerns the device."""
-        if not self.open or self.mood.quiet:
+        """Run one operator, and record what it did if it concerns the device."""
+        if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
         given = [*tensors_in(args), *tensors_in(kwargs)]
         device = self._concerned(given, args, kwargs)
@@ -94,9 +94,9 @@ class Observer:
         if name in COPIES:
             self._write_copy(name, args, kwargs, out)
         if self.kind == "cpu" and self.passes.stepping:
-            waits = 0  # optimizers count their steps in host tensors, which nobody waits for
+            waits = 0  # optimizers count their steps in host tensors, which are never waited for
         for _ in range(waits):
-            self.wait(self.mood.reading or kind_of(func))
+            self.wait(self.thread.reading or kind_of(func))
         return out
 
     def _concerned(self, given: list[torch.Tensor], args: Any, kwargs: Any) -> torch.device | None:
@@ -131,7 +131,7 @@ class Observer:
             target, source, non_blocking = out, args[0], kwargs.get("non_blocking", False)
         if target.device == source.device:
             return
-        # A cast on the way is done before the bytes cross or after, as the device likes: the source's size is told.
+        # Whether a cast comes before the copy or after depends on the device: the source's size is recorded.
         size = source.nbytes
         ends = str(source.device), str(target.device)
         if target.device.type == "cpu":
@@ -144,14 +144,14 @@ class Observer:
         else:
             self._write_transfer("between_devices", size, False, non_blocking, *ends)
         if self.kind == "mps" and size and not non_blocking and "cpu" in ends:
-            self.wait(self.mood.reading or "copy")
+            self.wait(self.thread.reading or "copy")
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         mode = (GRAD if grad else 0) | (INFERENCE if inference else 0)
-        dtype = self.backward_autocast if self.mood.autocast is _UNSET else self.mood.autocast
+        dtype = self.backward_autocast if self.thread.autocast is _UNSET else self.thread.autocast
         live = self.memory.live(device.index or 0)
         name = _ALSO_KNOWN_AS.get(name, name)
         self.rows.append((OPERATION, perf_counter(), *self.passes.here(), name, str(device), mode, dtype, size, live))
@@ -170,19 +170,19 @@ class Observer:
 
     def autocast_patches(self) -> Iterator[Patch]:
         """Which dtype is cast to: torch's own answer is "none" inside an operator that has just been cast."""
-        mood, kind = self.mood, self.kind
+        thread, kind = self.thread, self.kind
         region = torch.amp.autocast_mode.autocast
         enter, leave = region.__enter__, region.__exit__
 
         def entered(self: Any) -> Any:
             given = enter(self)  # type: ignore[no-untyped-call]
-            self.__dict__.setdefault("_dojo_before", []).append(mood.autocast)
+            self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
             if self.device == kind:
-                mood.autocast = str(self.fast_dtype) if self._enabled else None
+                thread.autocast = str(self.fast_dtype) if self._enabled else None
             return given
 
         def left(self: Any, *error: Any) -> Any:
-            mood.autocast = self.__dict__["_dojo_before"].pop()
+            thread.autocast = self.__dict__["_dojo_before"].pop()
             return leave(self, *error)
 
         yield region, "__enter__", entered
@@ -192,7 +192,7 @@ class Observer:
 
     def _remembering_autocast(self, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            before, now = self.backward_autocast, self.mood.autocast
+            before, now = self.backward_autocast, self.thread.autocast
             self.backward_autocast = before if now is _UNSET else now
             try:
                 return original(*args, **kwargs)

@@ -78,17 +78,17 @@ class _Tally(threading.local):
 
 
 class CudaWaits(KnownWaits):
-    """CUDA's own word: its sync debug mode is on while an operator runs, and only then.
+    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs, and only then.
 
-    Off in between, because the student's warnings and warning filters are the student's. What the student sets the
-    mode to is kept and honoured.
+    Off in between, because warnings and warning filters belong to the student. The mode that the student sets is kept
+    and honoured.
     """
 
     def __init__(self) -> None:
         self.tally = _Tally()
         self.students = int(torch.cuda.get_sync_debug_mode())
         self.set_mode: Any = torch._C._cuda_set_sync_debug_mode
-        self.door = torch.zeros(1, dtype=torch.float64)
+        self.binding = torch.zeros(1, dtype=torch.float64)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first time it is set, it warns that it is a prototype
             torch.cuda.set_sync_debug_mode(self.students)
@@ -110,7 +110,7 @@ class CudaWaits(KnownWaits):
         try:
             # C++ keeps warnings back until the outermost binding returns. `apply_` is a binding that calls Python,
             # so they are out when it is done, in autograd's threads too.
-            self.door.apply_(call)
+            self.binding.apply_(call)
             count = self.tally.count
         finally:
             self.set_mode(0)
@@ -120,7 +120,7 @@ class CudaWaits(KnownWaits):
         return out, count
 
     def complain(self) -> None:
-        """One wait, as the mode the student has set would have it told."""
+        """Report one wait in the mode that the student has set."""
         if self.students == 2:
             raise RuntimeError(WARNING)
         if self.students == 1:
