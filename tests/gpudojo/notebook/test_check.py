@@ -54,8 +54,6 @@ def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> Non
     assert re.search(r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report))
     waits = checked.picture[0].wait_count
     assert f"Your code: {waits} waits (reference: {waits})" in repr(report)
-        report
-    )
     assert '<span class="t-wait">│</span>' in report._repr_html_()
 
 
