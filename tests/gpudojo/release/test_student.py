@@ -43,7 +43,7 @@ def installed(released: Released, folder: Path) -> Path:
     subprocess.run(
         [made, "-m", *install],
         cwd=released.folder,
-        env=student_environment(PIP_NO_INDEX="1", PIP_NO_COMPILE="1"),
+        env=student_environment(PIP_NO_INDEX="1"),
         check=True,
     )
     return made

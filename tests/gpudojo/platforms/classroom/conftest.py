@@ -68,8 +68,7 @@ def python(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare(**more: str) -> dict[str, str]:
     """The environment of a workflow, without what tests have set."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    # Compiling what is installed would take longer than all else; Python does it for what is imported.
-    return kept | {"PIP_NO_INDEX": "1", "PIP_NO_COMPILE": "1", "PIP_ROOT_USER_ACTION": "ignore"} | more
+    return kept | {"PIP_NO_INDEX": "1", "PIP_ROOT_USER_ACTION": "ignore"} | more
 
 
 Grade = Callable[..., Ran]
