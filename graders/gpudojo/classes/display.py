@@ -156,7 +156,7 @@ class Display:
         """Distribution, hardest checks, commonest mistakes, and who needs a human."""
         if self.quiet:
             return
-        from gpudojo.model.exercise import MISCONCEPTIONS
+        from gpudojo.model.catalogue import misconceptions
 
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
         pace = f", {ran / seconds:.1f} a second" if ran and seconds > 0 else ""
@@ -170,7 +170,7 @@ class Display:
         if self.mistakes:
             self._say("\nMost common misconceptions", style="bold")
             for name, count in self.mistakes.most_common(5):
-                known = MISCONCEPTIONS.get(name)
+                known = misconceptions().get(name)
                 self._say(f"{count:>5}  {known.name if known else name}")
         if self.human:
             self._say("\nNeed a human", style="bold")
