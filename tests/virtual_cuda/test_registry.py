@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import virtual_cuda.device.context
+from virtual_cuda import virtual_cuda
 from virtual_cuda.ops import make_facts, probe, registry
 from virtual_cuda.ops.registry import DuplicateOperator, declared, facts_of, operator
 
@@ -90,19 +91,58 @@ def test_the_tables_of_torch_are_those_that_are_shipped(tmp_path: pathlib.Path) 
     assert json.loads((tmp_path / "operators.json").read_text()) == registry.measured("operators")
 
 
-PROBED = ["mm", "logical_or", "angle", "histogram", "nn.functional.embedding", "put"]
+class Samples:
+    """A stand-in for an entry of torch's operator database, which takes long to import."""
+
+    inplace_variant = None
+
+    def __init__(self, op: Any, *arguments: Any) -> None:
+        """`arguments` are given as they are, but for tensors of floats, which get the dtype that is asked for."""
+        self.op, self.arguments = op, arguments
+
+    def sample_inputs(self, device: str, dtype: torch.dtype, requires_grad: bool) -> Iterator[Any]:
+        given = [
+            a.to(device, dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in self.arguments
+        ]
+        yield types.SimpleNamespace(input=given[0], args=tuple(given[1:]), kwargs={})
+
+
+PROBED = [
+    Samples(torch.mm, torch.rand(3, 3), torch.rand(3, 3)),
+    Samples(torch.logical_or, torch.tensor(1.0), torch.rand(3)),
+    Samples(torch.angle, torch.rand(3)),
+    Samples(torch.histogram, torch.rand(3), 4),
+    Samples(torch.histogram, torch.rand(3), torch.rand(4).sort().values),
+    Samples(torch.embedding, torch.rand(4, 3), torch.tensor([1, 2])),
+    Samples(torch.Tensor.put, torch.rand(3), torch.tensor([0, 2]), torch.rand(2)),
+]
+
+
+def record_of(entries: list[Any]) -> dict[str, Any]:
+    """What the probe records of these entries, here of the virtual device, as make_facts reads it."""
+    tables = []
+    with virtual_cuda():
+        for entry in entries:
+            recorded = probe.Probe()
+            recorded.operator(entry)
+            tables.append(recorded.tables())
+    merged: dict[str, Any] = json.loads(json.dumps(probe.merged(tables)))
+    return merged
 
 
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
-    """What the probe records of a few operators, here of the virtual device."""
+    return record_of(PROBED)
+
+
+@pytest.mark.slow
+def test_torchs_own_samples_can_be_probed() -> None:
     entries = probe.database()
-    with virtual_cuda.device.context.virtual_cuda():
-        probes = [probe.Probe() for _ in PROBED]
-        for one, name in zip(probes, PROBED, strict=True):
-            one.operator(entries[name])
-    merged: dict[str, Any] = json.loads(json.dumps(probe.merged([one.tables() for one in probes])))
-    return merged
+    record = record_of([entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")])
+    made, shipped = make_facts.refusals(record)["forbidden"], registry.measured("refusals")["forbidden"]
+    assert {name: made[name] for name in ("aten.addmm.default", "aten.angle.default")}.items() <= shipped.items()
+    placed = make_facts.placement(record, registry.measured("operators")["checks"])
+    assert placed["strict"]["aten.index_fill.int_Scalar"] == ["self"]
 
 
 def test_refusals_made_from_a_probe_are_those_that_are_shipped(record: dict[str, Any]) -> None:
