@@ -1,9 +1,7 @@
-"""Is a day's corpus as it says? Every wrong solution gets its own diagnosis, every right one passes, for every check.
+"""Tests of a day's solutions: every right one passes, every wrong one gets its diagnosis, every check is tried.
 
-`right/EXERCISE/NAME.py` holds correct spellings. `wrong/EXERCISE/NAME.py` says on its first line which check it must
-fail and as which misconception: `# fails: train_epoch::learns_as_it_should as missing-step` (or `as -` for no name).
-
-A day's `test_solutions.py` imports what is here, and with `pytest_generate_tests` asks it of the folders beside itself.
+Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.solutions`. A day's
+`test_solutions.py` imports the tests from here; `pytest_generate_tests` finds the solutions in the folder of that file.
 An exercise that is still being written, with notes left in it, is skipped.
 """
 
@@ -19,7 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from gpudojo.authoring.lint import HEADER, SPELLINGS, notes
+from gpudojo.authoring.lint import SPELLINGS, notes
+from gpudojo.authoring.solutions import HEADER, solutions
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load
 from gpudojo.grading.references import Written, reference_of
@@ -27,6 +26,15 @@ from gpudojo.model.catalogue import day, misconceptions
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
+
+__all__ = [
+    "pytest_generate_tests",
+    "shared_names_put_back",
+    "test_a_right_solution_passes",
+    "test_a_wrong_solution_gets_its_diagnosis",
+    "test_every_check_is_failed_by_a_wrong_solution",
+    "test_every_function_has_four_right_spellings_and_the_points_add_up",
+]
 
 ROOT = Path(__file__).parents[1]
 BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
@@ -49,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     here = Path(str(metafunc.module.__file__)).parent
     if "path" in metafunc.fixturenames:
         kind = "right" if "right" in metafunc.function.__name__ else "wrong"
-        found = sorted((here / kind).glob("*/*.py"))
+        found = [each.path for each in solutions(here) if each.wrong == (kind == "wrong")]
         metafunc.parametrize("path", found, ids=lambda path: f"{path.parent.name}/{path.stem}")
     elif "exercise" in metafunc.fixturenames:
         metafunc.parametrize("exercise", day(here.name), ids=lambda exercise: exercise.stem)
@@ -126,10 +134,11 @@ def claimed(path: Path) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def test_every_check_has_an_enemy(exercise: Exercise, request: pytest.FixtureRequest) -> None:
+def test_every_check_is_failed_by_a_wrong_solution(exercise: Exercise, request: pytest.FixtureRequest) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    enemies = {claimed(path)[:2] for path in (request.path.parent / "wrong" / exercise.stem).glob("*.py")}
-    missing = [f"{f.name}::{c.name}" for f in exercise.functions for c in f.checks if (f.name, c.name) not in enemies]
+    wrong = [each.path for each in solutions(request.path.parent, exercise.stem) if each.wrong]
+    failed = {claimed(path)[:2] for path in wrong}
+    missing = [f"{f.name}::{c.name}" for f in exercise.functions for c in f.checks if (f.name, c.name) not in failed]
     assert missing == []
 
 
@@ -137,7 +146,7 @@ def test_every_function_has_four_right_spellings_and_the_points_add_up(
     exercise: Exercise, request: pytest.FixtureRequest
 ) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    right = sorted((request.path.parent / "right" / exercise.stem).glob("*.py"))
+    right = [each.path for each in solutions(request.path.parent, exercise.stem) if not each.wrong]
     spellings = [f.name for path in right for f in functions_in(path)]
     few = {f.name: spellings.count(f.name) for f in exercise.functions if spellings.count(f.name) < SPELLINGS}
     assert few == {}

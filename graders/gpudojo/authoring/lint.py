@@ -1,14 +1,15 @@
-"""Proves that a day is fit for students."""
+"""Proves that a day is fit for students: stubs, references, checks, and the solutions that try the checks."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpudojo.authoring.solutions import Solution, solutions
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
@@ -18,6 +19,11 @@ from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult
 from gpudojo.release.stubs import solution_lines, stub_of
+
+SEED: Final = 8
+SPELLINGS: Final = 4  # right solutions of each function: with fewer, a check that accepts only one is not noticed
+NOTE: Final = re.compile(r"\bTODO: (.*?)\s*(?:\"\"\"|\",?)?$", re.M)
+LAST: Final = "delete this line "  # how the note begins that keeps an exercise unfinished to the end
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Row:
     points: float
     functions: int
     checks: int
-    enemies: int
+    wrong: int
     notes: int = 0  # what the author has still to do
     findings: list[Finding] = field(default_factory=list)
 
@@ -59,192 +65,81 @@ class Report:
         return [finding for finding in self.findings if not finding.warning]
 
 
-def keys_in(source: str) -> list[tuple[str, int]]:
-    """The misconception keys a module's checks name, given by position or by name."""
-    tree = ast.parse(source)
-    places = {"Failed": 3}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            names = [argument.arg for argument in node.args.args]
-            if "misconception" in names:
-                places[node.name] = names.index("misconception")
-    found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        place = places.get(called)
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
-        if place is not None and len(node.args) > place:
-            given.append(node.args[place])
-        for value in given:
-            found += [(text, value.lineno) for text in _texts(value)]
-    return found
+def lint(name: str, root: Path, quick: bool = False) -> Report:
+    """Everything that is not as it should be; `quick` does not run the solutions. Raises BadDay."""
+    exercises = {exercise.stem: exercise for exercise in day(name)}
+    tried = solutions(root / "tests" / name)
+    rows = [examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick) for e in day(name)]
+    general = []
+    for one in tried:
+        if one.wrong and one.claim is None:
+            general.append(Finding(one.exercise, f"{one.where}: its first line does not say which check it fails"))
+        if one.exercise not in exercises:
+            general.append(Finding(one.exercise, f"{one.where}: {name} has no exercise {one.exercise}"))
+    unfinished = [row.stem for row in rows if row.notes]
+    general += wholeness(name, unfinished)
+    general += named_mistakes(name, tried, bool(unfinished))
+    # What is found under these names is found in something unfinished.
+    folder = registered()[name].folder
+    files = [path for stem in unfinished for path in sources(name, exercises[stem])]
+    own = {*unfinished, *(path.relative_to(folder).as_posix() for path in files)}
+    return Report(name, rows, [replace(found, warning=True) if found.exercise in own else found for found in general])
 
 
-def _texts(node: ast.expr) -> Iterator[str]:
-    """The texts an expression may come out as."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from _texts(value)
-
-
-HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
-
-
-@dataclass(frozen=True)
-class Enemy:
-    """A wrong solution, and what its first line says it must fail."""
-
-    path: Path
-    function: str
-    check: str
-    misconception: str | None
-
-
-def enemies_of(folder: Path) -> tuple[list[Enemy], list[Finding]]:
-    """The wrong solutions, and those that do not say what they fail."""
-    found, unreadable = [], []
-    for path in sorted(folder.glob("*/*.py")):
-        first, *_ = path.read_text(encoding="utf-8").splitlines() or [""]
-        match = HEADER.match(first)
-        if match is None:
-            unreadable.append(Finding(path.parent.name, f"{path.name} does not say on its first line what it fails"))
-            continue
-        found.append(Enemy(path, match[1], match[2], None if match[3] == "-" else match[3]))
-    return found, unreadable
-
-
-def without_enemy(exercise: Exercise, enemies: list[Enemy]) -> Iterator[Finding]:
-    fought = {(enemy.function, enemy.check) for enemy in enemies}
-    there = {(function.name, check.name) for function in exercise.functions for check in function.checks}
-    for function, check in sorted(there - fought):
-        yield Finding(exercise.stem, f"{function}::{check} has no enemy: no wrong solution fails it")
-    for function, check in sorted(fought - there):
-        yield Finding(exercise.stem, f"a wrong solution says it fails {function}::{check}, which is no check")
-
-
-NOTE: Final = re.compile(r"\bTODO: (.*?)\s*(?:\"\"\"|\",?)?$", re.M)
-LAST: Final = "__init__.py"
-SPELLINGS: Final = 4  # right solutions of each function: fewer, and a check that knows only one would not be noticed
+def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool) -> Row:
+    """One exercise; everything that is found in one that is still being written is a warning."""
+    left = notes(name, exercise, root)
+    wrong = [one for one in tried if one.wrong]
+    checks = sum(len(function.checks) for function in exercise.functions)
+    row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
+    row.findings += declared(exercise, misconceptions_of(name))
+    row.findings += stub_and_reference(exercise, name, root)
+    kept = {path.name for path in (root / "tests" / name).glob("*/")}  # a folder of the other kind may be elsewhere
+    if kept & {"right", "solutions"}:
+        row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])
+    if kept & {"wrong", "solutions"}:
+        row.findings += unnoticed_checks(exercise, wrong)
+    if not quick and all(note.text.startswith(LAST) for note in left):  # there is a reference to compare with
+        row.findings += tried_out(exercise, tried, name, root)
+    if left:
+        step = next_step(exercise, left, row.findings, root)
+        row.findings = [step, *(replace(finding, warning=True) for finding in row.findings)]
+    return row
 
 
 @dataclass(frozen=True)
 class Note:
+    """A line `TODO: …` that an author has to work on."""
+
     path: Path
     line: int
     text: str
 
 
 def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
-    """The reference first, then what is declared, looked at and judged, then examples; the package itself last."""
-    package = sources(name, exercise)
-    places = {path.name: path for path in package}
-    order = [path for word in ("functions", "probes", "checks") for path in package if path.name.startswith(word)]
-    examples = [p for kind in ("right", "wrong") for p in sorted((root / "tests" / name / kind).glob(_in(exercise)))]
-    paths = [root / "reference" / name / f"{exercise.stem}.py", *order, *examples]
-    paths += [path for path in package if path not in paths and path.name != LAST]
-    paths += [places[LAST]] if LAST in places else []
-    return [note for path in paths for note in _notes_in(path)]
-
-
-def _in(exercise: Exercise) -> str:
-    return f"{exercise.stem}/*.py"
+    """What is left to do, in the order of work: the reference, the exercise, the solutions; then the last note."""
+    tests = root / "tests" / name
+    paths = [root / "reference" / name / f"{exercise.stem}.py", *sources(name, exercise)]
+    paths += [tests / "solutions" / f"{exercise.stem}.py"]
+    paths += [path for kind in ("right", "wrong") for path in sorted((tests / kind / exercise.stem).glob("*.py"))]
+    found = [note for path in paths if path.is_file() for note in _notes_in(path)]
+    return sorted(found, key=lambda note: note.text.startswith(LAST))
 
 
 def _notes_in(path: Path) -> Iterator[Note]:
-    if not path.is_file():
-        return
     text = path.read_text(encoding="utf-8")
     for match in NOTE.finditer(text):
         yield Note(path, text.count("\n", 0, match.start()) + 1, match[1])
 
 
-def begun(found: Iterable[Note]) -> bool:
-    """Whether there is more to do than to declare the exercise finished."""
-    return any(note.path.name != LAST for note in found)
-
-
 def next_step(exercise: Exercise, found: Sequence[Note], findings: Sequence[Finding], root: Path) -> Finding:
     """What to do next: a note, then whatever else is found, and at the very end the last note."""
-    first = next((note for note in found if note.path.name != LAST), None)
-    if first is None and findings:
-        said = findings[0].text
-    else:
-        note = first or found[0]
-        said = f"{_shown(note.path, root)}:{note.line}: {note.text}"
+    note = found[0]
+    path = note.path.relative_to(root).as_posix() if note.path.is_relative_to(root) else str(note.path)
+    last = note.text.startswith(LAST)
+    said = findings[0].text if last and findings else f"{path}:{note.line}: {note.text}"
     count = f"{len(found)} note{'s' * (len(found) > 1)} left"
     return Finding(exercise.stem, f"unfinished, {count}; next: {said}", warning=True)
-
-
-def _shown(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
-
-
-def too_few_spellings(exercise: Exercise, folder: Path) -> Iterator[Finding]:
-    """Functions with fewer right solutions than it takes to notice a check that knows only one."""
-    counts = dict.fromkeys((function.name for function in exercise.functions), 0)
-    for path in sorted(folder.glob(_in(exercise))):
-        try:
-            bound = bindings(parse(path.read_text(encoding="utf-8"), path))
-        except Unparsable as error:
-            yield Finding(exercise.stem, f"right/{path.name} is no Python: {error.evidence.message}")
-            continue
-        for function in {name for name, _, stub in bound if not stub}:
-            if function in counts:
-                counts[function] += 1
-    for function, count in counts.items():
-        if count < SPELLINGS:
-            yield Finding(exercise.stem, f"`{function}` has {count} right solutions of at least {SPELLINGS}")
-
-
-SEED: Final = 8
-
-
-def lint(name: str, root: Path, quick: bool = False) -> Report:
-    """Everything that is not as it should be. `quick` believes the wrong solutions' first lines."""
-    rows, general = [], []
-    enemies, unreadable = enemies_of(root / "tests" / name / "wrong")
-    known = {exercise.stem for exercise in day(name)}
-    general += unreadable
-    general += [Finding(e.path.name, f"{e.path} is of no exercise") for e in enemies if e.path.parent.name not in known]
-    has_enemies = (root / "tests" / name / "wrong").is_dir()
-    for exercise in day(name):
-        its = [enemy for enemy in enemies if enemy.path.parent.name == exercise.stem]
-        rows.append(examined(exercise, name, root, its if has_enemies else None, quick))
-    unfinished = [row.stem for row in rows if row.notes]
-    general += wholeness(name, unfinished)
-    general += named_mistakes(name, enemies if has_enemies else None, bool(unfinished))
-    written = {
-        f"{path.parent.name}/{path.name}" for e in day(name) if e.stem in unfinished for path in sources(name, e)
-    }
-    own = written.union(unfinished)  # what is found under these names is found in something unfinished
-    return Report(name, rows, [replace(f, warning=True) if f.exercise in own else f for f in general])
-
-
-def examined(exercise: Exercise, name: str, root: Path, enemies: list[Enemy] | None, quick: bool) -> Row:
-    """One exercise; all that is found in one that is still being written are warnings."""
-    left = notes(name, exercise, root)
-    checks = sum(len(function.checks) for function in exercise.functions)
-    count = len(enemies or ())
-    row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, count, notes=len(left))
-    row.findings += declared(exercise, misconceptions_of(name))
-    row.findings += stub_and_reference(exercise, name, root)
-    if (root / "tests" / name / "right").is_dir():
-        row.findings += too_few_spellings(exercise, root / "tests" / name / "right")
-    if enemies is not None:
-        row.findings += without_enemy(exercise, enemies)
-        if not quick and not begun(left):  # without a solution there is nothing that a wrong one differs from
-            row.findings += believed(exercise, enemies, name, root)
-    if left:
-        step = next_step(exercise, left, row.findings, root)
-        row.findings = [step, *(replace(finding, warning=True) for finding in row.findings)]
-    return row
 
 
 def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Finding]:
@@ -270,14 +165,14 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
             yield Finding(exercise.stem, f"`{function.name}` has two checks named {twice}")
     total = sum(function.points for function in exercise.functions)
     if total != exercise.points:
-        yield Finding(exercise.stem, f"the points of its checks add up to {total:g}, not {exercise.points}")
+        yield Finding(exercise.stem, f"the points of its checks add up to {total:g}, not {exercise.points:g}")
 
 
 def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
     """Whether all exercises are there, and all points."""
     count, points = whole(name)
-    there = {exercise.number for exercise in day(name)}
-    missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in there]
+    numbers = [exercise.number for exercise in day(name)]
+    missing = [f"{number:02}" for number in range(1, count + 1) if f"{number:02}" not in numbers]
     total = sum(exercise.points for exercise in day(name))
     if missing:
         said = f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
@@ -285,9 +180,8 @@ def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
     elif total != points:
         said = f"the points add up to {total:g}, not {points:g}"
         if unfinished:
-            said += f"; {' and '.join(unfinished)} must not be finished before they do"
+            said += f"; correct this before you finish {' and '.join(unfinished)}"
         yield Finding(name, said, warning=bool(unfinished))
-    numbers = [exercise.number for exercise in day(name)]
     for twice in sorted({number for number in numbers if numbers.count(number) > 1}):
         yield Finding(name, f"two exercises have the number {twice}")
 
@@ -338,31 +232,61 @@ def graded(exercise: Exercise, function: Function, path: Path, reference: Refere
         return grade_function(exercise, function, load(path), reference, "virtual", SEED)
 
 
-def believed(exercise: Exercise, enemies: list[Enemy], name: str, root: Path) -> Iterator[Finding]:
-    """Whether each wrong solution fails what it says, as what it says."""
-    reference = Written(root / "reference" / name / f"{exercise.stem}.py", keep=True)
-    functions = {function.name: function for function in exercise.functions}
-    for enemy in enemies:
-        function = functions.get(enemy.function)
-        if function is None:
-            continue
+def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator[Finding]:
+    """Functions with too few right solutions to notice a check that accepts only one spelling."""
+    counts = dict.fromkeys((function.name for function in exercise.functions), 0)
+    for one in right:
         try:
-            reference.evidence(exercise, function, "virtual", SEED)  # before a file that may spoil this process
-        except DojoError as error:
-            yield Finding(exercise.stem, str(error))
-            del functions[enemy.function]  # said once
+            bound = bindings(parse(one.source, one.path))
+        except Unparsable as error:
+            yield Finding(exercise.stem, f"{one.where} is not Python: {error.evidence.message}")
             continue
-        results = graded(exercise, function, enemy.path, reference)
-        first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
-        if first is None:
-            yield Finding(exercise.stem, f"wrong/{enemy.path.name} passes everything of `{function.name}`")
-        elif (first.check, first.misconception, first.outcome) != (enemy.check, enemy.misconception, "failed"):
-            got = f"{first.outcome} {first.check} as {first.misconception or '-'}"
-            said = f"{enemy.check} as {enemy.misconception or '-'}"
-            yield Finding(exercise.stem, f"wrong/{enemy.path.name} got: {got}; it says: {said}")
+        for function in {name for name, _, stub in bound if not stub}:
+            if function in counts:
+                counts[function] += 1
+    for function, count in counts.items():
+        if count < SPELLINGS:
+            yield Finding(exercise.stem, f"`{function}` has {count} right solutions; it needs {SPELLINGS}")
 
 
-def named_mistakes(name: str, enemies: list[Enemy] | None, unfinished: bool = False) -> Iterator[Finding]:
+def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[Finding]:
+    """Checks that no wrong solution says it fails, and claims about checks that do not exist."""
+    claimed = {claim[:2] for one in wrong if (claim := one.claim) is not None}
+    there = {(function.name, check.name) for function in exercise.functions for check in function.checks}
+    for function, check in sorted(there - claimed):
+        yield Finding(exercise.stem, f"{function}::{check} is tested by no wrong solution")
+    for function, check in sorted(claimed - there):
+        yield Finding(exercise.stem, f"a wrong solution says it fails {function}::{check}, which does not exist")
+
+
+def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Path) -> Iterator[Finding]:
+    """Whether right solutions pass, and wrong ones fail the check they say, with the misconception they say."""
+    reference = Written(root / "reference" / name / f"{exercise.stem}.py", keep=True)
+    try:  # before a file that may spoil this process
+        for function in exercise.functions:
+            reference.evidence(exercise, function, "virtual", SEED)
+    except DojoError as error:
+        yield Finding(exercise.stem, f"`{function.name}`: {error}")
+        return
+    for one in tried:
+        claim = one.claim if one.wrong else None
+        if one.wrong and claim is None:
+            continue
+        for function in exercise.functions:
+            if claim and function.name != claim[0]:
+                continue
+            if not claim and not re.search(rf"(?m)^(def {function.name}\b|{function.name}\b *=)", one.source):
+                continue
+            results = graded(exercise, function, one.path, reference)
+            first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
+            got = f"{first.outcome} {first.check} as {first.misconception or '-'}" if first else "passed everything"
+            if claim is None and first is not None:
+                yield Finding(exercise.stem, f"{one.where} should pass and got: {got}: {first.happened}")
+            elif claim is not None and got != f"failed {claim[1]} as {claim[2] or '-'}":
+                yield Finding(exercise.stem, f"{one.where} got: {got}; it says: {claim[1]} as {claim[2] or '-'}")
+
+
+def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = False) -> Iterator[Finding]:
     """Misconceptions that the day does not declare, and those that no wrong solution makes."""
     known = misconceptions_of(name)
     folder = registered()[name].folder
@@ -371,14 +295,50 @@ def named_mistakes(name: str, enemies: list[Enemy] | None, unfinished: bool = Fa
             if key not in known:
                 said = f"line {line} names a misconception {key!r} that {name}'s misconceptions.toml does not have"
                 yield Finding(path.relative_to(folder).as_posix(), said)
-    if enemies is None:
+    wrong = [(one, claim) for one in tried if one.wrong and (claim := one.claim) is not None]
+    if not wrong:
         return
-    for enemy in enemies:
-        if enemy.misconception is not None and enemy.misconception not in known:
-            yield Finding(enemy.path.parent.name, f"{enemy.path.name}: no misconception {enemy.misconception!r}")
+    for one, claim in wrong:
+        if claim[2] is not None and claim[2] not in known:
+            yield Finding(one.exercise, f"{one.where}: {name} has no misconception {claim[2]!r}")
     unfinished = unfinished or any(finding.warning for finding in wholeness(name))
-    for key in sorted(set(known) - {enemy.misconception for enemy in enemies}):
+    for key in sorted(set(known) - {claim[2] for _, claim in wrong}):
         yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
     for key, mistake in known.items():
         if not mistake.name.strip() or not mistake.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
+
+
+def keys_in(source: str) -> list[tuple[str, int]]:
+    """The misconception keys a module's checks name, given by position or by name."""
+    tree = ast.parse(source)
+    places = {"Failed": 3}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            names = [argument.arg for argument in node.args.args]
+            if "misconception" in names:
+                places[node.name] = names.index("misconception")
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        place = places.get(called)
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
+        if place is not None and len(node.args) > place:
+            given.append(node.args[place])
+        for value in given:
+            found += [(text, value.lineno) for text in _texts(value)]
+    return found
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The texts an expression may come out as."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _texts(node.body)
+        yield from _texts(node.orelse)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _texts(value)
