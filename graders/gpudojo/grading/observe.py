@@ -53,7 +53,7 @@ def observe(exercise: Exercise, function: Function, submission: Submission, kind
 
 
 def observe_one(
-    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+    exercise: Exercise, function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
     """What one probe sees, if need be in a process of its own."""
     if kind == "cuda" and probe.machine in OTHERS:
@@ -64,7 +64,7 @@ def observe_one(
         return observe_apart(exercise, function, probe, submission.path, seed)
 
 
-def _observe(function: Function, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def _observe(function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     if function.name in submission.todo:
         return Observation(CallStatus.TODO)
     student = submission.names.get(function.name)
@@ -75,7 +75,7 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
         if isinstance(student, dict) and all(value is None for value in dict.values(student)):
             return Observation(CallStatus.TODO)
         looks = probe.machine == "value" or submission.reference
-        return Observation(CallStatus.RETURNED, probe.look(student) if looks else {})
+        return Observation(CallStatus.RETURNED, probe.facts(student) if looks else {})
     if not callable(student):
         return Observation(CallStatus.MISSING)
     seen = _look(function.name, student, probe, submission, kind, seed)
@@ -87,16 +87,16 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
     return seen
 
 
-def _look(name: str, student: Any, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def _look(name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     with open_machine(probe.machine, kind) as bench, contextlib.ExitStack() as names:
         if submission.asks:  # on another machine, which this one is not
             submission = load(submission.path)
             student = submission.names.get(name, student)
         names.enter_context(imported_into(submission.names))
         try:
-            return Observation(CallStatus.RETURNED, probe.look(Call(student, submission.path, bench, seed)))
+            return Observation(CallStatus.RETURNED, probe.facts(Call(student, submission.path, bench, seed)))
         except StudentRaised as error:
-            return Observation(CallStatus.RAISED, error.facts, error.evidence)
+            return Observation(CallStatus.RAISED, raised=error.evidence)
         except Exception as error:  # the probe stumbled over what came out: with the reference's result it does not
             said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
             what = "DeviceClosed" if isinstance(error, DeviceClosed) else "Unusable"

@@ -76,7 +76,7 @@ def _listen(stream: IO[str], answers: queue.SimpleQueue[str]) -> None:
 _other = _Other()
 
 
-def observe_apart(exercise: Exercise, function: Function, probe: Probe, path: Path, seed: int) -> Observation:
+def observe_apart(exercise: Exercise, function: Function, probe: Probe[Any], path: Path, seed: int) -> Observation:
     question = {"stem": exercise.stem, "function": function.name, "probe": probe.name, "path": str(path), "seed": seed}
     answer = _other.ask(question)
     if not answer:

@@ -161,7 +161,7 @@ class Grader:
         lines, signature = self.student.lines, reference.signature(exercise, function)
         return [explained(result, function, found, lines, signature) for result in results]
 
-    def _observe(self, exercise: Exercise, function: Function, probe: Probe, limits: Limits) -> Observation:
+    def _observe(self, exercise: Exercise, function: Function, probe: Probe[Any], limits: Limits) -> Observation:
         from gpudojo.grading.load import raised
         from gpudojo.grading.observe import observe
 

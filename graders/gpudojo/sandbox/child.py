@@ -17,7 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -232,7 +232,7 @@ def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submiss
 
 
 def _in_time(
-    left: float, exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+    left: float, exercise: Exercise, function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
     """What is observed in so many seconds; a student who swallows that they are over is out of time all the same."""
     from gpudojo.grading.load import raised
@@ -256,7 +256,7 @@ def _out_of_time(line: int | None) -> Observation:
 
 
 def _observed(
-    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+    exercise: Exercise, function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
     from virtual_cuda.errors import DojoError
 
