@@ -22,7 +22,7 @@ T = TypeVar("T")
 # ---- what a call did, for exercises that need no struct of their own -------------------------------------------------
 
 
-class Ran(Case):
+class Ran(Case, frozen=True):
     """What one call returned, and what it cost."""
 
     kind: str  # the type's name

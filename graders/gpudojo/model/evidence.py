@@ -81,7 +81,7 @@ class Cases(dict[str, T], Generic[T]):
         return self
 
 
-class Race(Case):
+class Race(Case, frozen=True):
     """How long a student's function took beside a slow loop and the reference, each at its fastest, in seconds."""
 
     student: float
@@ -93,7 +93,7 @@ class Race(Case):
     raised: Raised | None = None
 
 
-class MemoryCurve(Case):
+class MemoryCurve(Case, frozen=True):
     """The bytes in use after each record of a forward and a backward pass."""
 
     bytes: list[int]
@@ -101,14 +101,14 @@ class MemoryCurve(Case):
     peak: int
 
 
-class MemoryUse(Case):
+class MemoryUse(Case, frozen=True):
     """The memory that one forward and backward pass took; on a device without such figures, None."""
 
     peak: int | None
     curve: MemoryCurve | None
 
 
-class PlainMemory(Case):
+class PlainMemory(Case, frozen=True):
     """The memory that the plain way took, which the student's function is compared with."""
 
     stored: int | None  # in the forward pass

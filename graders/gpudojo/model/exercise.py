@@ -52,15 +52,16 @@ class Todo(Exception):
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 OTHERS: Final = ("one gpu", "two gpus", "mac", "laptop")  # machines that are never the one with the real GPU
 
 
 @dataclass(frozen=True)
-class Probe(Generic[T]):
+class Probe(Generic[T_co]):
     """Calls the student's function in some scenarios and describes what it did, without judging it."""
 
     name: str
-    look: Callable[[Any], T]  # gets a `Call`; its declared return type tells how evidence is read
+    look: Callable[[Any], T_co]  # gets a `Call`; its declared return type tells how evidence is read
     machine: str = "bench"  # which machine it needs, see `grading.observe.open_machine`
 
     @property

@@ -42,7 +42,7 @@ select.when("string-for-device", hint=4)
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 
 
-class Answer(Case):
+class Answer(Case, frozen=True):
     """What one call returned."""
 
     kind: str

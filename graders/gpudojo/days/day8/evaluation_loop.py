@@ -45,7 +45,7 @@ MOST: Final = 5  # sprites in the largest scenario
 HIDDEN: Final = 12
 
 
-class Pass(Case):
+class Pass(Case, frozen=True):
     """One forward pass."""
 
     training: list[str]  # which parts were in training mode
@@ -155,7 +155,7 @@ def loss_fn() -> Any:
 _COMPARISON: Final = re.compile(r"[!=]=|\b(eq|ne|equal)\(")
 
 
-class Part(Case):
+class Part(Case, frozen=True):
     """One part of the returned tuple."""
 
     kind: str
@@ -163,7 +163,7 @@ class Part(Case):
     value: float | None
 
 
-class Evaluated(Case):
+class Evaluated(Case, frozen=True):
     """One call, with what it returned, how the model was run, and what it changed."""
 
     kind: str

@@ -80,7 +80,7 @@ KIB = 1024
 BLOCKS = {"before": 64 * KIB, "highest": 768 * KIB, "left": 128 * KIB, "earlier": 4096 * KIB}
 
 
-class Measured(Case):
+class Measured(Case, frozen=True):
     """One answer; bytes are counted from what this process had allocated before."""
 
     kind: str
@@ -279,7 +279,7 @@ def _no_accelerator_to_empty(call: Call) -> Iterator[None]:
         yield
 
 
-class Search(Case):
+class Search(Case, frozen=True):
     """One call: what it returned or raised, and the sizes it tried."""
 
     value: int | None
@@ -414,7 +414,7 @@ def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
 # ---- accumulate_gradients --------------------------------------------------------------------------------------------
 
 
-class Accumulated(Case):
+class Accumulated(Case, frozen=True):
     """One pass over a loader."""
 
     value: int | None
@@ -541,11 +541,12 @@ runs(accumulate, diagnose=_diagnose)
 
 def _passes_over(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Accumulated, Accumulated]]:
     """Name, what was seen and what the reference did, for these passes or for all."""
-    flat = (
-        {name: case for group in each[accumulations].values() for name, case in group.items()}
-        for each in (seen, wanted)
-    )
-    return pairs(*flat, *names)
+
+
+    def flat(each: Seen) -> dict[str, Accumulated]:
+        return {name: case for group in each[accumulations].values() for name, case in group.items()}
+
+    return pairs(flat(seen), flat(wanted), *names)
 
 
 @accumulate.check(points=0.25)
@@ -662,7 +663,7 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
         return [Block().to(device) for _ in range(COUNT)], torch.rand(ROWS, WIDTH).to(device)
 
 
-class Through(MemoryUse):
+class Through(MemoryUse, frozen=True):
     """Forward and backward through some blocks: the results, and the memory they took."""
 
     kind: str
@@ -675,7 +676,7 @@ class Through(MemoryUse):
     recomputed: int  # blocks that ran again
 
 
-class NoBlocks(Case):
+class NoBlocks(Case, frozen=True):
     """The result for an empty list."""
 
     kind: str
@@ -686,7 +687,7 @@ class NoBlocks(Case):
 NAMES = {"a_list": "a list", "two_blocks": "two blocks", "one_block": "one block", "no_blocks": "no blocks"}
 
 
-class Passes(PlainMemory, rename=NAMES):
+class Passes(PlainMemory, frozen=True, rename=NAMES):
     """All scenarios, and the plain loop's memory; on a real GPU also the plain loop's results, as `plain`."""
 
     a_list: Through
@@ -797,7 +798,7 @@ def passes(call: Call) -> Passes:
     none = several({"no blocks": lambda: _without_blocks(call, x)})["no blocks"]
     # Random numbers on a real GPU differ from those of the virtual device.
     plain = through(_plainly) if call.bench.kind == "cuda" else None
-    return Passes(stored, curve, *found.values(), none, plain, COUNT)
+    return Passes(stored, curve, found["a list"], found["two blocks"], found["one block"], none, plain, COUNT)
 
 
 def _plainly(blocks: Any, x: Any) -> Any:

@@ -92,7 +92,7 @@ def _typed(seed: int, device: Any) -> dict[str, Any]:
     return {dtype: tensor.to(device) for dtype, tensor in made.items()}
 
 
-class Converted(Case):
+class Converted(Case, frozen=True):
     """The result for one tensor, and whether the tensor was changed."""
 
     kind: str
@@ -183,7 +183,7 @@ def leaves_the_tensor_alone(seen: Seen, wanted: Seen) -> None:
 COUNT, EDGE = 40, 5  # 3000 values
 
 
-class Draw(Case):
+class Draw(Case, frozen=True):
     """The result of one call."""
 
     kind: str
@@ -195,7 +195,7 @@ class Draw(Case):
     default_device: str
 
 
-class Draws(Case):
+class Draws(Case, frozen=True):
     """The calls on one device."""
 
     draws: dict[str, Draw]
@@ -357,7 +357,7 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
 # ---- predict ---------------------------------------------------------------------------------------------------------
 
 
-class Forward(Case):
+class Forward(Case, frozen=True):
     """One forward pass."""
 
     training: bool
@@ -365,7 +365,7 @@ class Forward(Case):
     device: str  # its type
 
 
-class Predicted(Case):
+class Predicted(Case, frozen=True):
     """One call: the result, the forward passes, and what was copied."""
 
     kind: str
@@ -565,7 +565,7 @@ def leaves_the_targets(seen: Seen, wanted: Seen) -> None:
 # ---- make_loader -----------------------------------------------------------------------------------------------------
 
 
-class LoaderEpoch(Case):
+class LoaderEpoch(Case, frozen=True):
     """One pass over a loader: the samples in order, the batch sizes, and which batches were pinned."""
 
     kind: str
@@ -577,7 +577,7 @@ class LoaderEpoch(Case):
     settings: list[str]
 
 
-class Loaders(Case):
+class Loaders(Case, frozen=True):
     """Loaders for every order and every device, and one with workers, which is not started."""
 
     samples: dict[str, LoaderEpoch]

@@ -52,7 +52,7 @@ HIDDEN: Final = 8
 SPRITES: Final = 8
 
 
-class Backward(Case):
+class Backward(Case, frozen=True):
     """One backward pass from the loss."""
 
     regions: list[str]  # the device types for which autocast was on
@@ -142,7 +142,7 @@ def batch(seed: int) -> tuple[Any, Any]:
     return pictures.clone(), classes.clone()  # a solution may write into them
 
 
-class Stepped(Case):
+class Stepped(Case, frozen=True):
     """One training step."""
 
     kind: str

@@ -54,7 +54,7 @@ same.when("tells_gpus_apart", "device-index-dropped", hint=3, at=("return", "las
 # ---- move_batch ------------------------------------------------------------------------------------------------------
 
 
-class Place(Case, kw_only=True):
+class Place(Case, frozen=True, kw_only=True):
     """One part of a batch, and what it became."""
 
     path: str
@@ -70,7 +70,7 @@ class Place(Case, kw_only=True):
     wanted: str = ""
 
 
-class Moved(Case):
+class Moved(Case, frozen=True):
     """A batch after the move."""
 
     places: list[Place]

@@ -94,7 +94,7 @@ def _device(device: Any) -> str:
 # ---- move_model ------------------------------------------------------------------------------------------------------
 
 
-class Moved(Case):
+class Moved(Case, frozen=True):
     """A model after the move."""
 
     same: bool  # whether the result is the object that was passed in
@@ -285,7 +285,7 @@ def _changed(tensor: str, found: Values | None, right: Values) -> str:
 # ---- parameter_devices -----------------------------------------------------------------------------------------------
 
 
-class Told(Case):
+class Told(Case, frozen=True):
     """The answer for one model, beside where its tensors are."""
 
     kind: str

@@ -47,7 +47,7 @@ average.when("runs", "leaves_the_rest_alone", hint=3, at=("all_reduce(", "for"))
 # ---- parallelize -----------------------------------------------------------------------------------------------------
 
 
-class Spread(Case):
+class Spread(Case, frozen=True):
     """The result for one device."""
 
     kind: str
@@ -155,7 +155,7 @@ def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
 # ---- unwrap ----------------------------------------------------------------------------------------------------------
 
 
-class Inside(Case):
+class Inside(Case, frozen=True):
     """The result for one model."""
 
     kind: str
@@ -234,7 +234,7 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
 Gradients = list[list[float] | None]  # one for each parameter
 
 
-class Averaged(Case):
+class Averaged(Case, frozen=True):
     """One call in one process."""
 
     gradients: Gradients
@@ -242,7 +242,7 @@ class Averaged(Case):
     group_kept: bool
 
 
-class Rank(Case):
+class Rank(Case, frozen=True):
     """One process: in a group of two, and in a group of its own."""
 
     some: Averaged

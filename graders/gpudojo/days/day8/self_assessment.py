@@ -139,7 +139,7 @@ def run_experiments() -> dict[str, str]:
     return {name: experiment() for name, experiment in EXPERIMENTS.items()}
 
 
-class Letters(Case):
+class Letters(Case, frozen=True):
     """The answers that a student gave."""
 
     kind: str

@@ -23,7 +23,7 @@ def sprites(count: int, seed: int) -> tuple[Any, Any]:
     return pictures, classes
 
 
-class Values(Case):
+class Values(Case, frozen=True):
     """A small tensor: reading it as Python numbers is the fastest way off a device."""
 
     dtype: str

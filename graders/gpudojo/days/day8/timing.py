@@ -80,7 +80,7 @@ smi.when("knows_what_is_not_known", hint=2, at=("append(", "split(", "return"))
 MILLISECOND: Final = 1e-3
 
 
-class Bounded(Case):
+class Bounded(Case, frozen=True):
     """A time that was returned, beside the right one and the limits within which it is accepted."""
 
     value: float | None
@@ -94,7 +94,7 @@ class Bounded(Case):
         return self.value is not None and self.least <= self.value <= self.most
 
 
-class Timed(Bounded):
+class Timed(Bounded, frozen=True):
     """One call of `time_on_device`."""
 
     kind: str
@@ -113,14 +113,14 @@ class Timed(Bounded):
         return self if self.clocks or self.really is None else self.really
 
 
-class TimedOrNot(Case):
+class TimedOrNot(Case, frozen=True):
     """A call that may have raised."""
 
     timed: Timed | None
     raised: Raised | None
 
 
-class Row(Bounded):
+class Row(Bounded, frozen=True):
     """The answer of `compare_devices` for one device."""
 
     key: str
@@ -128,7 +128,7 @@ class Row(Bounded):
     asked: bool  # whether `make_work` was called for it
 
 
-class Compared(Case):
+class Compared(Case, frozen=True):
     """One call of `compare_devices`."""
 
     kind: str
@@ -508,7 +508,7 @@ def _work(device: Any, calls: tuple[int, int, int], size: int, pixels: int) -> A
     return work
 
 
-class Names(Case):
+class Names(Case, frozen=True):
     """One answer."""
 
     kind: str
@@ -516,7 +516,7 @@ class Names(Case):
     names: list[str]
 
 
-class Ranked(Case):
+class Ranked(Case, frozen=True):
     """The answers with a `count` and without one, and in real time if the first was not as expected."""
 
     some: Names
@@ -602,7 +602,7 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
 # ---- read_nvidia_smi -------------------------------------------------------------------------------------------------
 
 
-class GpuRow(Case):
+class GpuRow(Case, frozen=True):
     """One item of the list: its type, and each value with its type, because 3 and "3" print alike."""
 
     kind: str
@@ -615,7 +615,7 @@ class GpuRow(Case):
         return "{" + ", ".join(f"{k}: {text} ({kind})" if text else f"{k}: None" for k, kind, text in values) + "}"
 
 
-class Read(Case):
+class Read(Case, frozen=True):
     """What one text gave."""
 
     kind: str

@@ -47,7 +47,7 @@ train.when("uses_the_device_it_is_given", "hard-coded-cuda", "device-index-dropp
 train.when("changes_no_settings", hint=5, at=("manual_seed(", "seed(", "set_default_device("))
 
 
-class Forward(Case):
+class Forward(Case, frozen=True):
     """One forward pass of the model."""
 
     training: bool  # all modules of the model in training mode
@@ -202,7 +202,7 @@ def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
     return (*sprites(SAMPLES, seed + 1), weight, torch.zeros(CLASSES))
 
 
-class Epoch(Case):
+class Epoch(Case, frozen=True):
     """One call, with what it returned and how the model was trained."""
 
     kind: str

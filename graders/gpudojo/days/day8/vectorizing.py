@@ -123,7 +123,7 @@ ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
 MANY_COLORS: Final[tuple[Size, ...]] = ((2, 3, 4, 600),)  # more than fit in a byte
 
 
-class Picture(Case):
+class Picture(Case, frozen=True):
     """One call: the result, and whether the inputs were changed."""
 
     kind: str
@@ -138,7 +138,7 @@ class Picture(Case):
     changing_line: int | None
 
 
-class Trip(Case):
+class Trip(Case, frozen=True):
     """What a call brought to the host."""
 
     transfers: int
@@ -148,7 +148,7 @@ class Trip(Case):
     line: int | None
 
 
-class Growth(Case):
+class Growth(Case, frozen=True):
     """What pictures of growing size took."""
 
     pixels: list[int]
@@ -158,7 +158,7 @@ class Growth(Case):
     trips: list[Trip]
 
 
-class Pictures(Case):
+class Pictures(Case, frozen=True):
     """The calls of one function, by size. No ties where the function has none."""
 
     usual: dict[str, Picture]
