@@ -17,6 +17,7 @@ import gpudojo
 from gpudojo.classes.attempt import Terms
 from gpudojo.classes.store import Record, Seen
 from gpudojo.grading.references import FOLDER, SUFFIX, Shipped, pack, shipped
+from gpudojo.model.catalogue import registered
 from gpudojo.model.errors import BadClass
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import total
@@ -68,14 +69,18 @@ def of_probes_alone(day: str) -> str:
 @functools.cache
 def of_checks(day: str) -> str:
     """Of everything that decides what is made of it."""
-    return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", f"gpudojo/days/{day}"])}, "")
+    return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, "")
 
 
 def _probing(day: str) -> dict[Path, bytes]:
     judging = {ROOT / name for name in JUDGING}
     found = {path: path.read_bytes() for path in _files(LOOKING) if path not in judging}
-    content = [path for path in _files([f"gpudojo/days/{day}"]) if path.name != "misconceptions.toml"]
+    content = [path for path in _files([_folder(day)]) if path.name != "misconceptions.toml"]
     return found | {path: _without_checks(path) for path in content}
+
+
+def _folder(day: str) -> str:
+    return str(registered()[day].folder)
 
 
 def _without_checks(path: Path) -> bytes:
@@ -109,7 +114,8 @@ def _files(names: Sequence[str]) -> list[Path]:
 def _hash(files: dict[Path, bytes], more: str) -> str:
     whole = hashlib.sha256(more.encode())
     for path, data in sorted(files.items()):
-        whole.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + data + b"\0")
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name  # or of a day from outside
+        whole.update(str(name).encode() + b"\0" + data + b"\0")
     return whole.hexdigest()[:16]
 
 

@@ -54,13 +54,13 @@ def student(target: Path, day: str, root: Path | None) -> None:
     The references are run and judged first, and every file is searched for their lines. It takes a quarter of a
     minute, needs no network, and gives the same bytes every time.
     """
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
+    from gpudojo.platforms import seals
     from gpudojo.release.student import release as make
 
     try:
-        files = make(root or repository(), day, target)
+        files = make(root or repository(), day, target, seals())
     except DojoError as error:
         raise click.ClickException(str(error)) from error
     (wheel,) = (path for path in files if path.startswith("vendor/"))
@@ -80,9 +80,8 @@ def student(target: Path, day: str, root: Path | None) -> None:
 @click.option("--package", default="gpudojo", show_default=True, help="What pip installs where there is no wheel.")
 def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> None:
     """Make one notebook for each exercise, and one for the whole day, from reference/."""
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
     from gpudojo.release import notebooks as making
 
     root = root or repository()
@@ -90,7 +89,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> No
     if not reference.is_dir():
         raise click.ClickException(f"there is no folder {reference}")
     try:
-        made = making.parts(root, day, package)  # all of them first: nothing is half-written
+        made = making.of_day(root, day, package)  # all of them first: nothing is half-written
         changed = making.write(out or root, made)
     except DojoError as error:
         raise click.ClickException(str(error)) from error

@@ -10,7 +10,7 @@ import click
 
 from gpudojo.model.results import total
 from gpudojo.model.results_file import stored
-from gpudojo.platforms import Options, Part, Results, describe, exporter, formats
+from gpudojo.platforms import Options, Part, Results, describe, exporter, formats, parts_of
 
 
 class _Described(click.Command):
@@ -42,7 +42,7 @@ def export(
     submission: str | None,
 ) -> None:
     """Write RESULTS, a results.json of `dojo grade`, for another program."""
-    from virtual_cuda.errors import DojoError
+    from gpudojo.model.errors import DojoError
 
     def say(sentence: str) -> None:
         click.echo(f"note: {sentence}", err=True)
@@ -85,9 +85,9 @@ def parts(results: Results) -> tuple[Part, ...]:
         return seen
     from gpudojo.model import catalogue
 
-    if results.day not in catalogue.DAYS:
+    if results.day not in catalogue.days():
         return seen
-    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(results.day))
+    return parts_of(results.day)
 
 
 @click.command()
@@ -103,8 +103,7 @@ def report(results: Path, out: Path | None, anonymous: bool, only: str | None, c
 
     Each page is one file that loads nothing. With --anonymous no name is on a page or in the name of a file.
     """
-    from virtual_cuda.errors import DojoError
-
+    from gpudojo.model.errors import DojoError
     from gpudojo.report.writing import Wanted, write_report
 
     if only is not None and class_only:

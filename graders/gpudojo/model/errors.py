@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from virtual_cuda.errors import DojoError, Refusal
+from virtual_cuda.errors import VirtualCudaError
+
+# The base class of every error that gpudojo or its device raises on purpose, so that one `except` reports both.
+DojoError = VirtualCudaError
+
+
+class Refusal(DojoError):
+    """An error whose text is complete where it is raised."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
 
 
 class CannotBegin(Refusal):
@@ -176,6 +190,19 @@ class CannotExport(DojoError, ValueError):
 
     def __str__(self) -> str:
         return f"cannot export to {self.format}: {self.reason}"
+
+
+class BadDay(DojoError, ImportError):
+    """A file of a day cannot be imported: a mistake of its author."""
+
+    def __init__(self, path: str, line: int | None, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.file = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
 
 
 class CannotReport(Refusal):

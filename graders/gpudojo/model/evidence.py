@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
+from virtual_cuda.errors import BadTimeline
+from virtual_cuda.ledger import Timeline, check_timeline
 
 from gpudojo.model.errors import BadEvidence
 
@@ -87,9 +89,9 @@ class Race(Case, frozen=True):
     student: float
     loop: float
     reference: float | None  # None where this machine has no reference
-    rounds: int
-    outputs: list[Array | None]  # of the student's function, one for each round
-    loop_outputs: list[Array | None]
+    rounds: int = 0
+    outputs: list[Array | None] = []  # of the student's function, one for each round
+    loop_outputs: list[Array | None] = []
     raised: Raised | None = None
 
 
@@ -99,20 +101,6 @@ class MemoryCurve(Case, frozen=True):
     bytes: list[int]
     backward: int  # the place in `bytes` where the backward pass begins
     peak: int
-
-
-class MemoryUse(Case, frozen=True):
-    """The memory that one forward and backward pass took; on a device without such figures, None."""
-
-    peak: int | None
-    curve: MemoryCurve | None
-
-
-class PlainMemory(Case, frozen=True):
-    """The memory that the plain way took, which the student's function is compared with."""
-
-    stored: int | None  # in the forward pass
-    stored_curve: MemoryCurve | None
 
 
 def as_struct(facts: Any, kind: type[C]) -> C | None:
@@ -241,3 +229,11 @@ def _array(value: dict[str, Any]) -> Array:
     if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(array.data):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array
+
+
+def checked_timeline(timeline: Timeline) -> Timeline:
+    """The timeline, if it is well-formed; raises BadEvidence."""
+    try:
+        return check_timeline(timeline)
+    except BadTimeline as error:
+        raise BadEvidence(str(error)) from None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -14,7 +14,7 @@ from gpudojo.model.errors import BadEvidence
 from gpudojo.model.exercise import Exercise, Function
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.timeline import Timeline
+    from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.watching import Busiest
 
@@ -50,7 +50,7 @@ class Pair:
 
     def timelines(self) -> tuple[Timeline, Timeline | None] | None:
         """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
-        from virtual_cuda.ledger.timeline import same_call
+        from virtual_cuda.ledger import same_call
 
         name = self.functions[0].name
         try:
@@ -61,24 +61,12 @@ class Pair:
         return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
 
 
-def add_options(group: Any) -> None:
-    group.addoption("--timeline", action="store_true", help="draw what each function did: copies, waits, memory")
-    # Not --trace, which is pytest's own: it stops in every test.
-    group.addoption(
-        "--traces",
-        type=Path,
-        metavar="DIR",
-        help="write what each function did as JSON that ui.perfetto.dev opens, a file for each",
-    )
-
-
 def wanted(config: pytest.Config) -> bool:
-    return bool(config.getoption("timeline") or config.getoption("traces"))
+    return bool(config.getoption("dojo_timeline") or config.getoption("dojo_traces"))
 
 
-def refuse_unwritable(config: pytest.Config) -> None:
-    """Before anything runs: at the end, what there was to write would be lost."""
-    folder = config.getoption("traces")
+def refuse_unwritable(folder: Path | None, option: str) -> None:
+    """Raises UsageError before anything runs: at the end, what there was to write would be lost."""
     if folder is None:
         return
     try:
@@ -87,7 +75,7 @@ def refuse_unwritable(config: pytest.Config) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise pytest.UsageError(f"--traces {folder}: {reason}")
+        raise pytest.UsageError(f"{option} {folder}: {reason}")
 
 
 def write_section(
@@ -96,14 +84,14 @@ def write_section(
     """Everything that was watched in this run."""
     if not any(files.values()):
         return
-    if config.getoption("timeline"):
+    if config.getoption("dojo_timeline"):
         _draw(reporter, files)
-    if config.getoption("traces"):
-        _write_traces(reporter, Path(config.getoption("traces")), files)
+    if config.getoption("dojo_traces"):
+        _write_traces(reporter, Path(config.getoption("dojo_traces")), files)
 
 
 def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:
-    from virtual_cuda.ledger.drawing import drawn, legend
+    from virtual_cuda.ledger import draw_timeline, timeline_legend
 
     reporter.section("what your code did", sep="=")
     width, nothing = reporter._tw.fullwidth, []
@@ -115,21 +103,21 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
             if found is None:
                 nothing.append(name)
                 continue
-            for line in drawn(found[0], width, found[1]):
+            for line in draw_timeline(found[0], width, found[1]):
                 for text, meaning in line:
                     reporter.write(text, **COLOURS.get(meaning, {}))
                 reporter.write_line("")
             reporter.write_line("")
     if nothing:
         reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
-    for signs in legend(width):
+    for signs in timeline_legend(width):
         reporter.write_line(signs, light=True)
 
 
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
     """A file for each function; the student's file is in its name where there are several."""
     import msgspec
-    from virtual_cuda.ledger.views import trace_of
+    from virtual_cuda.ledger import trace_of
 
     written = 0
     for path, pairs in files.items():

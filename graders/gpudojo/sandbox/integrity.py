@@ -15,13 +15,15 @@ from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 from gpudojo.grading import call
+from gpudojo.model.catalogue import registered
 from gpudojo.model.exercise import Exercise, Function
 
-OWN: Final = ("gpudojo.", "virtual_cuda.")
+DAYS: Final = tuple(f"{each.package}." for each in registered().values())
+OWN: Final = ("gpudojo.", "virtual_cuda.", *DAYS)
 OFTEN: Final = 0.01  # seconds
 SOMETIMES: Final = 0.25
 # What makes evidence: looked at after every call of a student's function, and not only when evidence is sent.
-LOOKING: Final = ("gpudojo.grading.", "gpudojo.days.")
+LOOKING: Final = ("gpudojo.grading.", *DAYS)
 # What is compared beside gpudojo's own: names in modules and classes that its code relies on. Honest students replace
 # none of them; new names, and settings such as torch's default type, are theirs to change.
 NAMES: Final = {

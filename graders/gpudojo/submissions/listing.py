@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import names
 from gpudojo.submissions.entries import Entry, Kind, LeftOut, Naming, Survey
 from gpudojo.submissions.names import (
@@ -79,7 +79,7 @@ def is_submission(folder: Path) -> bool:
     """Whether a folder is one student's work rather than a folder of such: by what lies in it."""
     if (folder / ".git").exists() or _holds_work(folder):
         return True
-    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in DAYS)
+    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in days())
 
 
 def _holds_work(folder: Path) -> bool:
@@ -88,7 +88,7 @@ def _holds_work(folder: Path) -> bool:
         names = os.listdir(folder)
     except OSError:
         return False
-    stems = {exercise.stem.casefold() for name in DAYS for exercise in day(name)} | set(DAYS)
+    stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(days())
     # a platform's prefix marks one file of many students', so that its folder is a class
     return any(
         suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in names

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from virtual_cuda.torch_api.patching import Patch, imported_into, patch
+from virtual_cuda import Patch, patch, patch_imported_names
 
 from gpudojo.grading.call import Call, StudentRaised, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, runs
@@ -134,7 +134,7 @@ def laptop(call: Call) -> Cases[Answer]:
         found = _answers(call)
         # If this makes a wrong answer right, it was an answer to what torch was built for.
         patch(_built_for_nothing(), undo)
-        undo.enter_context(imported_into(getattr(call.function, "__globals__", {})))
+        undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
         _load_again(call)
         return found.add(tried({"best unbuilt": lambda: _answer(call)}))
 

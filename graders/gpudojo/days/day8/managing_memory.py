@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from virtual_cuda.ledger import questions
-from virtual_cuda.ledger.records import Backward, OptimizerStep
+from virtual_cuda.ledger import Backward, OptimizerStep, questions
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, WatchedBatches, sprites
 from gpudojo.grading.call import Call, StudentRaised, array, nn, several, torch
 from gpudojo.grading.checks import close, diagnosis, pairs, runs, times
 from gpudojo.grading.watching import memory_curve
-from gpudojo.model.evidence import Array, Case, MemoryCurve, MemoryUse, PlainMemory, Raised
+from gpudojo.model.evidence import Array, Case, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -542,7 +541,6 @@ runs(accumulate, diagnose=_diagnose)
 def _passes_over(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Accumulated, Accumulated]]:
     """Name, what was seen and what the reference did, for these passes or for all."""
 
-
     def flat(each: Seen) -> dict[str, Accumulated]:
         return {name: case for group in each[accumulations].values() for name, case in group.items()}
 
@@ -663,7 +661,7 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
         return [Block().to(device) for _ in range(COUNT)], torch.rand(ROWS, WIDTH).to(device)
 
 
-class Through(MemoryUse, frozen=True):
+class Through(Case, frozen=True):
     """Forward and backward through some blocks: the results, and the memory they took."""
 
     kind: str
@@ -674,6 +672,8 @@ class Through(MemoryUse, frozen=True):
     gradients: Array | None
     switched: bool  # the requires_grad of x
     recomputed: int  # blocks that ran again
+    peak: int | None  # bytes
+    curve: MemoryCurve | None
 
 
 class NoBlocks(Case, frozen=True):
@@ -687,7 +687,7 @@ class NoBlocks(Case, frozen=True):
 NAMES = {"a_list": "a list", "two_blocks": "two blocks", "one_block": "one block", "no_blocks": "no blocks"}
 
 
-class Passes(PlainMemory, frozen=True, rename=NAMES):
+class Passes(Case, frozen=True, rename=NAMES):
     """All scenarios, and the plain loop's memory; on a real GPU also the plain loop's results, as `plain`."""
 
     a_list: Through
@@ -696,6 +696,8 @@ class Passes(PlainMemory, frozen=True, rename=NAMES):
     no_blocks: NoBlocks
     plain: dict[str, Through] | None
     blocks: int
+    stored: int | None  # bytes in use after the plain loop's forward pass
+    stored_curve: MemoryCurve | None
 
 
 def _through(
@@ -798,7 +800,8 @@ def passes(call: Call) -> Passes:
     none = several({"no blocks": lambda: _without_blocks(call, x)})["no blocks"]
     # Random numbers on a real GPU differ from those of the virtual device.
     plain = through(_plainly) if call.bench.kind == "cuda" else None
-    return Passes(stored, curve, found["a list"], found["two blocks"], found["one block"], none, plain, COUNT)
+    through_blocks = found["a list"], found["two blocks"], found["one block"]
+    return Passes(*through_blocks, none, plain, COUNT, stored, curve)
 
 
 def _plainly(blocks: Any, x: Any) -> Any:

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
-from virtual_cuda.torch_api.patching import imported_into
+from virtual_cuda import patch_imported_names
 
 from gpudojo.days.day8.late_work import Queue, Work, operators_taking, working_later
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
@@ -189,7 +189,7 @@ def _timed_by(
 
 @contextlib.contextmanager
 def _working(call: Call, watch: Clock) -> Any:
-    with working_later(watch) as queue, imported_into(getattr(call.function, "__globals__", {})):
+    with working_later(watch) as queue, patch_imported_names(getattr(call.function, "__globals__", {})):
         yield queue
 
 

@@ -17,7 +17,7 @@ from gpudojo.model.evidence import Array, Case, Race, Raised
 from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, called
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.ledger import Ledger
+    from virtual_cuda.ledger import Ledger
 
 
 STAY = 'Work on the device of the input, and do not change it: no `.cpu()`, NumPy, "cuda", `*=` or `[...] =` on it.'
@@ -284,7 +284,7 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
             with _one_thread():
                 return race(call, loop, reference_here(exercise.stem, function.name), inputs)
         except StudentRaised as error:  # one check's matter: it ran on pictures before
-            return Race(0.0, 0.0, None, 0, [], [], error.evidence)
+            return Race(0.0, 0.0, None, raised=error.evidence)
 
     return pictures, timed
 

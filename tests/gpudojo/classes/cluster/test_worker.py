@@ -63,7 +63,7 @@ def test_a_worker_without_a_nursery_says_so_and_tries_again(shop: Workshop, monk
             raise NoNursery("there is no room for it")
 
     with monkeypatch.context() as patched:
-        patched.setattr("gpudojo.classes.scheduler.keeper_for", lambda bench: Broken())
+        patched.setattr("gpudojo.classes.dask_worker.keeper_for", lambda bench: Broken())
         with pytest.raises(NoNursery):
             shop.record(lambda: attempt(1))
         patched.setitem(dask_worker._workshops, "virtual", shop)

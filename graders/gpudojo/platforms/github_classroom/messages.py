@@ -1,0 +1,359 @@
+"""What a workflow prints and writes for GitHub: log, annotations, job summary, output files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import number
+from gpudojo.platforms import Options, exporter, parts_of
+from gpudojo.platforms._checkout import Graded
+from gpudojo.platforms._entries import one_line, printable
+from gpudojo.release.manifest import Change
+from gpudojo.sandbox.isolation import missing
+
+OUTPUT: Final = "GITHUB_OUTPUT"
+SUMMARY: Final = "GITHUB_STEP_SUMMARY"
+FILES: Final = (OUTPUT, SUMMARY, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
+LARGEST_SUMMARY: Final = 1_000_000  # bytes; GitHub drops a longer one altogether
+
+
+@contextlib.contextmanager
+def guarded(environment: Mapping[str, str]) -> Iterator[list[str]]:
+    """While student code runs; afterwards the list names the files that were written to."""
+    before = {name: _content(environment[name]) for name in FILES if environment.get(name)}
+    touched: list[str] = []
+    try:
+        yield touched
+    finally:
+        for name, data in before.items():
+            path = Path(environment[name])
+            if _content(environment[name]) == data:
+                continue
+            touched.append(name)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                if data is not None:
+                    path.write_bytes(data)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None
+
+
+def append(path: Path, text: str, most: int | None = None) -> None:
+    data = text.encode("utf-8", "replace")
+    if most is not None and len(data) > most:
+        data = data[:most].decode("utf-8", "ignore").encode() + b"\n\n...\n"
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """A file in a student's checkout: whole or not at all, and beside whatever a link of that name leads to."""
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".dojo-", delete=False) as file:
+        part = Path(file.name)
+    try:
+        part.write_bytes(data)
+        part.chmod(0o644)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+SHOWN: Final = 10  # annotations of a kind that GitHub shows for a step
+LONGEST: Final = 500
+MOST_OUTPUT: Final = 16_000  # characters of what a student printed
+QUOTE: Final = "│ "
+WHATS: Final = {
+    "changed": "differs from the released file",
+    "deleted": "was deleted",
+    "added": "is not part of the release",
+}
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A remark on a line of a file."""
+
+    level: str  # "error", "warning", "notice"
+    title: str
+    message: str
+    file: str = ""
+    line: int = 0
+
+    def command(self) -> str:
+        properties = {"file": self.file, "line": str(self.line) if self.line else "", "title": self.title}
+        given = ",".join(f"{name}={escaped_property(text)}" for name, text in properties.items() if text)
+        return f"::{self.level} {given}::{escaped(self.message)}"
+
+
+def escaped(text: str) -> str:
+    """Text as the message of a command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def escaped_property(text: str) -> str:
+    """Text as the value of one of its properties."""
+    return escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def on_lines(row: SubmissionRow, inside: str = "") -> list[Annotation]:
+    """What failed, each on the student's own line; `inside` is where in the repository the checkout lies."""
+    found, places = [], set()
+    for exercise in row.exercises:
+        for check in exercise.checks:
+            place = (check.function, check.file, check.cell, check.line)
+            if check.outcome is not Outcome.FAILED or not check.file or place in places:
+                continue
+            places.add(place)
+            found.append(_annotation(check, inside))
+    return found[:SHOWN]
+
+
+def _annotation(check: CheckRow, inside: str) -> Annotation:
+    said = [check.message, check.why, f"Hint: {check.hint}" if check.hint else ""]
+    line = check.line or 1
+    if check.cell:  # GitHub counts the lines of a notebook's JSON
+        said[0] = f"Code cell {check.cell}, line {check.line}: {said[0]}"
+        line = 1
+    message = "\n".join(one_line(text)[:LONGEST] for text in said if text)
+    file = f"{inside}/{check.file}" if inside else check.file
+    return Annotation("error", f"{check.function}: {one_line(check.claim)}", message, file or "", line)
+
+
+def on_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
+    """What was changed of the release."""
+    found = []
+    for change in changes:
+        message = f"This file {WHATS[change.what]}. It does not change your points, and your teacher can see it."
+        file = f"{inside}/{change.path}" if inside else change.path
+        found.append(Annotation("warning", f"{one_line(change.path)} was {change.what}", message, file, 1))
+    return found[:SHOWN]
+
+
+def quoted(text: str) -> Iterator[str]:
+    """What a student has printed, line by line."""
+    if not text.strip():
+        return
+    token = secrets.token_hex(32)
+    yield f"::stop-commands::{token}"
+    yield "What the submission printed:"
+    shown = (
+        text if len(text) <= MOST_OUTPUT else f"{text[:MOST_OUTPUT]}\n… and {len(text) - MOST_OUTPUT:,} characters more"
+    )
+    for line in printable(shown).splitlines():  # also at what only Python takes for the end of a line
+        yield f"{QUOTE}{line}".replace("##[", "# #[")
+    yield f"::{token}::"
+
+
+SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
+LONGEST_TEXT: Final = 300
+NEXT: Final = 10  # failed checks that are told in words
+MOST: Final = 50  # changed files
+
+
+def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
+    """The page; `changes` is None where there was no release to compare with."""
+    return "\n".join(_lines(graded, changes, notes)) + "\n"
+
+
+def escaped_markdown(text: str) -> str:
+    """Text on one line that Markdown takes for nothing but text."""
+    short = one_line(text)
+    if len(short) > LONGEST_TEXT:
+        short = f"{short[: LONGEST_TEXT - 1]}…"
+    return SPECIAL.sub(r"\\\1", short).replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\\&", "&amp;")
+
+
+def _lines(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str]) -> Iterator[str]:
+    row = graded.row
+    yield f"## {number(row.score)} of {number(row.max_score)} points"
+    yield ""
+    if row.status is not SubmissionStatus.GRADED:
+        yield f"**{row.status.value}**: {escaped_markdown(row.reason)}"
+        yield ""
+    yield "| exercise | points | of | passed | failed | to do |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for exercise in row.exercises:
+        yield _line(exercise)
+    yield f"| **total** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
+    yield ""
+    yield from _next(row)
+    yield from _changed(changes)
+    yield from _known(graded, notes)
+
+
+def _line(exercise: ExerciseRow) -> str:
+    counts = [sum(check.outcome in kinds for check in exercise.checks) for kinds in COLUMNS]
+    name = f"{escaped_markdown(exercise.exercise)} {escaped_markdown(exercise.title)}".strip()
+    cells = [number(exercise.score), number(exercise.max_score), *map(str, counts)]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+COLUMNS: Final = (
+    (Outcome.PASSED, Outcome.ERROR),  # what we could not judge costs nothing
+    (Outcome.FAILED, Outcome.BLOCKED),
+    (Outcome.TODO,),
+)
+
+
+def _next(row: SubmissionRow) -> Iterator[str]:
+    failed = [check for exercise in row.exercises for check in exercise.checks if check.outcome is Outcome.FAILED]
+    if failed and row.status is not SubmissionStatus.UNREADABLE:
+        yield "### What failed"
+        yield ""
+        yield from (_told(check) for check in failed[:NEXT])
+        if len(failed) > NEXT:
+            yield f"- … and {len(failed) - NEXT} more"
+        yield ""
+    ours = [check for exercise in row.exercises for check in exercise.checks if check.outcome is Outcome.ERROR]
+    if ours:
+        yield f"**{len(ours)} checks could not be judged because of a fault of the grader.** They cost no points."
+        yield ""
+
+
+def _told(check: CheckRow) -> str:
+    cell = f"code cell {check.cell}, " if check.cell else ""
+    place = f" ({escaped_markdown(check.file)}, {cell}line {check.line})" if check.file and check.line else ""
+    return f"- **{escaped_markdown(check.function)}**{place}: {escaped_markdown(check.message)}"
+
+
+def _changed(changes: Sequence[Change] | None) -> Iterator[str]:
+    if not changes:
+        return
+    yield "### Files that differ from the release"
+    yield ""
+    for change in changes[:MOST]:
+        yield f"- {escaped_markdown(change.path)} {WHATS[change.what]}"
+    if len(changes) > MOST:
+        yield f"- … and {len(changes) - MOST} more"
+    yield ""
+    yield "They do not change the points: the grader is the released one and runs outside of this repository."
+    yield ""
+
+
+def _known(graded: Graded, notes: Sequence[str]) -> Iterator[str]:
+    results, row = graded.results, graded.row
+    said = [*notes, *row.notes]
+    if graded.seed is not None:
+        said.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
+    said.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
+    lacking = missing(results.layers)
+    if lacking:
+        said.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
+    yield from (f"- {escaped_markdown(sentence)}" for sentence in said[:MOST])
+
+
+RESULT: Final = "result.json"
+WITHOUT_ACTIONS: Final = {OUTPUT: "github-outputs.txt", SUMMARY: "summary.md"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything there is to tell."""
+
+    graded: Graded
+    changes: tuple[Change, ...] | None  # None: there was no release to compare with
+    notes: tuple[str, ...] = ()
+    inside: str = ""  # where in the repository the checkout lies
+
+    def log(self, actions: bool) -> Iterator[str]:
+        """Line by line; in a workflow with commands that put remarks on the student's lines."""
+        row = self.graded.row
+        width = max(len(exercise.exercise) for exercise in row.exercises)
+        for exercise in row.exercises:
+            yield f"{exercise.exercise:{width}}  {number(exercise.score):>6} of {number(exercise.max_score):>4}"
+        yield f"{'total':{width}}  {number(row.score):>6} of {number(row.max_score):>4}"
+        remarks = [
+            *on_lines(row, self.inside),
+            *on_changes(self.changes or (), self.inside),
+            *(Annotation("warning", "gpudojo", note) for note in self.notes[:SHOWN]),
+        ]
+        printed = quoted(row.output)
+        if actions:
+            yield from printed
+            yield from (remark.command() for remark in remarks)
+            return
+        yield from (line for line in printed if not line.startswith("::"))
+        for remark in remarks:
+            place = f"{remark.file}:{remark.line}: " if remark.line else ""
+            yield f"{remark.level}: {place}{remark.title}: {' '.join(remark.message.split())}"
+
+    def page(self) -> str:
+        return summary(self.graded, self.changes, self.notes)
+
+
+def write(report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]) -> list[Path]:
+    """The files that each of `whom` ("github", "classroom50") reads; all of them are made before one is written."""
+    with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
+        outputs = _outputs(report.graded, Path(folder), environment) if "github" in whom else None
+        result = _result(report.graded, Path(folder), environment) if "classroom50" in whom else None
+    page = report.page()
+    written = []
+    if result is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        replace(out / RESULT, result)
+        written.append(out / RESULT)
+    if outputs is not None:
+        written.append(_log_lines(OUTPUT, outputs, out, environment))
+    if outputs is not None or environment.get(SUMMARY):
+        written.append(_log_lines(SUMMARY, page, out, environment))
+    return written
+
+
+def _log_lines(name: str, text: str, out: Path, environment: Mapping[str, str]) -> Path:
+    """To the file that GitHub has made for it, or where there is no workflow, to one that a person can look at."""
+    most = LARGEST_SUMMARY if name == SUMMARY else None
+    if environment.get(name):
+        path = Path(environment[name])
+        append(path, text, most)
+    else:
+        path = out / WITHOUT_ACTIONS[name]
+        out.mkdir(parents=True, exist_ok=True)
+        replace(path, text.encode("utf-8", "replace"))
+    return path
+
+
+def _outputs(graded: Graded, folder: Path, environment: Mapping[str, str]) -> str:
+    """A line for each runner, and `result` for the whole submission where one variable can hold it."""
+    options = _options(graded.results, environment)
+    exporter("github_classroom")(graded.results, folder, options)
+    lines = (folder / "outputs").read_text(encoding="ascii")
+    whole = list(folder.glob("*.base64"))
+    own = {line.partition("=")[0] for line in lines.splitlines()}
+    rest = [path for path in whole if path.stem not in own]
+    return lines + "".join(f"result={path.read_text(encoding='ascii')}\n" for path in rest)
+
+
+def _result(graded: Graded, folder: Path, environment: Mapping[str, str]) -> bytes:
+    """Who was graded, the environment says; a repository's name may be misread."""
+    known = dict(environment)
+    known["REVIEW_URL"] = known.get("REVIEW_URL") or known.get("COMMIT_URL", "")
+    owner = known.get("OWNER") or known.get("USERNAME")
+    row = graded.row
+    if owner:
+        row = msgspec.structs.replace(row, identifier=owner, naming="classroom")
+    results = msgspec.structs.replace(graded.results, submissions=[row])
+    exporter("classroom50")(results, folder, _options(results, known))
+    return (folder / RESULT).read_bytes()
+
+
+def _options(results: ClassResults, environment: Mapping[str, str]) -> Options:
+    only = results.submissions[0].submission
+    return Options(submission=only, exercises=parts_of(results.day), environment=environment)

@@ -1,0 +1,419 @@
+"""Fast paths for frequent operators, and the choice of a path for each operator."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import zip_longest
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.device.state import Place
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
+from virtual_cuda.ops.dispatch import allocate, beforehand, deliver, general, shut, write
+from virtual_cuda.ops.operators import Rules, rules_of
+from virtual_cuda.ops.registry import facts_of
+from virtual_cuda.ops.rescue import rescue
+
+_STRIDED: Final = torch.strided
+
+
+def item(func: Any, rules: Rules) -> Any:
+    """`item()`: the one operator whose result is a Python number."""
+    name, count_waits = str(func), rules.count_waits
+    assert count_waits is not None
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        place = first._block.place
+        if place.shut:
+            raise shut(place)
+        value = first._inner.item()
+        write(name, place, 0)
+        count_waits(args, {})
+        return value
+
+    return plan
+
+
+def view(func: Any, call: Any) -> Any:
+    """A tensor that looks into its first argument's storage."""
+    name = str(func)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        block = first._block
+        place = block.place
+        if place.shut:
+            raise shut(place)
+        try:
+            if kwargs:
+                out = call(first._inner, *args[1:], **kwargs)
+            elif len(args) == 1:
+                out = call(first._inner)
+            else:
+                out = call(first._inner, *args[1:])
+        except Exception as error:
+            out = rescue(func, [first._inner, *args[1:]], kwargs or {}, place, error)
+        write(name, place, 0)
+        return wrap(out, block)
+
+    return plan
+
+
+def detach(func: Any, rules: Rules) -> Any:
+    """Another shell around the same inner tensor. Operators that change a tensor's shape in place unshare it first.
+
+    Not written down: autograd detaches what it saves, which for plain tensors never reaches a dispatcher.
+    """
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL or first._inner.layout is not _STRIDED:
+            return general(func, args, kwargs)
+        block = first._block
+        if block.place.shut:
+            raise shut(block.place)
+        return wrap(first._inner, block)
+
+    return plan
+
+
+def in_place(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
+    """The first argument is changed and returned."""
+    name, rest = str(func), slots[1:]
+    call, refuse, _, count_waits = rules
+    reshapes = torch.Tag.inplace_view in func.tags
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        place = first._block.place
+        if reshapes:
+            first._inner = first._inner.detach()
+        inner = [*args]
+        inner[0] = first._inner
+        count = len(inner)
+        for slot in rest:
+            if slot >= count:
+                break
+            other = inner[slot]
+            if type(other) in VIRTUAL:
+                if other._block.place is not place:
+                    return general(func, args, kwargs)
+                inner[slot] = other._inner
+            elif other is not None:
+                return general(func, args, kwargs)
+        if place.shut:
+            raise shut(place)
+        if refuse is not None:
+            refuse(args, kwargs or {})
+        try:
+            if kwargs:
+                call(*inner, **kwargs)
+            else:
+                call(*inner)
+        except Exception as error:
+            rescue(func, inner, kwargs or {}, place, error)
+        write(name, place, 0)
+        if count_waits is not None:
+            count_waits(args, kwargs or {})
+        if reshapes:
+            refresh(first)
+        return first
+
+    return plan
+
+
+# More elements than this are looked at on the meta device first, so that the host does not try what the device refuses.
+_SUSPICIOUS: Final = 1 << 27
+
+
+def _product_elements(left: torch.Tensor, right: torch.Tensor) -> int:
+    """How many elements a matrix product has; looking at it costs nothing beside the product."""
+    return left.numel() // max(left.shape[-1], 1) * right.shape[-1] if left.dim() > 1 and right.dim() > 1 else 0
+
+
+def _broadcast_elements(left: Any, right: Any) -> int:
+    """How many elements two shapes have when each is stretched to the other."""
+    elements = 1
+    for a, b in zip_longest(reversed(left), reversed(right), fillvalue=1):
+        elements *= max(a, b)
+    return elements
+
+
+def one(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
+    """One new tensor from tensors given by position, all on one device."""
+    name, rest = str(func), slots[1:]
+    call, refuse, output, count_waits = rules
+    product = facts_of(func).product
+    if refuse is None and output is None and count_waits is None:
+        if slots == (0,):
+            return _from_one(func, call, name)
+        if slots == (0, 1):
+            return _from_two(func, call, name)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        place = first._block.place
+        inner = [*args]
+        inner[0] = first._inner
+        count = len(inner)
+        for slot in rest:
+            if slot >= count:
+                break
+            other = inner[slot]
+            if type(other) in VIRTUAL:
+                if other._block.place is not place:
+                    return general(func, args, kwargs)
+                inner[slot] = other._inner
+            elif other is not None:
+                return general(func, args, kwargs)
+        if place.shut:
+            raise shut(place)
+        if refuse is not None:
+            refuse(args, kwargs or {})
+        if product and _product_elements(inner[-2], inner[-1]) > _SUSPICIOUS:
+            beforehand(func, inner, kwargs, place)
+        try:
+            out = call(*inner, **kwargs) if kwargs else call(*inner)
+        except Exception as error:
+            out = rescue(func, inner, kwargs or {}, place, error)
+        if output is not None:
+            out = output(inner, kwargs or {}, out)
+        shell = deliver(out, place, name)
+        if count_waits is not None:
+            count_waits(args, kwargs or {})
+        return shell
+
+    return plan
+
+
+def _from_one(func: Any, call: Any, name: str) -> Any:
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL:
+            return general(func, args, kwargs)
+        place = first._block.place
+        if place.shut:
+            raise shut(place)
+        inner = first._inner
+        if inner.numel() > _SUSPICIOUS:
+            beforehand(func, [inner, *args[1:]], kwargs, place)
+        try:
+            if kwargs:
+                out = call(inner, *args[1:], **kwargs)
+            elif len(args) == 1:
+                out = call(inner)
+            else:
+                out = call(inner, *args[1:])
+        except Exception as error:
+            out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
+        return deliver(out, place, name)
+
+    return plan
+
+
+def _from_two(func: Any, call: Any, name: str) -> Any:
+    def plan(args: Any, kwargs: Any) -> Any:
+        if len(args) < 2:
+            return general(func, args, kwargs)
+        first, second = args[0], args[1]
+        if type(first) not in VIRTUAL or type(second) not in VIRTUAL:
+            return general(func, args, kwargs)
+        place = first._block.place
+        if second._block.place is not place:
+            return general(func, args, kwargs)
+        if place.shut:
+            raise shut(place)
+        one, two = first._inner, second._inner
+        if one.shape != two.shape and _broadcast_elements(one.shape, two.shape) > _SUSPICIOUS:
+            beforehand(func, [one, two, *args[2:]], kwargs, place)
+        try:
+            if kwargs:
+                out = call(one, two, *args[2:], **kwargs)
+            elif len(args) == 2:
+                out = call(one, two)
+            else:
+                out = call(one, two, *args[2:])
+        except Exception as error:
+            out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
+        return deliver(out, place, name)
+
+    return plan
+
+
+def many(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
+    """Several new tensors, as normalisation, pooling and losses give them."""
+    name = str(func)
+    call, refuse, output, count_waits = rules
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        inner = [*args]
+        place = None
+        for slot in slots:
+            if slot >= len(inner):
+                break
+            tensor = inner[slot]
+            if type(tensor) in VIRTUAL:
+                if tensor._block.place is not place:
+                    if place is not None:
+                        return general(func, args, kwargs)
+                    place = tensor._block.place
+                inner[slot] = tensor._inner
+            elif tensor is not None:
+                return general(func, args, kwargs)
+        if place is None:
+            return general(func, args, kwargs)
+        if place.shut:
+            raise shut(place)
+        if refuse is not None:
+            refuse(args, kwargs or {})
+        try:
+            out = call(*inner, **kwargs) if kwargs else call(*inner)
+        except Exception as error:
+            out = rescue(func, inner, kwargs or {}, place, error)
+        if output is not None:
+            out = output(inner, kwargs or {}, out)
+        given = []
+        total = 0
+        for tensor in out:
+            if tensor is None or type(tensor) in VIRTUAL:
+                given.append(tensor)
+            else:
+                nbytes = tensor.untyped_storage().nbytes()  # a result may be the front of a longer buffer
+                total += nbytes
+                given.append(wrap(tensor, allocate(place, nbytes)))
+        write(name, place, total)
+        if count_waits is not None:
+            count_waits(args, kwargs or {})
+        return tuple(given)
+
+    return plan
+
+
+def like(func: Any, rules: Rules) -> Any:
+    """`zeros_like` and its kin where they stay on the device: everything else they may be asked is rare."""
+    name, call = str(func), rules.call
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        first = args[0]
+        if type(first) not in VIRTUAL or len(args) > 1:
+            return general(func, args, kwargs)
+        place = first._block.place
+        options = {}
+        for key, value in (kwargs or {}).items():
+            if key == "device":
+                if value is not None and value != place.lazy:
+                    return general(func, args, kwargs)
+            elif key != "pin_memory" and value is not None:
+                options[key] = value
+        if place.shut or first._inner.layout is not _STRIDED:
+            return general(func, args, kwargs)
+        return deliver(call(first._inner, **options), place, name)
+
+    return plan
+
+
+def _opened_lists(args: Any, slots: tuple[int, ...]) -> tuple[Place, list[Any]] | None:
+    """The arguments with their lists of device tensors opened; None where that is not all there is to it."""
+    place = None
+    inner = [*args]
+    for slot in slots:
+        if slot >= len(inner):
+            break
+        given = inner[slot]
+        if type(given) is not list and type(given) is not tuple:
+            return None
+        found = []
+        for tensor in given:
+            if type(tensor) not in VIRTUAL:
+                return None
+            if tensor._block.place is not place:
+                if place is not None:
+                    return None
+                place = tensor._block.place
+            found.append(tensor._inner)
+        inner[slot] = found
+    return None if place is None else (place, inner)
+
+
+def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
+    """`_foreach_*`: lists of tensors in, a list of new tensors out, or lists changed in place and nothing returned."""
+    name, returns = str(func), bool(func._schema.returns)
+
+    def plan(args: Any, kwargs: Any) -> Any:
+        opened = _opened_lists(args, slots)
+        if opened is None:
+            return general(func, args, kwargs)
+        place, inner = opened
+        if place.shut:
+            raise shut(place)
+        try:
+            out = call(*inner, **kwargs) if kwargs else call(*inner)
+        except Exception as error:
+            out = rescue(func, inner, kwargs or {}, place, error)
+        if not returns:
+            write(name, place, 0)
+            return None
+        given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
+        write(name, place, sum(tensor.nbytes for tensor in out))
+        return given
+
+    return plan
+
+
+_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like}
+
+
+def plan_by(function: Any, func: Any) -> Any:
+    """A plan that is written by hand: function(func, args, kwargs)."""
+    return lambda args, kwargs: function(func, args, kwargs or {})
+
+
+def make_plan(func: Any) -> Any:
+    """A function(args, kwargs) that runs this operator: the shortest way that its schema and its entry allow."""
+    facts = facts_of(func)
+    if facts.plan is not None:
+        return plan_by(facts.plan, func)
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
+        return lambda args, kwargs: func.decompose(*args, **(kwargs or {}))
+    rules = rules_of(func)
+    if facts.fast_path is not None:
+        return _FAST_PATHS[facts.fast_path](func, rules)
+    schema = func._schema
+    arguments, returns = schema.arguments, schema.returns
+    kinds = [str(a.type) for a in arguments]
+    slots = tuple(i for i, a in enumerate(arguments) if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only)
+    list_slots = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
+    loose = any(
+        a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator"))
+        for a, k in zip(arguments, kinds, strict=True)
+    )
+    in_general = partial(general, func)
+    if loose or any("Generator" in k for k in kinds) or func.namespace != "aten":
+        return in_general
+    if list_slots:
+        whole = schema.name.startswith("aten::_foreach_") and not slots and rules.refuse is None
+        simple = not returns or (len(returns) == 1 and not schema.is_mutable)
+        return lists(func, rules.call, list_slots) if whole and simple else in_general
+    tensors = bool(returns) and all(str(r.type) == "Tensor" for r in returns)
+    if len(returns) > 1 and tensors and slots and not schema.is_mutable:
+        return many(func, rules, slots) if all(r.alias_info is None for r in returns) else in_general
+    if len(returns) != 1 or not tensors or slots[:1] != (0,):
+        return in_general
+    alias = returns[0].alias_info
+    if alias is None:
+        return in_general if schema.is_mutable else one(func, rules, slots)
+    if alias.is_write:
+        return in_place(func, rules, slots)
+    return view(func, rules.call) if len(slots) == 1 else in_general
+
+
+PLANS.maker = make_plan

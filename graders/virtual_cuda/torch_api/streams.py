@@ -1,0 +1,379 @@
+"""Streams, events and CUDA graphs of the virtual device."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.cuda.graphs
+import torch.nn.parallel._functions
+
+from virtual_cuda.device.messages import accelerator_error
+from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index_of, now
+from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.ops import syncs
+from virtual_cuda.ops.dispatch import allocate, write
+from virtual_cuda.ops.registry import call_of
+from virtual_cuda.patching import Opening, Patch, torch_patches
+
+
+class AnyEvent:
+    """`torch.Event`: remembers when it was recorded."""
+
+    def __init__(
+        self, device: Any = None, *, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        self.enable_timing = enable_timing
+        self.blocking = blocking
+        self.interprocess = interprocess
+        self._at: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self._at = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        syncs.note("event.synchronize", explicit=True)
+
+    def elapsed_time(self, end_event: Any) -> float:
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._at is None or end_event._at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return float(end_event._at - self._at) * 1e3
+
+    @property
+    def device(self) -> torch.device | None:
+        return None if self._at is None or now.gpu is None else CUDA[now.gpu.current]
+
+    @property
+    def cuda_event(self) -> int:
+        return id(self) if self._at is not None else 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<torch.cuda.Event {hex(self.cuda_event)}>" if self._at is not None else "<torch.cuda.Event uninitialized>"
+        )
+
+
+class Event(AnyEvent):
+    """`torch.cuda.Event`, which needs no device to be named."""
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+    ) -> None:
+        super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+
+class Stream:
+    """`torch.cuda.Stream`: in order by nature."""
+
+    device_type = 1
+
+    def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **kwargs: Any) -> None:
+        assert now.gpu is not None
+        self.device_index = index_of(now.gpu, device)
+        self.device = CUDA[self.device_index]
+        self.priority = priority
+        self.stream_id = id(self) if stream_id is None else stream_id
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
+    def synchronize(self) -> None:
+        syncs.note("stream.synchronize", explicit=True, warned=True)
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return capturing()
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.stream_id, self.device_index) == (
+            other.stream_id,
+            other.device_index,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={hex(self.cuda_stream)}>"
+
+    def __enter__(self) -> Stream:
+        _stack(self.device_index).append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _stack(self.device_index).pop()
+
+
+for _cls in (Event, Stream):
+    _cls.__module__ = "torch.cuda.streams"
+
+_stacks: dict[int, list[Stream]] = {}
+
+
+def _stack(index: int) -> list[Stream]:
+    return _stacks.setdefault(index, [])
+
+
+class Streams:
+    """The functions of `torch.cuda` that hand out streams."""
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self.gpu = gpu
+        _stacks.clear()
+
+    def default(self, device: Any = None) -> Stream:
+        return Stream(index_of(self.gpu, device), stream_id=0)
+
+    def current(self, device: Any = None) -> Stream:
+        stack = _stack(index_of(self.gpu, device))
+        return stack[-1] if stack else self.default(device)
+
+    def using(self, stream: Any) -> Any:
+        return contextlib.nullcontext() if stream is None else _Using(stream)
+
+    def set_stream(self, stream: Any) -> None:
+        if stream is not None:
+            stack = _stack(stream.device_index)
+            stack[-1:] = [stream]
+
+
+class _Using:
+    """`with torch.cuda.stream(s)`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        assert self.stream.device is not None
+        self.stream.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.stream.__exit__(*error)
+
+
+def _record_stream(self: Any, stream: Any) -> None:
+    if not self.is_cuda:
+        raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
+
+
+_dispatch: Final = Tensor.__torch_dispatch__
+_pools: Final = itertools.count(1)
+_SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
+
+
+class _Seeds:
+    """Shared by all graphs that are alive."""
+
+    def __init__(self, place: Place) -> None:
+        self.blocks: list[Block] = [allocate(place, _SEED_AND_OFFSET) for _ in range(2)]
+
+
+class _State:
+    """The capture that is under way in this process: CUDA allows one."""
+
+    graph: CUDAGraph | None = None
+    seeds: weakref.ref[_Seeds] | None = None
+
+
+_state: Final = _State()
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value._inner
+    if isinstance(value, (list, tuple)):
+        return type(value)([_inner(item) for item in value])
+    return value
+
+
+def _storages(value: Any) -> set[int]:
+    if isinstance(value, torch.Tensor):
+        return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
+    return set().union(*map(_storages, value)) if isinstance(value, (list, tuple)) else set()
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The device tensors an operator changes."""
+    found: list[Any] = []
+    for position, argument in enumerate(func._schema.arguments):
+        # Of a list torch does not say from Python whether it is written to: of an operator that writes, it may be.
+        listed = func._schema.is_mutable and "List[" in str(argument.type)
+        if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        found += [t for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, Tensor)]
+    return found
+
+
+class CUDAGraph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._steps: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> its bytes, and what they were
+        self._made: set[int] = set()  # storages that the capture itself made
+        self._held: list[Any] = []
+        self._note: Any = None
+        self._captured = self._broken = False
+        self._pool: tuple[int, int] = (0, 0)
+        self._seeds: _Seeds | None = None
+        self._place: Place | None = None
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        gpu = now.gpu
+        assert gpu is not None
+        if torch.cuda.current_stream() == torch.cuda.default_stream():
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
+            )
+        self._place = gpu.places[gpu.current]
+        self._seeds = (_state.seeds() if _state.seeds is not None else None) or _Seeds(self._place)
+        _state.seeds = weakref.ref(self._seeds)
+        self._pool = pool or (0, next(_pools))
+        _state.graph = self
+        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
+        self._note, syncs.note = syncs.note, _refuse
+
+    def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        given = [_inner(value) for value in args]
+        named = {key: CPU if key == "device" and value is not None else _inner(value) for key, value in kwargs.items()}
+        for tensor in _written(func, args, kwargs):
+            self._keep(tensor._inner)
+        out = _dispatch(func, types, args, kwargs)
+        results = [t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, Tensor)]
+        if not func.is_view and results + _written(func, args, kwargs):
+            self._steps.append((func, given, named, [t._inner for t in results]))
+        self._made |= _storages([t._inner for t in results]) - _storages([given, list(named.values())])
+        self._held += results  # the graph's own pool: its tensors stay where they are
+        return out
+
+    def _keep(self, inner: torch.Tensor) -> None:
+        storage = inner.untyped_storage()
+        if storage._cdata not in self._before and storage._cdata not in self._made:
+            raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._before[storage._cdata] = (raw, raw.clone())
+
+    def capture_end(self) -> None:
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        syncs.note = self._note
+        _state.graph = None
+        for raw, kept in self._before.values():
+            raw.copy_(kept)
+        self._before.clear()
+        if self._broken:
+            self.reset()
+            raise accelerator_error("CUDA error: operation failed due to a previous error during capture\n")
+        self._captured = True
+
+    def replay(self) -> None:
+        if not self._captured:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        for step in self._steps:
+            self._again(*step)
+
+    def _again(self, func: Any, given: list[Any], named: dict[str, Any], results: list[torch.Tensor]) -> None:
+        again = call_of(func)(*given, **named)
+        assert self._place is not None
+        write(str(func), self._place, 0)
+        fresh = [t for t in (again if isinstance(again, (list, tuple)) else [again]) if isinstance(t, torch.Tensor)]
+        for result, value in zip(results, fresh, strict=False):
+            if result is not value:
+                result.copy_(value)
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._held.clear()
+        self._captured = self._broken = False
+        self._seeds = None
+
+    def pool(self) -> tuple[int, int]:
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Done at the end of the capture."""
+
+    def enable_debug_mode(self) -> None:
+        """There is no debug information to keep."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """There is nothing to dump."""
+
+
+CUDAGraph.__module__ = "torch.cuda.graphs"
+
+
+def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    graph = _state.graph
+    if graph is None:
+        return _dispatch(func, types, args, kwargs)
+    return graph.record(func, types, args, kwargs or {})
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    """The host cannot wait for work that is being written down."""
+    if _state.graph is not None:
+        _state.graph._broken = True
+    raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
+
+
+# Records that the host waited for the device; takes the arguments of `ops.syncs.note`.
+record_wait: Final = syncs.note
+
+
+def wait_patch(function: Any) -> Patch:
+    """The patch that hands every wait to `function`, which takes the arguments of `record_wait`."""
+    return syncs, "note", function
+
+
+def capturing() -> bool:
+    return _state.graph is not None
+
+
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    streams = Streams(opening.gpu)
+    for home in (torch.cuda, torch.cuda.streams, torch):
+        yield home, "Event", AnyEvent if home is torch else Event
+        yield home, "Stream", Stream
+    for home in (torch.cuda, torch.accelerator):
+        yield home, "current_stream", streams.current
+        yield home, "set_stream", streams.set_stream
+    for home in (torch.cuda, torch.cuda.graphs):
+        yield home, "CUDAGraph", CUDAGraph
+        yield home, "is_current_stream_capturing", capturing
+        yield home, "graph_pool_handle", lambda: (0, next(_pools))
+    yield torch.cuda, "default_stream", streams.default
+    yield torch.cuda, "stream", streams.using
+    yield torch.cuda.graphs.graph, "default_capture_stream", None
+    yield torch.nn.parallel._functions, "_streams", None
+    yield torch.Tensor, "record_stream", _record_stream
+    if not hasattr(torch._C, "_host_emptyCache"):
+        yield torch._C, "_host_emptyCache", lambda: None

@@ -1,0 +1,121 @@
+"""Does a torch that has changed one of the internals the device stands on get one clear sentence at the door?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from virtual_cuda import virtual_cuda
+from virtual_cuda.device import tensor
+from virtual_cuda.errors import TorchUnsupported, torch_lacks
+from virtual_cuda.torch_api import compatibility
+
+
+@pytest.fixture(autouse=True)
+def _look_again() -> Iterator[None]:
+    compatibility.trusted.yet = False
+    yield
+    compatibility.trusted.yet = False
+
+
+def refused(part: str) -> None:
+    before = (nn.Module._apply, nn.Module.__call__, torch.cuda.is_available, list(sys.meta_path))
+    with pytest.raises(TorchUnsupported) as caught, virtual_cuda():
+        pytest.fail("entered")
+    assert str(caught.value) == (
+        f"this torch ({torch.__version__}) has changed {part}, which the virtual CUDA device is built on; "
+        "install the torch that constraints.txt names, or a newer gpudojo"
+    )
+    assert before == (nn.Module._apply, nn.Module.__call__, torch.cuda.is_available, list(sys.meta_path))
+    assert not torch.cuda.is_available()
+
+
+def test_this_torch_is_fit_and_is_asked_once() -> None:
+    compatibility.check()
+    start = time.process_time()
+    for _ in range(100):
+        compatibility.check()
+    assert (time.process_time() - start) / 100 < 0.3e-3
+
+
+@pytest.mark.parametrize("path", compatibility.NAMES)
+def test_every_name_is_looked_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compatibility, "NAMES", [path.rpartition(".")[0] + ".gone"])
+    refused(path.rpartition(".")[0] + ".gone")
+    monkeypatch.setattr(compatibility, "NAMES", [path])
+    compatibility.check()
+
+
+def test_a_name_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.utils, "swap_tensors")
+    refused("torch.utils.swap_tensors")
+
+
+def test_another_order_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reordered(cls: Any, size: Any, strides: Any, offset: Any, memory_format: Any, dtype: Any, *rest: Any) -> Any:
+        return original(cls, size, strides, offset, memory_format, torch.float32, *rest)
+
+    original = tensor.make_shell
+    monkeypatch.setattr(compatibility, "make_shell", reordered)
+    refused("the arguments of Tensor._make_wrapper_subclass")
+
+
+def test_an_argument_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stricter(cls: Any, size: Any, *, strides: Any = None) -> Any:
+        raise AssertionError("not reached")
+
+    monkeypatch.setattr(compatibility, "make_shell", stricter)
+    refused("the arguments of Tensor._make_wrapper_subclass")
+
+
+def test_a_device_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(device: Any) -> Any:
+        raise RuntimeError("PyTorch is not linked with support for lazy devices")
+
+    monkeypatch.setattr(torch, "Event", event)
+    refused("the device guard of lazy tensors")
+
+
+def test_a_swap_that_swaps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils, "swap_tensors", lambda one, other: None)
+    refused("torch.utils.swap_tensors")
+
+
+def test_a_library_without_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.library.Library, "fallback")
+    refused("torch.library.Library")
+
+
+def test_a_torch_that_the_modules_cannot_even_be_loaded_with() -> None:
+    lines = (
+        "import torch",
+        "del torch._C._disabled_torch_function_impl",
+        "from virtual_cuda.errors import TorchUnsupported",
+        "try:",
+        "    from virtual_cuda import virtual_cuda",
+        "except TorchUnsupported as error:",
+        "    print(error)",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(
+        f"this torch ({torch.__version__}) has changed something (module 'torch._C' has no"
+    ), done
+
+
+def test_our_own_mistakes_are_not_blamed_on_torch() -> None:
+    with pytest.raises(AttributeError) as attribute:
+        _ = compatibility.no_such_name  # type: ignore[attr-defined]
+    with pytest.raises(ImportError) as module:
+        import gpudojo.no_such_module  # noqa: F401
+    assert torch_lacks(attribute.value) is torch_lacks(module.value) is None
+
+
+def test_something_that_only_the_patches_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "rms_norm")
+    refused("something (module 'torch' has no attribute 'rms_norm')")
