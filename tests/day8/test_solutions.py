@@ -1,4 +1,4 @@
-"""Does every right solution of day8 pass, does every wrong one get its diagnosis, and has every check an enemy?"""
+"""Every right solution of day8 passes, every wrong one gets its diagnosis, and every check has a wrong solution."""
 
 from tests.solutions import (
     pytest_generate_tests,

@@ -7,7 +7,7 @@ import importlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -96,6 +96,15 @@ class Call:
         """The line of the student's file that caused a record."""
         site = record.site
         return site.line if site is not None and site.file == str(self.path) else None
+
+    def first_line(self, records: Iterable[Any]) -> int | None:
+        """The line that caused the first of these records."""
+        return next((self.line_of(record) for record in records), None)
+
+
+def name_of(device: Any) -> str:
+    """A device as a tensor there names it: "cuda:0" for "cuda"."""
+    return str(torch.empty(0, device=device).device)
 
 
 def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:

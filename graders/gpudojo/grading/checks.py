@@ -1,8 +1,8 @@
 """Ready-made checks, and what checks of several exercises share.
 
 For a simple exercise a probe returns `Cases[Ran]`, made by `ran`, and these declare its checks: `runs`,
-`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The functions named `expect_…` are for
-checks of one's own: they raise Failed.
+`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The functions named `expect_…` raise Failed
+and are for checks that an exercise declares itself.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gpudojo.grading.call import Call, array, settled, torch
+from gpudojo.grading.call import Call, array, name_of, settled, torch
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Observation, Raised
-from gpudojo.model.exercise import Failed, Function, Judge, Probe, Seen, called
+from gpudojo.model.exercise import Failed, Function, Judge, Seen, called
 
 T = TypeVar("T")
 
-# ---- what a call did, for exercises that need no struct of their own -------------------------------------------------
+# ---- what a call did -------------------------------------------------------------------------------------------------
 
 
 class Ran(Case, frozen=True):
@@ -47,10 +47,10 @@ def ran(call: Call, *args: Any, **kwargs: Any) -> Ran:
         kind=type(value).__name__,
         value=array(value) if is_tensor else _plain(value),
         device=str(value.device) if is_tensor else "",
-        wanted_device=str(torch.empty(0, device=call.device).device),
+        wanted_device=name_of(call.device),
         copies=len(copies),
         waits=len(waits),
-        line=next((call.line_of(record) for record in (*copies, *waits)), None),
+        line=call.first_line((*copies, *waits)),
         changed=[n for n, (arg, was) in enumerate(zip(args, before, strict=True), 1) if was and array(arg) != was],
         settings=settings,
     )
@@ -161,88 +161,77 @@ def diagnosis(message: str) -> str | None:
     return None
 
 
-def _ready_made(judge: Judge, function: Function, points: float, name: str, claim: str) -> None:
-    function.check(points)(_named(judge, name, claim))
+def _for_each(function: Function, points: float, name: str, claim: str, judge: Callable[[str, Ran, Ran], None]) -> None:
+    """Declare a check that judges every scenario of the function, all of whose probes return `Cases[Ran]`."""
+
+    def every(seen: Seen, wanted: Seen) -> None:
+        for scenario, found, right in pairs(seen.cases(*function.probes), wanted.cases(*function.probes)):
+            judge(scenario, found, right)
+
+    function.check(points)(_named(every, name, claim))
 
 
 def same_as_reference(
-    function: Function,
-    probe: Probe[Cases[Ran]],
-    points: float,
-    name: str = "same_as_reference",
-    claim: str = "It returns the right values.",
+    function: Function, points: float, name: str = "same_as_reference", claim: str = "It returns the right values."
 ) -> None:
     """Declare that every scenario returns what the reference returns."""
 
-    def judge(seen: Seen, wanted: Seen) -> None:
-        for scenario, right in wanted[probe].items():
-            expect_same(seen[probe][scenario], right, f"scenario `{scenario}`: ")
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        expect_same(found, right, f"scenario `{scenario}`: ")
 
-    _ready_made(judge, function, points, name, claim)
+    _for_each(function, points, name, claim, judge)
 
 
 def on_the_device(
-    function: Function,
-    probe: Probe[Cases[Ran]],
-    points: float,
-    name: str = "on_the_device",
-    claim: str = "The result is on the device.",
+    function: Function, points: float, name: str = "on_the_device", claim: str = "The result is on the device."
 ) -> None:
     """Declare that every scenario returns a tensor on the device."""
 
-    def judge(seen: Seen, wanted: Seen) -> None:
-        for scenario in wanted[probe]:
-            case = seen[probe][scenario]
-            if case.device != case.wanted_device:
-                shown = f"a tensor on {case.device}" if case.device else called(case.kind)
-                raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {case.wanted_device}")
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        if found.device != found.wanted_device:
+            shown = f"a tensor on {found.device}" if found.device else called(found.kind)
+            raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
 
-    _ready_made(judge, function, points, name, claim)
+    _for_each(function, points, name, claim, judge)
 
 
 def at_most(
     function: Function,
-    probe: Probe[Cases[Ran]],
     points: float,
     *,
     copies: int | None = None,
     waits: int | None = None,
     name: str = "stays_on_the_device",
-    claim: str = "It makes no needless copies between host and device, and does not wait for the device.",
+    claim: str = "It makes no needless copies between host and device, and no needless waits for the device.",
 ) -> None:
     """Declare that no scenario makes more copies between host and device, or more waits, than this."""
 
-    def judge(seen: Seen, wanted: Seen) -> None:
-        for scenario in wanted[probe]:
-            case = seen[probe][scenario]
-            for what, count, most in (("copies", case.copies, copies), ("waits", case.waits, waits)):
-                if most is not None and count > most:
-                    raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", case.line)
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
+            if most is not None and count > most:
+                raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
 
-    _ready_made(judge, function, points, name, claim)
+    _for_each(function, points, name, claim, judge)
 
 
 def leaves_its_input_alone(
     function: Function,
-    probe: Probe[Cases[Ran]],
     points: float,
     name: str = "leaves_its_input_alone",
     claim: str = "The tensors passed in and the settings of torch are not changed.",
 ) -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
-    def judge(seen: Seen, wanted: Seen) -> None:
-        for scenario in wanted[probe]:
-            case = seen[probe][scenario]
-            if case.changed:
-                happened = f"scenario `{scenario}`: argument {case.changed[0]} has other values after the call"
-                raise Failed(happened, "the values from before", None, "input-modified")
-            expect_settings_kept(case.settings, scenario)
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        if found.changed:
+            happened = f"scenario `{scenario}`: argument {found.changed[0]} has other values after the call"
+            raise Failed(happened, "the values from before", None, "input-modified")
+        expect_settings_kept(found.settings, scenario)
 
-    _ready_made(judge, function, points, name, claim)
+    _for_each(function, points, name, claim, judge)
 
 
-# ---- for checks of one's own -----------------------------------------------------------------------------------------
+# ---- for checks that an exercise declares itself ---------------------------------------------------------------------
 
 
 def expect_same(found: Ran, right: Ran, where: str = "", misconception: str | None = None) -> None:

@@ -164,7 +164,7 @@ DEEPEST: Final = 16
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 TEXTS: Final = {str}
-# Bytes of one element of every kind of array that probes send.
+# Bytes of one element of every dtype that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
     **{"uint16": 2, "uint32": 4, "uint64": 8, "int64": 8, "float64": 8, "complex64": 8, "complex128": 16},
@@ -176,6 +176,7 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 
 def decode_evidence(data: bytes) -> Evidence:
+    """The evidence in some bytes from an untrusted process. Raises BadEvidence."""
     if len(data) > LARGEST:
         raise BadEvidence(f"{len(data)} bytes are more than {LARGEST}")
     try:
@@ -186,7 +187,7 @@ def decode_evidence(data: bytes) -> Evidence:
 
 
 def validated(evidence: Evidence) -> Evidence:
-    """Evidence that has been decoded by its types, with what they leave open looked at too."""
+    """The evidence, after a check of its version and its facts. Raises BadEvidence."""
     if evidence.version != EVIDENCE_VERSION:
         raise BadEvidence(f"version {evidence.version} is not {EVIDENCE_VERSION}")
     for observation in evidence.observations.values():
@@ -195,8 +196,10 @@ def validated(evidence: Evidence) -> Evidence:
 
 
 def _make_whole(facts: Any, depth: int) -> None:
-    """Arrays made whole, in place; anything that is not a fact is refused. Most of a class's judging would be here,
-    so plain values, nearly all there is, are not given a call of their own."""
+    """Converts arrays, in place. Raises BadEvidence for anything that is not a fact.
+
+    Plain values, nearly all there are, get no call of their own: most of the time of judging a class would be spent here.
+    """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
     if type(facts) is dict:
@@ -218,7 +221,7 @@ def _make_whole(facts: Any, depth: int) -> None:
 
 
 def _array(value: dict[str, Any]) -> Array:
-    """An array whose bytes are as many as its shape says; NumPy would read others as something else, or not at all."""
+    """An array whose number of bytes fits its shape. Raises BadEvidence for any other."""
     try:
         array = msgspec.convert(value, Array)
     except msgspec.ValidationError as error:

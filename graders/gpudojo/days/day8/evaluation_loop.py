@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, copied, nn, settled, several, torch
+from gpudojo.grading.call import Call, StudentRaised, copied, name_of, nn, settled, several, torch
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
 from gpudojo.model.evidence import Case, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -226,9 +226,9 @@ def _evaluated(call: Call, device: Any, samples: int = 4, moved: bool = False) -
         parts=[_part(part) for part in value] if isinstance(value, (tuple, list)) else [],
         is_tuple=isinstance(value, tuple),
         passes=list(model.log),
-        graph_line=next((call.line_of(f) for f in forwards if f.builds_graph), None),
-        forward_line=next((call.line_of(f) for f in forwards), None),
-        wanted_device=str(torch.empty(0, device=device).device),
+        graph_line=call.first_line(f for f in forwards if f.builds_graph),
+        forward_line=call.first_line(forwards),
+        wanted_device=name_of(device),
         changed={kind: _changed(before[kind], after[kind]) for kind in ("weights", "gradients", "statistics")},
         flags_before=before["flags"],
         flags_after=after["flags"],

@@ -10,7 +10,7 @@ from unittest import mock
 from virtual_cuda.ledger import Backward, OptimizerStep, questions
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, WatchedBatches, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, nn, several, torch
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch
 from gpudojo.grading.checks import close, diagnosis, pairs, runs, times
 from gpudojo.grading.watching import memory_curve
 from gpudojo.model.evidence import Array, Case, MemoryCurve, Raised
@@ -479,11 +479,11 @@ def _accumulated(
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
         shown=f"{value!r:.60}",
         devices=sorted({str(p.device) for p in model.parameters()}),
-        wanted_device=str(torch.empty(0, device=device).device),
+        wanted_device=name_of(device),
         after=[array(p) for p in model.parameters()],
         taken=len(taken),
-        step_line=call.line_of(taken[0]) if taken else None,
-        backward_line=call.line_of(passes[0]) if passes else None,
+        step_line=call.first_line(taken),
+        backward_line=call.first_line(passes),
         per_step=list(questions.backwards_per_step(records)),
         unused=len(questions.backwards_after_last_step(records)),
         scales=[round(scale, 4) for scale in torch.stack(scales).tolist()] if scales else [],
@@ -509,7 +509,7 @@ def accumulations(call: Call) -> dict[str, dict[str, Accumulated]]:
         {
             "model_on_the_cpu": lambda: {"2 batches, steps=2": _accumulated(call, device, first(4), 2)},
             "model_already_there": lambda: {
-                "1 batch, steps=2": _accumulated(call, str(device), first(1), 2, moved=True),
+                "1 batch, steps=2": _accumulated(call, str(device), first(1), 2, moved=True)
             },
             "dirty_gradients": lambda: {"1 batch, steps=1": _accumulated(call, device, first(2), 1, dirty=True)},
             "told_to_use_the_cpu": lambda: {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpudojo.days.day8.sprites import WatchedBatches, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, nn, settled, several, torch
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, several, torch
 from gpudojo.grading.checks import close, diagnosis, pairs, runs
 from gpudojo.model.evidence import Array, Case, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -216,7 +216,7 @@ def _made(call: Call, device: Any, **options: Any) -> Draw:
         device=str(value.device) if is_tensor else None,
         value=array(value) if is_tensor else None,
         moved=sum(t.bytes for t in moved),
-        line=call.line_of(moved[0]) if moved else None,
+        line=call.first_line(moved),
         default_device=default,
     )
 
@@ -248,7 +248,7 @@ def _draws(call: Call, device: Any) -> Draws:
             raise
         refused = error.evidence
     found["by name"] = _made(call, torch.device(device).type)
-    return Draws(found, refused, str(torch.empty(0, device=device).device))
+    return Draws(found, refused, name_of(device))
 
 
 @random_sprites.probe
@@ -424,9 +424,7 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Pr
     reads = ledger.syncs(besides=("copy", "tolist"))
     targets = [t for t in ledger.transfers_to_device() if t.bytes in batches.target_sizes]
 
-    def line(records: Any) -> int | None:
-        return next((call.line_of(record) for record in records), None)
-
+    line = call.first_line
     is_tensor = isinstance(value, torch.Tensor)
     return Predicted(
         kind=type(value).__name__,

@@ -223,10 +223,7 @@ def _stepped(
     ledger = call.ledger
     outside, norms = ledger.steps_outside_scaler(), ledger.norms_before_unscale()
     unsettled, under = ledger.scaler_steps_without_update(), ledger.backwards_under_autocast()
-
-    def line(records: Any) -> int | None:
-        return next((call.line_of(record) for record in records), None)
-
+    line = call.first_line
     return Stepped(
         kind=type(value).__name__,
         is_float=isinstance(value, float),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gpudojo.days.day8.sprites import Values, values
-from gpudojo.grading.call import Call, nn, settled, torch, tried
+from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import Ran, expect_same, expect_settings_kept, ran, runs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -201,12 +201,12 @@ def _moved(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
     copies = call.ledger.transfers()
     return Moved(
         places=list(places(batch, value)),
-        device=str(torch.empty(0, device=device).device),
+        device=name_of(device),
         changed=kept.changed(),
         copies=len(copies),
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
         waits=[not copy.non_blocking for copy in call.ledger.transfers_to_device()],
-        line=next((call.line_of(copy) for copy in copies), None),
+        line=call.first_line(copies),
         settings=settings,
     )
 
@@ -569,48 +569,51 @@ TENSORS = ("one tensor", "two on the CPU", "two on the device", "one on the CPU,
 runs(same, points=0.5, scenarios=TENSORS)
 
 
-def _answered(seen: Seen, wanted: Seen, group: str, keys: Mapping[str, str] = {}) -> None:
-    """Every answer is the reference's; `keys` has the mistake that a wrong answer shows."""
-    probe = answered_with_two_gpus if group == "gpus" else answered
-    found = seen[probe][group]
-    for name, right in wanted[probe][group].items():
-        if (raised := found.errors.get(name)) is not None:
-            raise Failed(f"{name} raised {raised.short}", str(right.value), raised.line)
-        expect_same(found[name], right, f"{name}: ", keys.get(name))
-        expect_settings_kept(found[name].settings, name)
+def _answers_right(group: str, points: float, name: str, claim: str, keys: Mapping[str, str] = {}) -> None:
+    """Declare that every answer of a group is the reference's; `keys` has the mistake that a wrong answer shows."""
+
+    def judge(seen: Seen, wanted: Seen) -> None:
+        probe = answered_with_two_gpus if group == "gpus" else answered
+        found = seen[probe][group]
+        for title, right in wanted[probe][group].items():
+            if (raised := found.errors.get(title)) is not None:
+                raise Failed(f"{title} raised {raised.short}", str(right.value), raised.line)
+            expect_same(found[title], right, f"{title}: ", keys.get(title))
+            expect_settings_kept(found[title].settings, title)
+
+    judge.__name__, judge.__doc__ = name, claim
+    same.check(points, needs=("runs",) if group == "tensors" else ("runs", "compares_tensors"))(judge)
 
 
-@same.check(points=0.5)
-def compares_tensors(seen: Seen, wanted: Seen) -> None:
-    """It answers True or False: are all these tensors on one device?"""
-    _answered(seen, wanted, "tensors", {LAST: "first-tensor-only"})
-
-
-@same.check(points=0.5, needs=("runs", "compares_tensors"))
-def searches_structures(seen: Seen, wanted: Seen) -> None:
-    """Tensors in lists, tuples, named tuples and dicts count, at any depth; strings and numbers do not."""
-    _answered(seen, wanted, "structures")
-
-
-@same.check(points=1, needs=("runs", "compares_tensors"))
-def searches_modules(seen: Seen, wanted: Seen) -> None:
-    """All parameters and all buffers of a module count."""
-    keys = {
+_answers_right(
+    "tensors",
+    0.5,
+    "compares_tensors",
+    "It answers True or False: are all these tensors on one device?",
+    {LAST: "first-tensor-only"},
+)
+_answers_right(
+    "structures",
+    0.5,
+    "searches_structures",
+    "Tensors in lists, tuples, named tuples and dicts count, at any depth; strings and numbers do not.",
+)
+_answers_right(
+    "modules",
+    1,
+    "searches_modules",
+    "All parameters and all buffers of a module count.",
+    {
         "a model with one layer elsewhere": "first-tensor-only",
         "a model with a buffer elsewhere": "buffers-forgotten",
         "a model with an unsaved buffer elsewhere": "state-dict-is-not-all",
-    }
-    _answered(seen, wanted, "modules", keys)
-
-
-@same.check(points=0.5, needs=("runs", "compares_tensors"))
-def tells_gpus_apart(seen: Seen, wanted: Seen) -> None:
-    """cuda:0 and cuda:1 are different devices, cuda and cuda:0 are the same."""
-    different = ("one on each GPU", "one on each GPU, in a list", "a model over two GPUs")
-    _answered(seen, wanted, "gpus", dict.fromkeys(different, "device-index-dropped"))
-
-
-@same.check(points=0.5, needs=("runs", "compares_tensors"))
-def is_true_of_nothing(seen: Seen, wanted: Seen) -> None:
-    """If there is no tensor at all, the answer is True."""
-    _answered(seen, wanted, "no_tensors")
+    },
+)
+_answers_right(
+    "gpus",
+    0.5,
+    "tells_gpus_apart",
+    "cuda:0 and cuda:1 are different devices, cuda and cuda:0 are the same.",
+    dict.fromkeys(("one on each GPU", "one on each GPU, in a list", "a model over two GPUs"), "device-index-dropped"),
+)
+_answers_right("no_tensors", 0.5, "is_true_of_nothing", "If there is no tensor at all, the answer is True.")

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from gpudojo.days.day8.sprites import Values, values
-from gpudojo.grading.call import Call, nn, settled, torch, tried
+from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, pairs, runs
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -86,11 +86,6 @@ def _named(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return parameters, dict(model.named_buffers(remove_duplicate=False))
 
 
-def _device(device: Any) -> str:
-    """As a tensor there says it: "cuda:0" for "cuda"."""
-    return str(torch.empty(0, device=device).device)
-
-
 # ---- move_model ------------------------------------------------------------------------------------------------------
 
 
@@ -129,11 +124,11 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         same=value is model,
         kind=type(value).__name__,
         copied=value is not model and type(value) is type(model),
-        wanted_device=_device(device),
+        wanted_device=name_of(device),
         parameters={name: str(p.device) for name, p in parameters.items()},
         buffers={name: str(b.device) for name, b in buffers.items()},
         copies=len(copies),
-        line=next((call.line_of(t) for t in copies), None),
+        line=call.first_line(copies),
         values={name: values(tensor) for name, tensor in (parameters | buffers).items()},
         modes={name or "the model": module.training for name, module in found.named_modules()},
         learnable={name: p.requires_grad for name, p in parameters.items()},

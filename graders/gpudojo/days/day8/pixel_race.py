@@ -12,6 +12,8 @@ from time import get_clock_info, perf_counter, thread_time
 from types import FrameType
 from typing import Any, Final
 
+import msgspec
+
 from gpudojo.grading.call import Call, StudentRaised, array, torch
 from gpudojo.grading.load import load
 from gpudojo.model.evidence import Array, Race, Raised
@@ -110,7 +112,7 @@ def race(
     rounds = 0
     for attempt in range(ATTEMPTS):
         for _ in range(ROUNDS):
-            # The order changes from round to round, so that nobody always runs on a cold cache.
+            # The order changes from round to round, so that none of them always runs on a cold cache.
             order = list(racers)[rounds % len(racers) :] + list(racers)[: rounds % len(racers)]
             made = inputs(rounds)
             for name in order:
@@ -162,20 +164,23 @@ SLOWED: Final = 4.0  # a busy or smaller machine may slow the loop down that muc
 WIDTH: Final = 24
 
 
-def judge_speed(timed: Race, wanted: Race, same: Callable[[Any, Any], bool]) -> None:
-    """Raises Failed where a timed result is wrong, or the student is too slow, or too fast to be believed."""
+def with_honest_loop(timed: Race, wanted: Race) -> Race:
+    """Student code may slow down the loop that runs beside it, but not the loop beside the reference."""
     for name, seconds in (("student", timed.student), ("loop", timed.loop)):
         if not math.isfinite(seconds):
             raise Failed(f"the time of the {name} is {seconds}", "a number of seconds")
+    return msgspec.structs.replace(timed, loop=min(timed.loop, SLOWED * wanted.loop))
+
+
+def judge_speed(timed: Race, wanted: Race, same: Callable[[Any, Any], bool]) -> None:
+    """Raises Failed where a timed result is wrong, or the student is too slow, or too fast to be believed."""
     for number, found in enumerate(timed.outputs):
         # The loop ran beside student code; where possible its result is also compared with one that did not.
         answers = [timed.loop_outputs[number], *wanted.loop_outputs[number : number + 1]]
         if not all(same(found, answer) for answer in answers):
             raise Failed(f"the result of timed call {number + 1} of {len(timed.outputs)} is wrong", "the loop's values")
     best = _ratio(wanted.loop, wanted.student)  # the reference, whose own evidence this is
-    # Student code may slow down the loop that runs beside it, but not the one beside the reference.
-    loop = min(timed.loop, SLOWED * wanted.loop)
-    speedup = _ratio(loop, timed.student)
+    loop, speedup = timed.loop, _ratio(timed.loop, timed.student)
     needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough
     shown = bars(loop, timed.student, timed.reference or loop / best)
     if speedup < needed:

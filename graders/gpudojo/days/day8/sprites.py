@@ -42,7 +42,7 @@ def values(tensor: Any) -> Values:
 class WatchedBatches:
     """A loader with a length, a dataset and a batch size, which records when each batch is fetched.
 
-    Copies are recognised by their size: whoever builds the dataset makes inputs, targets and parameters differ.
+    Copies are recognised by their size: the dataset is built so that inputs, targets and parameters differ.
     """
 
     def __init__(self, call: Call, inner: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, nn, settled, torch, tried
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import (
     between_gpus,
     close,
@@ -192,7 +192,7 @@ def _classes() -> tuple[Any, Any, Any, Any]:
 
 
 SAMPLES, BATCH = 5, 4  # the last batch is smaller, and a batch of one
-RATE = 0.15  # nobody's default
+RATE = 0.15  # not a default
 
 
 @functools.cache
@@ -246,7 +246,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False)
         value=float(value) if isinstance(value, (int, float)) else None,
         losses=[(float(loss), size) for loss, size in watch.losses],
         devices=sorted({str(p.device) for p in model.parameters()}),
-        wanted_device=str(torch.empty(0, device=device).device),
+        wanted_device=name_of(device),
         after=[array(p) for p in model.parameters()],
         order=list(call.ledger.training_order()),
         forwards=watch.forwards,
@@ -268,7 +268,7 @@ def _copied(call: Call, watch: Watch) -> dict[str, int | None]:
     copies = call.bench.ledger.since(watch.latest).transfers_to_device()
     found: dict[str, int | None] = {}
     for part, sizes in watch.sizes.items():
-        line = next((call.line_of(copy) for copy in copies if copy.bytes in sizes), None)
+        line = call.first_line(copy for copy in copies if copy.bytes in sizes)
         if line is not None:
             found[part] = line
     return found

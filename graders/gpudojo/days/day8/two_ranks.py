@@ -106,7 +106,7 @@ def _answers(ranks: list[Rank]) -> list[dict[str, Any]]:
             # Its connections break, and the one that waits for it raises at that line.
             next((rank for rank in alive if rank.answer is not None), alive[-1]).process.kill()
             _begin(ranks)
-    # An error of its own says more than that the other process is gone.
+    # An error in one process says more than that the other one is gone.
     for answer in sorted(told, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)):
         raise StudentRaised(Raised(answer["raised"], answer["text"], answer["line"]))
     return [rank.answer or {} for rank in ranks]
