@@ -17,9 +17,7 @@ import msgspec
 from gpudojo.classes import store
 from gpudojo.classes.attempt import BEFORE
 from gpudojo.classes.store import Record, Seen, Store, What
-from gpudojo.grading.engine import judge_function
-from gpudojo.grading.judge import UNJUDGED
-from gpudojo.grading.limits import timed_out
+from gpudojo.grading.judge import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
@@ -119,7 +117,7 @@ def _results(exercise: Exercise, function: Function, record: Record, reference: 
 def _late(function: Function, seen: Seen | None) -> Seen | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
     found = {} if seen is None else seen.evidence.observations
-    late = next((each for each in found.values() if timed_out(each)), None)
+    late = next((each for each in found.values() if each.timed_out), None)
     if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
         return None
     whole = {probe.name: found.get(probe.name, late) for probe in function.probes}

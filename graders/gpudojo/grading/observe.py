@@ -27,7 +27,7 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, timed_out
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line
@@ -82,7 +82,7 @@ def scenarios(
         if limits.shared and left is not None:
             left -= _now() - began
         seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
-        late = seen if timed_out(seen) else None
+        late = seen if seen.timed_out else None
         yield probe, seen
 
 
@@ -117,7 +117,7 @@ def observe_one(
                 seen = Observation(CallStatus.RAISED, raised=what)
     except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
         return _out_of_time(limits, raised(error, path).line)
-    if seen.raised is not None and timed_out(seen):
+    if seen.raised is not None and seen.timed_out:
         broken = seen.status is CallStatus.BROKEN  # it was the file that took too long, and that says so itself
         return seen if broken else _out_of_time(limits, seen.raised.line)
     if limit.raised:  # who swallows a time-out is out of time all the same

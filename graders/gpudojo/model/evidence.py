@@ -148,6 +148,11 @@ class Observation(msgspec.Struct, frozen=True):
     facts: dict[str, Fact] = {}
     raised: Raised | None = None
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether student code ran out of time, in the probe or when its file was loaded."""
+        return self.raised is not None and self.raised.type == "TimedOut"
+
 
 class Evidence(msgspec.Struct, frozen=True):
     """Everything the probes of one function saw."""

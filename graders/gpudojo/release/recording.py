@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpudojo.grading.engine import judge_function
+from gpudojo.grading.judge import judge_function
 from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, compressed_timelines, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease, DojoError

@@ -174,7 +174,6 @@ def observed(
     """The evidence of one function."""
     from virtual_cuda import device_failure
 
-    from gpudojo.grading.limits import timed_out
     from gpudojo.grading.load import raised
     from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest
@@ -190,7 +189,7 @@ def observed(
     for probe, seen in scenarios(exercise, watched, submission, job.bench, seed_of, _limits(job)):
         if seen.raised is not None:
             seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
-        late = seen if timed_out(seen) else None
+        late = seen if seen.timed_out else None
         if job.on_gpu and not spent and (error := device_failure()) is not None:
             spent = True
             if seen.raised is None:  # it came up after everything had been observed
