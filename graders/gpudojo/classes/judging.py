@@ -188,7 +188,7 @@ def _notes(record: Record) -> list[str]:
 
 
 def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
-    """What an instructor should look at before the grade goes out."""
+    """What an instructor should review before grades are published."""
     found = []
     for incident in record.incidents:
         if incident.what is What.TAMPERED:

@@ -10,7 +10,7 @@ import msgspec
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
-from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, sign
+from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, pattern_key
 from gpudojo.model.results import CheckResult, Outcome
 
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
@@ -27,7 +27,7 @@ def judge_function(
 ) -> list[CheckResult]:
     """One result for each check of a function, by its evidence and the reference's.
 
-    `lines` are those of names and signs in the student's source, `signature` the one the function should have.
+    `lines` are those of names and patterns in the student's source, `signature` the one the function should have.
     """
     results = judge(exercise, function, evidence, reference)
     return [explained(result, function, evidence.observations, lines or {}, signature) for result in results]
@@ -154,18 +154,18 @@ def explained(
 
 
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
-    """The line to change: of the mistake itself, the recorded one, that of a sign of it, or where the function is."""
+    """The line to change: of the mistake itself, the recorded one, that of a pattern, or where the function begins."""
     known = misconceptions().get(result.misconception or "", Misconception("", ""))
     cause = _first(known.cause, function, lines)
     if cause is not None:
         return cause
     if result.line is not None:
         return result.line
-    signs = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
-    return _first((*signs, ""), function, lines)
+    patterns = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
+    return _first((*patterns, ""), function, lines)
 
 
-def _first(signs: Iterable[str], function: Function, lines: Mapping[str, int]) -> int | None:
-    """The line of the first of these signs that the function's source shows; the empty one is its beginning."""
-    keys = (sign(function.name, what) if what else function.name for what in signs)
+def _first(patterns: Iterable[str], function: Function, lines: Mapping[str, int]) -> int | None:
+    """The line of the first of these patterns that the function's source has; the empty one is its beginning."""
+    keys = (pattern_key(function.name, what) if what else function.name for what in patterns)
     return next((lines[key] for key in keys if key in lines), None)

@@ -163,7 +163,7 @@ def _observe(function: Function, probe: Probe[Any], submission: Submission, kind
     if student is None and submission.broken is not None:
         return Observation(CallStatus.BROKEN, raised=submission.broken)
     if probe.machine in ("value", "reference") and student is not None:
-        # No function to call: the probe looks at the value itself, or at what has nothing to do with the student.
+        # No function to call: the probe reads the value itself, or what does not depend on the student.
         if isinstance(student, dict) and all(value is None for value in dict.values(student)):
             return Observation(CallStatus.TODO)
         looks = probe.machine == "value" or submission.reference

@@ -72,14 +72,14 @@ class _Watched(Call):
 
 
 class _Watching:
-    """Who is told of every call that some probes make; what is kept of it is for others to say."""
+    """Is told of every call that some probes make; subclasses choose what to keep."""
 
     def over(self, function: Function) -> Function:
         """The same function, its probes watched."""
         return dataclasses.replace(function, probes=[self.watched(probe) for probe in function.probes])
 
     def watched(self, probe: Probe[Any]) -> Probe[Any]:
-        """The same probe; a value, as in the self-assessment, is looked at as it is."""
+        """The same probe, watched; one that gets a value, as in the self-assessment, makes no calls."""
         look = probe.look
 
         def watched(call: Any) -> Any:

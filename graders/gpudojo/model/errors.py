@@ -55,7 +55,7 @@ class NameTaken(CannotBegin):
 
 
 class BadClass(Refusal):
-    """A class cannot be graded as it was asked for."""
+    """A class cannot be graded with these options."""
 
 
 @dataclass(eq=False, repr=False)
@@ -100,7 +100,7 @@ class BadParcel(Refusal, ValueError):
 
 @dataclass(eq=False, repr=False)
 class BadEvidence(DojoError, ValueError):
-    """What arrived as evidence is not evidence."""
+    """Evidence that cannot be read or is not valid."""
 
     reason: str
 
@@ -140,7 +140,7 @@ class NotRecorded(DojoError):
 
     def __str__(self) -> str:
         there = "what the reference does is recorded here for CUDA and for the plain CPU"
-        return f"{there}, not for {self.bench!r}; take the bench virtual or cpu"
+        return f"{there}, not for {self.bench!r}; choose virtual or cpu"
 
 
 @dataclass(eq=False, repr=False)
@@ -159,7 +159,7 @@ class ReferenceFails(DojoError):
 
 @dataclass(eq=False, repr=False)
 class NotSprites(DojoError, ValueError):
-    """Something is to be drawn that has not the shape of sprites."""
+    """A tensor to draw does not have the shape of sprites."""
 
     shape: tuple[int, ...]
 
@@ -202,11 +202,11 @@ class BadDay(DojoError, ImportError):
 
 
 class CannotReport(Refusal):
-    """A page that is asked for cannot be made."""
+    """A report page cannot be made."""
 
 
 class CannotRelease(Refusal):
-    """What students are to get cannot be made, or must not be."""
+    """A release cannot be made, or must not be."""
 
 
 @dataclass(eq=False, repr=False)

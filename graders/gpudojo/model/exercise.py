@@ -123,7 +123,7 @@ class Advice:
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`
 
 
-def sign(function: str, what: str) -> str:
+def pattern_key(function: str, what: str) -> str:
     """The key for the line of a pattern, beside the keys for names; no name has a space."""
     return f"{function} {what}"
 

@@ -18,7 +18,7 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
     TODO = "to do"  # the stub is still a stub
     BLOCKED = "blocked"  # another check has to pass first
-    ERROR = "error"  # ours: costs the student nothing, and is loud
+    ERROR = "error"  # in the exercise or in gpudojo: costs the student nothing
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     line: int | None = None
     misconception: str | None = None
     blocked_by: str | None = None
-    at: tuple[str, ...] = ()  # signs in the source of what happened, where no line is known
+    at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
 
     @property
     def id(self) -> str:

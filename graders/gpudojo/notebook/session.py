@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from gpudojo.grading.load import Submission, is_stub, without_magics
-from gpudojo.grading.source_locator import signs
+from gpudojo.grading.source_locator import pattern_lines
 
 NOWHERE: Final = "<no source>"
 WRAPPERS: Final = 20  # decorators inside one another, after which one gives up
@@ -42,7 +42,7 @@ class Live:
         lines = {} if self.line is None else {self.name: self.line}
         node = _definition(self.source)
         if node is not None:
-            lines |= signs([ast.increment_lineno(node, self.first - 1)])
+            lines |= pattern_lines([ast.increment_lineno(node, self.first - 1)])
         return Submission(Path(self.file), names, todo=todo, lines=lines)
 
     def place(self, line: int) -> str:

@@ -69,7 +69,7 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
             for seed in seeds:
                 for bench in ("virtual", "cpu"):
                     found = _seen(exercise, function, written, bench, seed)
-                    if bench == "cpu":  # only these see another device than on the virtual bench
+                    if bench == "cpu":  # only these see another device than on the virtual GPU
                         alone = {p.name for p in function.probes if p.machine == "bench"}
                         kept = {probe: seen for probe, seen in found.observations.items() if probe in alone}
                         found = msgspec.structs.replace(found, observations=kept)

@@ -1,4 +1,4 @@
-"""Is a curve of memory true, small, and does it keep its peak?"""
+"""Memory curves are true and small, and keep their peak."""
 
 from __future__ import annotations
 

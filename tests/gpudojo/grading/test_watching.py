@@ -1,4 +1,4 @@
-"""Is the busiest of a function's calls kept, and does nobody notice that it is?"""
+"""The busiest of a function's calls is kept, and nothing else changes."""
 
 from __future__ import annotations
 
