@@ -17,14 +17,7 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
-from virtual_cuda.ledger.timeline import (
-    MOST_CALLS,
-    Timeline,
-    TimelineEvent,
-    check_timeline,
-    same_call,
-    timeline_of,
-)
+from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, TimelineEvent, check_timeline, same_call, timeline_of
 from virtual_cuda.ledger.views import COLUMNS, LineRow, line_rows, totals, trace_of
 
 __all__ = [
