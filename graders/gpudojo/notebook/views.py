@@ -111,7 +111,7 @@ class Table:
 
     @property
     def done(self) -> bool:
-        return bool(self.rows) and all(row.points == row.most for row in self.rows)
+        return bool(self.rows) and all(row.state == "done" for row in self.rows)
 
 
 @dataclass(frozen=True)
