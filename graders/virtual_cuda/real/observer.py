@@ -102,7 +102,7 @@ class Observer:
         for tensor in given:
             if tensor.device.type == self.kind:
                 return tensor.device
-        named = kwargs.get("device")
+        named: torch.device | None = kwargs.get("device")
         if named is None:
             return torch.device("cpu") if self.kind == "cpu" and not given else None
         if named.type != self.kind:
