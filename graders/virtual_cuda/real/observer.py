@@ -16,7 +16,7 @@ from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSF
 from virtual_cuda.patching import Patch
 from virtual_cuda.real.usage import USAGE, storage_behind
 from virtual_cuda.real.waits import COPIES, CudaWaits, KnownWaits, base_name, kind_of
-from virtual_cuda.recording import Recorder, tensors_in
+from virtual_cuda.recorder import Recorder, tensors_in
 
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
 _UNSET: Final = object()

@@ -1,4 +1,4 @@
-"""Views of a ledger: a table with one row per source line, and a trace for Perfetto."""
+"""Exports of a ledger: a table with one row per source line, and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from virtual_cuda.ledger import questions
+from virtual_cuda.ledger.questions import Records
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -21,8 +22,6 @@ from virtual_cuda.ledger.records import (
     Transfer,
 )
 from virtual_cuda.sizes import format_size
-
-Records = Sequence[Record]
 
 
 def _size(bytes_: int) -> str:
