@@ -198,7 +198,7 @@ def validated(evidence: Evidence) -> Evidence:
 def _make_whole(facts: Any, depth: int) -> None:
     """Converts arrays, in place. Raises BadEvidence for anything that is not a fact.
 
-    Plain values, nearly all there are, get no call of their own: most of the time of judging a class would be spent here.
+    Plain values, nearly all there are, get no call of their own: judging a class would spend most of its time here.
     """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
