@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpudojo.grading.explain import author_line
 from gpudojo.model.evidence import CallStatus, Evidence
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Seen, Todo
 from gpudojo.model.results import CheckResult, Outcome
@@ -58,7 +59,7 @@ def _cannot_judge(exercise: Exercise, function: Function, check: Check, wanted: 
     for the reference's evidence too; otherwise the check fails. Evidence is made where student code runs: if evidence
     that cannot be read were not held against the student, spoiling it would pay.
     """
-    said = f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
     try:
         check.judge(wanted, wanted)
     except Exception:
