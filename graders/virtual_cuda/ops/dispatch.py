@@ -159,7 +159,7 @@ def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> 
 
 
 def general(func: Any, args: Any, kwargs: Any) -> Any:
-    """Any operator with any mixture of arguments."""
+    """Run any operator, whatever devices its arguments are on."""
     kwargs = kwargs or {}
     seen = Unwrapped()
     inner = [seen.open(value) for value in args]
