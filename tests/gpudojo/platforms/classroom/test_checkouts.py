@@ -1,4 +1,4 @@
-"""Whatever a student pushes, every program reads the same points, and nothing a student controls is obeyed."""
+"""Whatever a student pushes, every program reads the same points, and no text of a student acts as a command."""
 
 from __future__ import annotations
 

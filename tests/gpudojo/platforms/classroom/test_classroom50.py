@@ -88,5 +88,5 @@ def test_what_is_no_release_gets_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "exercises" / "day8").mkdir(parents=True)
     done = CliRunner().invoke(main, ["release", "classroom50", str(tmp_path), str(tmp_path / "out")])
     assert done.exit_code == 1
-    assert "is not what `dojo release student` has written" in done.output
+    assert "was not made by `dojo release student`" in done.output
     assert os.listdir(tmp_path) == ["exercises"]
