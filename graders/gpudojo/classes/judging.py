@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from virtual_cuda.errors import DojoError
 
 from gpudojo.classes import store
 from gpudojo.classes.attempt import BEFORE
@@ -293,13 +296,13 @@ def record_of(kept: store.Store, key: str) -> Record:
     return record
 
 
-SHARE: Final = 16  # records at a time
-WORTHWHILE: Final = 100  # a process takes as long to start as it takes to judge some forty records
+CHUNK: Final = 16  # records sent to a process at a time
+IN_PARALLEL: Final = 100  # records; a process takes as long to start as it takes to judge some forty of them
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What a judge must know to come to the verdict that any other would come to."""
+    """What a process needs to know to judge records as any other would."""
 
     out: Path
     day: str
@@ -313,76 +316,50 @@ class Measure:
 
 
 def judged_in_parallel(measure: Measure, keys: Sequence[str], jobs: int) -> Iterator[str]:
-    """Every key, in order, once the verdict on its record has been made anew and is on disk."""
-    shares = [list(keys[first : first + SHARE]) for first in range(0, len(keys), SHARE)]
-    jobs = min(jobs, len(shares))
-    if len(keys) < WORTHWHILE or jobs < 2:
+    """Yields every key, in order, once its record has been judged again and the verdict is on disk.
+
+    Raises BadClass where a record cannot be read, or a process was killed.
+    """
+    if len(keys) < IN_PARALLEL or jobs < 2:
         verdicts = measure.verdicts()
         for key in keys:
             verdicts.of(key, anew=True)
             yield key
         return
-    with contextlib.ExitStack() as room:
-        judges = [_seated(measure, room) for _ in range(jobs)]
-        done: set[int] = set()
-        told = 0
-        for number in _answered(judges, shares):
-            done.add(number)
-            while told in done:
-                yield from shares[told]
-                told += 1
-
-
-def _seated(measure: Measure, room: contextlib.ExitStack) -> Connection:
-    """One more judge, who leaves with the others. Not a pool of the library's: one of whose processes is killed may
-    wait for itself for ever."""
     fresh = multiprocessing.get_context("spawn")
-    here, there = fresh.Pipe()
-    process = fresh.Process(target=_judge, args=(measure, there), daemon=True)
-    process.start()
-    there.close()
-    room.callback(process.join)
-    room.callback(process.kill)
-    room.callback(here.close)
-    return here
-
-
-def _answered(judges: Sequence[Connection], shares: Sequence[list[str]]) -> Iterator[int]:
-    """The number of each share, as soon as it has been judged."""
-    left = iter(enumerate(shares))
-    busy: dict[Connection, int] = {}
-
-    def give(judge: Connection) -> None:
-        share = next(left, None)
-        if share is not None:
-            busy[judge] = share[0]
-            judge.send(share[1])
-
+    pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (measure,))
     try:
-        for judge in judges:
-            give(judge)
-        while busy:
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                problem = ready.recv()
-                if problem is not None:
-                    raise BadClass(problem)
-                yield busy.pop(ready)
-                give(ready)
-    except (EOFError, OSError):
-        raise BadClass("a process that judges was ended from outside; the same command begins anew") from None
+        yield from pool.map(_judge_again, keys, chunksize=CHUNK)
+    except BrokenProcessPool:
+        raise BadClass("a process that judges was killed; run the same command again") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _judge(measure: Measure, there: Connection) -> None:
-    """What one of them does: shares come, and for each a word goes back, None where all is well."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader hears it, and ends the panel
-    with contextlib.suppress(EOFError):
-        verdicts = measure.verdicts()
-        while True:
-            try:
-                for key in there.recv():
-                    verdicts.of(key, anew=True)
-            except DojoError as error:
-                there.send(str(error))
-            else:
-                there.send(None)
+_measure: Measure | None = None  # in a process of the pool
+
+
+def _begin_judging(measure: Measure) -> None:
+    global _measure
+    _measure = measure
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
+    threading.Thread(target=_end_with_grader, daemon=True).start()
+
+
+def _end_with_grader() -> None:
+    """A pool's process would outlive a grader that was killed: it holds both ends of its queue."""
+    grader = multiprocessing.parent_process()
+    assert grader is not None
+    grader.join()
+    os._exit(1)
+
+
+@functools.cache
+def _own_verdicts() -> Verdicts:
+    assert _measure is not None
+    return _measure.verdicts()
+
+
+def _judge_again(key: str) -> str:
+    _own_verdicts().of(key, anew=True)
+    return key

@@ -171,14 +171,14 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
 
 
-def test_a_panel_of_processes_judges_as_one_does(
+def test_several_processes_judge_as_one_does(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
     for kept in (out / ".dojo" / "rows").rglob("*.json"):
         kept.write_text("{}")  # whoever judges has to write it anew
-    monkeypatch.setattr(judging, "WORTHWHILE", 2)
-    monkeypatch.setattr(judging, "SHARE", 1)
+    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
+    monkeypatch.setattr(judging, "CHUNK", 1)
     in_here = list[str]()
     monkeypatch.setattr(judging, "judged", lambda *more: in_here.append("judged"))
     _, watcher, again = grade(folder, out, rejudge=True)
@@ -187,12 +187,12 @@ def test_a_panel_of_processes_judges_as_one_does(
     assert len(watcher.told) == len(results.submissions)
 
 
-def test_a_judge_that_is_killed_is_said(
+def test_a_judging_process_that_is_killed_is_reported(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
-    monkeypatch.setattr(judging, "WORTHWHILE", 2)
-    monkeypatch.setattr(judging, "SHARE", 1)
+    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
+    monkeypatch.setattr(judging, "CHUNK", 1)
 
     def kill() -> None:
         while not (judges := multiprocessing.active_children()):
@@ -201,7 +201,7 @@ def test_a_judge_that_is_killed_is_said(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with pytest.raises(BadClass, match="ended from outside"):
+    with pytest.raises(BadClass, match="a process that judges was killed"):
         grade(folder, out, rejudge=True)
     killer.join()
     monkeypatch.undo()
