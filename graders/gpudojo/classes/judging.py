@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from gpudojo.classes import store
-from gpudojo.classes.attempt import BEFORE
-from gpudojo.classes.store import Incident, Record, Seen, Store, What
+from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record, Store
+from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.explain import explained
 from gpudojo.grading.judge import UNJUDGED, judge
 from gpudojo.model.catalogue import day as exercises_of
@@ -29,14 +29,18 @@ from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
 from gpudojo.model.results import SubmissionStatus as Became
-from gpudojo.submissions.entries import Entry
+from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
-    What.TIMED_OUT: Became.TIMED_OUT,
-    What.CRASHED: Became.CRASHED,
-    What.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
+    IncidentKind.TIMED_OUT: Became.TIMED_OUT,
+    IncidentKind.CRASHED: Became.CRASHED,
+    IncidentKind.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
 }
-ENDED: Final = {What.TIMED_OUT: "TimedOut", What.CRASHED: "Crashed", What.OUT_OF_MEMORY: "OutOfMemory"}
+ENDED: Final = {
+    IncidentKind.TIMED_OUT: "TimedOut",
+    IncidentKind.CRASHED: "Crashed",
+    IncidentKind.OUT_OF_MEMORY: "OutOfMemory",
+}
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -60,7 +64,7 @@ def judged(
 ) -> Judged:
     """The verdict on a submission that could be read."""
     exercises = tuple(exercises)
-    tampered = next((i for i in record.incidents if i.what is What.TAMPERED), None)
+    tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
     results: list[CheckResult] = []
     for exercise in exercises:
         for function in exercise.functions:
@@ -137,7 +141,7 @@ def _results(exercise: Exercise, function: Function, record: Record, reference: 
     return [explained(result, function, observations, lines, wanted.signature) for result in results]
 
 
-def _late(function: Function, seen: Seen | None) -> Seen | None:
+def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
     found = {} if seen is None else seen.evidence.observations
     late = next((o for o in found.values() if o.raised is not None and o.raised.type == "TimedOut"), None)
@@ -147,7 +151,7 @@ def _late(function: Function, seen: Seen | None) -> Seen | None:
     return msgspec.structs.replace(seen, evidence=msgspec.structs.replace(seen.evidence, observations=whole))
 
 
-def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
+def _ended(exercise: Exercise, function: Function, record: Record) -> FunctionRecord:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
     file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise.stem, function.name)), None)
@@ -159,7 +163,7 @@ def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
         raised = Raised(ENDED[incident.what], incident.detail, None)
     status = CallStatus.BROKEN if incident is not None and incident.step.startswith("file ") else CallStatus.RAISED
     found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
-    return Seen(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
+    return FunctionRecord(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
 
 
 def _lines(record: Record, exercise: str, function: str) -> Mapping[str, int]:
@@ -201,7 +205,7 @@ def status_of(record: Record) -> Became:
 
 def _reason(record: Record) -> str:
     said = [f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES]
-    said += [i.detail for i in record.incidents if i.what is What.NOT_RUN]
+    said += [i.detail for i in record.incidents if i.what is IncidentKind.NOT_RUN]
     return "; ".join(said)
 
 
@@ -218,9 +222,9 @@ def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
     """What an instructor should look at before the grade goes out."""
     found = []
     for incident in record.incidents:
-        if incident.what is What.TAMPERED:
+        if incident.what is IncidentKind.TAMPERED:
             found.append(f"not graded: {incident.detail}")
-        elif incident.what in (What.CRASHED, What.OUT_OF_MEMORY):
+        elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     for result in results:
         if result.outcome is Outcome.ERROR:
@@ -232,7 +236,7 @@ def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
     return found
 
 
-def row_of(entry: Entry, found: Judged, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
+def row_of(entry: SubmissionEntry, found: Judged, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
     """`notes` are what is worth knowing of the entry itself, before what its content has to say."""
     return SubmissionRow(
         submission=entry.name,
@@ -301,7 +305,7 @@ IN_PARALLEL: Final = 100  # records; a process takes as long to start as it take
 
 
 @dataclass(frozen=True)
-class Measure:
+class JudgingContext:
     """What a process needs to know to judge records as any other would."""
 
     out: Path
@@ -315,7 +319,7 @@ class Measure:
         return Verdicts(store, exercises_of(self.day), self.only, record_of(store, self.reference_key), self.name)
 
 
-def judged_in_parallel(measure: Measure, keys: Sequence[str], jobs: int) -> Iterator[str]:
+def judged_in_parallel(measure: JudgingContext, keys: Sequence[str], jobs: int) -> Iterator[str]:
     """Yields every key, in order, once its record has been judged again and the verdict is on disk.
 
     Raises BadClass where a record cannot be read, or a process was killed.
@@ -336,10 +340,10 @@ def judged_in_parallel(measure: Measure, keys: Sequence[str], jobs: int) -> Iter
         pool.shutdown(cancel_futures=True)
 
 
-_measure: Measure | None = None  # in a process of the pool
+_measure: JudgingContext | None = None  # in a process of the pool
 
 
-def _begin_judging(measure: Measure) -> None:
+def _begin_judging(measure: JudgingContext) -> None:
     global _measure
     _measure = measure
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool

@@ -15,11 +15,11 @@ from gpudojo.model.catalogue import day
 from gpudojo.model.exercise import Probe
 from gpudojo.model.results import ClassResults
 from gpudojo.sandbox.child import _drawn
-from gpudojo.sandbox.protocol import Began, Fenced, Job
+from gpudojo.sandbox.protocol import Began, Isolated, Job
 from virtual_cuda.ledger.timeline import LARGEST, Event, Timeline, encoded, same_call
 
-from tests.gpudojo.classes.test_attempt import attempt, saw, say
 from tests.gpudojo.classes.test_grading import FOURTH, REFERENCE, grade
+from tests.gpudojo.classes.test_submission_run import attempt, saw, say
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 
 KEY = "04_modifying_training_loop_gpu::train_epoch"
@@ -115,7 +115,7 @@ def test_a_student_sends_no_pictures_of_a_reference() -> None:
         one = attempt()
         one.terms = dataclasses.replace(one.terms, drawn_with=drawn_with)
         frame = msgspec.structs.replace(saw("04_loop::train"), timelines=[GOOD])
-        assert say(one, Fenced({}), Began("04_loop::train"), frame)
+        assert say(one, Isolated({}), Began("04_loop::train"), frame)
         assert one.record.seen["04_loop::train"].timelines == kept
         assert decode(encode(one.record)).seen["04_loop::train"].timelines == kept
 
@@ -124,7 +124,7 @@ def test_much_that_happens_is_still_small(graded: tuple[ClassResults, dict[str, 
     found = timeline(graded[1], "looping")
     assert found is not None
     assert found.walls > 1400
-    assert found.left_out == sum(found.counts.values()) - len(found.events) > 0
+    assert found.ignored == sum(found.counts.values()) - len(found.events) > 0
     assert len(encoded(found)) <= LARGEST
 
 
@@ -144,12 +144,12 @@ def test_a_timeline_that_is_none_is_not_believed(change: dict[str, object]) -> N
     for given, believed in ((GOOD, True), (msgspec.structs.replace(GOOD, **change), False)):
         one = attempt()
         frame = msgspec.structs.replace(saw("04_loop::train"), timeline=given)
-        assert say(one, Fenced({}), Began("04_loop::train"), frame) is believed
+        assert say(one, Isolated({}), Began("04_loop::train"), frame) is believed
         kept = one.record.seen.get("04_loop::train")
         assert (kept.timeline if kept else None) == (GOOD if believed else None)
 
 
 def test_a_record_is_read_back_with_its_timelines(tmp_path: Path) -> None:
     one = attempt()
-    say(one, Fenced({}), Began("04_loop::train"), msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD))
+    say(one, Isolated({}), Began("04_loop::train"), msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD))
     assert decode(encode(one.record)).seen["04_loop::train"].timeline == GOOD

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpudojo.classes.class_grading import ClassGrading, Outcome
 from gpudojo.classes.dask_client import Cluster
-from gpudojo.classes.grading import ClassGrading, Outcome
-from gpudojo.classes.options import Asked
+from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import read
 
@@ -170,7 +170,7 @@ class Watching:
     def prepares(self, what: str) -> None:
         self.said.append(what)
 
-    def fenced(self, layers: dict[str, str]) -> None:
+    def isolated(self, layers: dict[str, str]) -> None:
         self.layers = layers
 
     def under_way(self, works: Any) -> None:
@@ -196,7 +196,7 @@ def grade(
     more = {"only": ONLY, "jobs": 2, "seconds": 3.0, "secret": "secret", **more}
     runner = None if address is None else Cluster(address, wait, more.get("require_isolation", False))
     outcome = ClassGrading(
-        Asked(class_ if isinstance(class_, list) else [class_], out, REFERENCE, **more), watcher, runner
+        GradingOptions(class_ if isinstance(class_, list) else [class_], out, REFERENCE, **more), watcher, runner
     ).run()
     return outcome, watcher, read(out / "results.json")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from gpudojo.classes import dask_worker as worker_module
 from gpudojo.classes.dask_messages import HASH, Order, pack, unpack_reply, versions
-from gpudojo.classes.scheduler import Work
+from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.errors import NoCluster
 
 from tests.gpudojo.classes.cluster.machines import (
@@ -106,7 +106,7 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
     running: set[int] = set()
 
     class Stopping(Watching):
-        def under_way(self, works: list[Work]) -> None:
+        def under_way(self, works: list[GradingTask]) -> None:
             if [work.name for work in works] == ["long"]:
                 # a nursery is two processes, one below the other; the second worker is itself below its nanny
                 running.update(below(plain.pid, after=2) | below(with_nanny.pid, after=3))
@@ -133,8 +133,8 @@ def test_nothing_is_made_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch
             worker_module.stopped("a run")
             assert attempt.overdue(attempt.began)
             attempt.step = "01_checking_device::select_device"
-            assert not attempt.exited(-signal.SIGKILL)  # who else is killed is tried again
-            return attempt.done(0, 0.0)
+            assert not attempt.child_exited(-signal.SIGKILL)  # who else is killed is tried again
+            return attempt.finish(0, 0.0)
 
     monkeypatch.setitem(worker_module._workshops, "virtual", Stopped())
     for _ in ("under way", "late"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gpudojo.classes.attempt import Terms
 from gpudojo.classes.dask_client import held_by_all, objection
 from gpudojo.classes.dask_messages import (
     HASH,
@@ -19,12 +18,13 @@ from gpudojo.classes.dask_messages import (
     versions,
 )
 from gpudojo.classes.store import Record, encode
-from gpudojo.model.errors import BadParcel
+from gpudojo.classes.submission_run import RunOptions
+from gpudojo.model.errors import BadMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
 OURS = Versions("0.1.0", "abc", "2.13.0", "3.11", "2026.8.0")
-TERMS = Terms("day8", "virtual", {"a::b::c": 7}, frozenset({"a::b"}), only=frozenset({"b"}))
+TERMS = RunOptions(day="day8", bench="virtual", seeds={"a::b::c": 7}, known=frozenset({"a::b"}), only=frozenset({"b"}))
 ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, TERMS)
 PARCEL = pack(ORDER)
 NUMBER = PARCEL[:HASH]
@@ -39,7 +39,7 @@ def test_an_order_arrives_whole() -> None:
 def test_no_byte_of_a_reply_can_change(at: int, by: int) -> None:
     changed = bytearray(ANSWER)
     changed[at] ^= by
-    with pytest.raises(BadParcel):
+    with pytest.raises(BadMessage):
         unpack_reply(bytes(changed), NUMBER, "digest")
 
 
@@ -47,7 +47,7 @@ def test_no_byte_of_a_reply_can_change(at: int, by: int) -> None:
 def test_no_byte_of_an_order_can_change(at: int, by: int) -> None:
     changed = bytearray(PARCEL)
     changed[at] ^= by
-    with pytest.raises(BadParcel):
+    with pytest.raises(BadMessage):
         unpack_order(bytes(changed))
 
 
@@ -71,14 +71,14 @@ def test_a_reply_is_a_record_or_a_reason() -> None:
     ],
 )
 def test_what_is_no_reply_to_this_order_is_refused(parcel: object, said: str) -> None:
-    with pytest.raises(BadParcel, match=said):
+    with pytest.raises(BadMessage, match=said):
         unpack_reply(parcel, NUMBER, "digest")
 
 
 def test_an_introduction_arrives_or_is_refused() -> None:
     said = Introduction(OURS, {"files": ""})
     assert unpack_introduction(pack(said)) == said
-    with pytest.raises(BadParcel):
+    with pytest.raises(BadMessage):
         unpack_introduction(ANSWER)
 
 

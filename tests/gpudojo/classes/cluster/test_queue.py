@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudojo.classes import judging
-from gpudojo.classes.attempt import Attempt, Terms
 from gpudojo.classes.dask_client import ALONE, AT_MOST, LOSSES, Errand, Errands
-from gpudojo.classes.scheduler import Work
+from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.store import Record
+from gpudojo.classes.submission_run import RunOptions, SubmissionRun
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import SubmissionStatus
 
-TERMS = Terms("day8", "virtual", {}, frozenset())
+TERMS = RunOptions(day="day8", bench="virtual", seeds={}, known=frozenset())
 
 
-def works(count: int, done: list[Record], asked: list[int]) -> Iterator[Work]:
+def works(count: int, done: list[Record], asked: list[int]) -> Iterator[GradingTask]:
     for number in range(count):
         asked.append(number)
-        yield Work(str(number), Attempt(str(number), {}, TERMS), done.append, 0.0)
+        yield GradingTask(str(number), SubmissionRun(str(number), {}, TERMS), done.append, 0.0)
 
 
 def test_the_next_one_is_asked_for_when_there_is_room_for_it() -> None:

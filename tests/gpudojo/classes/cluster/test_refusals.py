@@ -161,7 +161,7 @@ def test_without_the_extra(mixed: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_core_does_not_need_dask() -> None:
-    code = "import sys, gpudojo.cli, gpudojo.classes.grading, gpudojo.cli.grade\n"
+    code = "import sys, gpudojo.cli, gpudojo.classes.class_grading, gpudojo.cli.grade\n"
     code += "assert not {'distributed', 'dask'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 

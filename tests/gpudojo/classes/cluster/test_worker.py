@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.attempt import Attempt, Terms
 from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions
 from gpudojo.classes.dask_worker import Workshop
-from gpudojo.classes.options import seeds
+from gpudojo.classes.grading_options import seeds
 from gpudojo.classes.store import Record, decode
+from gpudojo.classes.submission_run import RunOptions, SubmissionRun
 from gpudojo.model.catalogue import day
-from gpudojo.model.errors import NoNursery
-from gpudojo.sandbox.fork_client import Keeper
+from gpudojo.model.errors import ForkServerFailed
+from gpudojo.sandbox.fork_client import ForkClient
 
 from tests.gpudojo.classes.cluster.machines import FIRST, REFERENCE, below, until
 
@@ -27,14 +27,21 @@ KEY = "01_checking_device::select_device"
 SLOW = "import time\ntime.sleep(1.5)\n"
 
 
-def terms() -> Terms:
+def terms() -> RunOptions:
     drawn = seeds("secret", day("day8"))
-    return Terms("day8", "virtual", drawn, frozenset({KEY}), 10.0, only=frozenset({"select_device"}))
+    return RunOptions(
+        day="day8",
+        bench="virtual",
+        seeds=drawn,
+        known=frozenset({KEY}),
+        seconds=10.0,
+        only=frozenset({"select_device"}),
+    )
 
 
-def attempt(number: int) -> Attempt:
+def attempt(number: int) -> SubmissionRun:
     text = SLOW + (REFERENCE / FIRST).read_text(encoding="utf-8")
-    return Attempt(str(number), {FIRST: text.encode()}, terms())
+    return SubmissionRun(str(number), {FIRST: text.encode()}, terms())
 
 
 def nurseries() -> set[int]:
@@ -58,13 +65,13 @@ def shop(others: set[int]) -> Iterator[Workshop]:
 def test_a_worker_without_a_nursery_says_so_and_tries_again(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first test of the shop, before it has one."""
 
-    class Broken(Keeper):
+    class Broken(ForkClient):
         def started(self) -> None:
-            raise NoNursery("there is no room for it")
+            raise ForkServerFailed("there is no room for it")
 
     with monkeypatch.context() as patched:
-        patched.setattr("gpudojo.classes.scheduler.keeper_for", lambda bench: Broken())
-        with pytest.raises(NoNursery):
+        patched.setattr("gpudojo.classes.local_runner.keeper_for", lambda bench: Broken())
+        with pytest.raises(ForkServerFailed):
             shop.record(lambda: attempt(1))
         patched.setitem(dask_worker._workshops, "virtual", shop)
         parcel = pack(Order(versions("day8"), "1", {}, terms()))
@@ -76,7 +83,7 @@ def test_a_worker_without_a_nursery_says_so_and_tries_again(shop: Workshop, monk
 def test_threads_share_a_nursery_and_survive_its_death(shop: Workshop, others: set[int]) -> None:
     began: list[float] = []
 
-    def begin(number: int) -> Attempt:
+    def begin(number: int) -> SubmissionRun:
         made = attempt(number)
         began.append(made.began)
         return made
