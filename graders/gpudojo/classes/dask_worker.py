@@ -60,8 +60,11 @@ class ForkServerThread:
         if thread is not None:
             self._orders.put(None)
             self._ring()
-            if wait:
+        if wait:
+            if thread is not None:
                 thread.join()
+            self._bell.close()
+            self._rope.close()
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is ringing already
@@ -113,7 +116,9 @@ class ForkServers(WorkerPlugin):
 
     def thread_for(self, options: RunOptions) -> ForkServerThread:
         with self._lock:
-            return self.threads.setdefault(options.bench, ForkServerThread(options))
+            if options.bench not in self.threads:
+                self.threads[options.bench] = ForkServerThread(options)
+            return self.threads[options.bench]
 
     def teardown(self, worker: Any) -> None:
         """The worker is closing; submissions that are under way end with its process."""

@@ -28,7 +28,7 @@ CHUNK: Final = 1 << 20
 DEATHS: Final = 5  # of the fork server in a row, after which something must be wrong with the machine
 
 
-@dataclass
+@dataclass(eq=False)
 class GradingTask:
     """A submission to run; `done` is called with its record."""
 
