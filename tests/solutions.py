@@ -24,9 +24,9 @@ from gpudojo.grading.judge import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import reference_of
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import day, misconceptions
 from gpudojo.model.evidence import Evidence, decode_evidence, encode_evidence
-from gpudojo.model.exercise import MISCONCEPTIONS, Exercise
+from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -121,7 +121,7 @@ def test_a_wrong_solution_gets_its_diagnosis(path: Path) -> None:
 def claimed(path: Path) -> tuple[str, str, str]:
     match = HEADER.match(path.read_text(encoding="utf-8").splitlines()[0])
     assert match, f"{path}: the first line must say what it fails"
-    assert match[3] == "-" or match[3] in MISCONCEPTIONS, f"no misconception {match[3]!r}"
+    assert match[3] == "-" or match[3] in misconceptions(), f"no misconception {match[3]!r}"
     return match[1], match[2], match[3]
 
 

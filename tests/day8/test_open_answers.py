@@ -9,7 +9,7 @@ from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import Outcome
-from gpudojo.pytest_plugin.feedback import feedback
+from gpudojo.pytest_plugin.terminal import Feedback
 
 EXERCISE = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
 
@@ -35,5 +35,5 @@ def test_an_open_question_is_named(tmp_path: Path) -> None:
         Outcome.TODO,
         Outcome.PASSED,
     ]
-    said = feedback(results[2], EXERCISE, path, hints=1)
+    said = str(Feedback(results[2], EXERCISE, path, hints=1))
     assert said == 'to do: ANSWERS["different_devices"] is still open; open as well: out_of_memory.'

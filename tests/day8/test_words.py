@@ -12,7 +12,7 @@ from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.pytest_plugin.feedback import feedback
+from gpudojo.pytest_plugin.terminal import Feedback
 
 from tests.solutions import BENCH, exercise_of, functions_in, judge, of_path, wanted
 
@@ -59,7 +59,7 @@ def test_the_line_to_change_and_the_hint_that_fits(name: str) -> None:
     result = first_failed(path)
     assert result.line is not None
     assert path.read_text(encoding="utf-8").splitlines()[result.line - 1].strip().startswith(line)
-    said = " ".join(feedback(result, exercise_of(*of_path(path)), path, 1).split())
+    said = " ".join(str(Feedback(result, exercise_of(*of_path(path)), path, 1)).split())
     assert f"hint {hint}" in said
 
 

@@ -29,7 +29,7 @@ def test_a_bench_that_was_asked_for_says_so() -> None:
 
 
 def test_too_few_gpus_are_replaced_by_virtual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtual_cuda.real.session.available", lambda kind: 1)
+    monkeypatch.setattr("virtual_cuda.devices.available", lambda kind: 1)
     with bench.open(devices=2) as opened:
         assert torch.cuda.device_count() == 2
     assert opened.why == "only 1 of the 2 GPUs asked for here, so the virtual CUDA device"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from virtual_cuda.errors import DojoError
 
-from gpudojo.model.catalogue import DAYS, day, sources, whole
-from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
+from gpudojo.model.catalogue import day, misconceptions_of, registered, sources, whole
+from gpudojo.model.exercise import Exercise, Function
+from gpudojo.release.stubs import solution_lines, stub_of
 
 if TYPE_CHECKING:
     from gpudojo.model.evidence import Evidence
@@ -205,8 +206,6 @@ def too_few_spellings(exercise: Exercise, folder: Path) -> Iterator[Finding]:
 
 
 SEED: Final = 8
-# Shorter ones, and those that only open a block, stand in any code: they give nothing away.
-TELLING: Final = 20
 
 
 def lint(name: str, root: Path, quick: bool = False) -> Report:
@@ -222,8 +221,7 @@ def lint(name: str, root: Path, quick: bool = False) -> Report:
         rows.append(examined(exercise, name, root, its if has_enemies else None, quick))
     unfinished = [row.stem for row in rows if row.notes]
     general += wholeness(name, unfinished)
-    elsewhere = [e for other in DAYS if other != name for e in enemies_of(root / "tests" / other / "wrong")[0]]
-    general += misconceptions_of(name, enemies if has_enemies else None, elsewhere, bool(unfinished))
+    general += named_mistakes(name, enemies if has_enemies else None, bool(unfinished))
     written = {
         f"{path.parent.name}/{path.name}" for e in day(name) if e.stem in unfinished for path in sources(name, e)
     }
@@ -237,7 +235,7 @@ def examined(exercise: Exercise, name: str, root: Path, enemies: list[Enemy] | N
     checks = sum(len(function.checks) for function in exercise.functions)
     count = len(enemies or ())
     row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, count, notes=len(left))
-    row.findings += declared(exercise)
+    row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
     if (root / "tests" / name / "right").is_dir():
         row.findings += too_few_spellings(exercise, root / "tests" / name / "right")
@@ -251,7 +249,7 @@ def examined(exercise: Exercise, name: str, root: Path, enemies: list[Enemy] | N
     return row
 
 
-def declared(exercise: Exercise) -> Iterator[Finding]:
+def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Finding]:
     """What an exercise says of itself."""
     if not exercise.functions:
         yield Finding(exercise.stem, "it has no functions")
@@ -262,7 +260,7 @@ def declared(exercise: Exercise) -> Iterator[Finding]:
             yield Finding(exercise.stem, f"`{function.name}` has no probes or no checks")
         names = [check.name for check in function.checks]
         for key, advice in function.advice.items():
-            if key not in names and key not in MISCONCEPTIONS:
+            if key not in names and key not in mistakes:
                 yield Finding(exercise.stem, f"`{function.name}` has advice on {key!r}, no check of it and no mistake")
             if advice.hint is not None and not 1 <= advice.hint <= len(function.hints):
                 yield Finding(exercise.stem, f"`{function.name}` has no hint {advice.hint}, which is for {key!r}")
@@ -321,8 +319,6 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
 
 def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
     """Lines of the solution that a student can read in the stub."""
-    from gpudojo.release.stubs import stub_of
-
     source, shown = reference.read_text(encoding="utf-8"), stub.read_text(encoding="utf-8")
     try:
         fresh = stub_of(source, str(reference))
@@ -335,19 +331,6 @@ def leaks(stem: str, reference: Path, stub: Path) -> Iterator[Finding]:
     for number, line in solution_lines(source):
         if line in visible:
             yield Finding(stem, f"the stub shows line {number} of the solution: {line}")
-
-
-def solution_lines(source: str) -> Iterator[tuple[int, str]]:
-    """The lines between solution markers that would give something away."""
-    from gpudojo.release.stubs import BEGIN, END
-
-    inside = False
-    for number, line in enumerate(source.splitlines(), 1):
-        text = line.strip()
-        if text in (BEGIN, END):
-            inside = text == BEGIN
-        elif inside and len(text) >= TELLING and not text.startswith("#") and not text.endswith(":"):
-            yield number, text
 
 
 def graded(
@@ -386,29 +369,23 @@ def believed(exercise: Exercise, enemies: list[Enemy], name: str, root: Path) ->
             yield Finding(exercise.stem, f"wrong/{enemy.path.name} got: {got}; it says: {said}")
 
 
-def misconceptions_of(
-    name: str, enemies: list[Enemy] | None, elsewhere: Sequence[Enemy] = (), unfinished: bool = False
-) -> Iterator[Finding]:
-    """Names of mistakes that do not exist, and mistakes that nobody makes, on this day or `elsewhere`."""
-    import importlib
-
-    package = importlib.import_module(f"gpudojo.days.{name}")
-    for folder in package.__path__:
-        for path in sorted(Path(folder).rglob("*.py")):  # an exercise is a module or a package of several
-            for key, line in keys_in(path.read_text(encoding="utf-8")):
-                if key not in MISCONCEPTIONS:
-                    yield Finding(
-                        path.relative_to(folder).as_posix(),
-                        f"line {line} names a misconception {key!r} that does not exist",
-                    )
+def named_mistakes(name: str, enemies: list[Enemy] | None, unfinished: bool = False) -> Iterator[Finding]:
+    """Misconceptions that the day does not declare, and those that no wrong solution makes."""
+    known = misconceptions_of(name)
+    folder = registered()[name].folder
+    for path in sorted(folder.rglob("*.py")):
+        for key, line in keys_in(path.read_text(encoding="utf-8")):
+            if key not in known:
+                said = f"line {line} names a misconception {key!r} that {name}'s misconceptions.toml does not have"
+                yield Finding(path.relative_to(folder).as_posix(), said)
     if enemies is None:
         return
     for enemy in enemies:
-        if enemy.misconception is not None and enemy.misconception not in MISCONCEPTIONS:
+        if enemy.misconception is not None and enemy.misconception not in known:
             yield Finding(enemy.path.parent.name, f"{enemy.path.name}: no misconception {enemy.misconception!r}")
     unfinished = unfinished or any(finding.warning for finding in wholeness(name))
-    for key in sorted(set(MISCONCEPTIONS) - {enemy.misconception for enemy in (*enemies, *elsewhere)}):
+    for key in sorted(set(known) - {enemy.misconception for enemy in enemies}):
         yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
-    for key, known in MISCONCEPTIONS.items():
-        if not known.name.strip() or not known.why.strip():
+    for key, mistake in known.items():
+        if not mistake.name.strip() or not mistake.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")

@@ -14,7 +14,7 @@ from string import Template
 from typing import Final
 
 import gpudojo.days
-from gpudojo.model.catalogue import DAY, DAYS, day
+from gpudojo.model.catalogue import DAY, day, days
 from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
 
@@ -50,7 +50,7 @@ def surroundings(root: Path) -> Surroundings:
     stems: dict[str, tuple[str, ...]] = {}
     modules: dict[str, frozenset[str]] = {}
     functions: dict[str, str] = {}
-    for name in DAYS:
+    for name in days():
         written = {path.stem for path in (root / "reference" / name).glob("[0-9][0-9]_*.py")}
         stems[name] = tuple(sorted(written | {exercise.stem for exercise in day(name)}))
         modules[name] = frozenset(module.name for module in pkgutil.iter_modules([str(package / name)]))

@@ -154,7 +154,7 @@ class Display:
         """Print the scores, the most-failed checks and misconceptions, and what needs review."""
         if self.quiet:
             return
-        from gpudojo.model.exercise import MISCONCEPTIONS
+        from gpudojo.model.catalogue import misconceptions
 
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
         rate = f" ({ran / seconds:.1f}/s)" if ran and seconds > 0 else ""
@@ -168,7 +168,7 @@ class Display:
         if self.mistakes:
             self._say("\nMost common misconceptions", style="bold")
             for name, count in self.mistakes.most_common(5):
-                known = MISCONCEPTIONS.get(name)
+                known = misconceptions().get(name)
                 self._say(f"{count:>5}  {known.name if known else name}")
         if self.review:
             self._say("\nNeeds review", style="bold")

@@ -16,6 +16,7 @@ from typing import Final
 import gpudojo
 from gpudojo.classes.store import FunctionRecord, Record
 from gpudojo.grading.references import FOLDER, SUFFIX, Shipped, pack, shipped
+from gpudojo.model.catalogue import registered
 from gpudojo.model.errors import BadClass
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import total
@@ -44,7 +45,9 @@ def name_of(secret: str) -> str:
 
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # Judges evidence and does not make it.
-JUDGING: Final = tuple(f"gpudojo/{name}.py" for name in ("grading/judge", "grading/explain", "classes/judging"))
+JUDGING: Final = tuple(
+    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/checks", "grading/explain", "classes/judging")
+)
 OBSERVING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
     *("gpudojo/sandbox/child.py", "gpudojo/submissions/definitions.py"),
@@ -66,13 +69,18 @@ def of_probes_alone(day: str) -> str:
 @functools.cache
 def of_checks(day: str) -> str:
     """The fingerprint of everything that verdicts on evidence depend on."""
-    return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", f"gpudojo/days/{day}"])}, "")
+    return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, "")
 
 
 def _probing(day: str) -> dict[Path, bytes]:
     judging = {ROOT / name for name in JUDGING}
     found = {path: path.read_bytes() for path in _files(OBSERVING) if path not in judging}
-    return found | {path: _without_checks(path) for path in _files([f"gpudojo/days/{day}"])}
+    content = [path for path in _files([_folder(day)]) if path.name != "misconceptions.toml"]
+    return found | {path: _without_checks(path) for path in content}
+
+
+def _folder(day: str) -> str:
+    return str(registered()[day].folder)
 
 
 def _without_checks(path: Path) -> bytes:
@@ -106,7 +114,8 @@ def _files(names: Sequence[str]) -> list[Path]:
 def _hash(files: dict[Path, bytes], more: str) -> str:
     whole = hashlib.sha256(more.encode())
     for path, data in sorted(files.items()):
-        whole.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + data + b"\0")
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name  # or of a day from outside
+        whole.update(str(name).encode() + b"\0" + data + b"\0")
     return whole.hexdigest()[:16]
 
 

@@ -24,9 +24,10 @@ from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.explain import explained
 from gpudojo.grading.judge import UNJUDGED, judge
 from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
-from gpudojo.model.exercise import MISCONCEPTIONS, Exercise, Function
+from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
 from gpudojo.model.results import SubmissionStatus as Became
 from gpudojo.submissions.entries import SubmissionEntry
@@ -76,7 +77,7 @@ def judged(
                 results += _results(exercise, function, record, reference)
     places = [p for p in record.places if p.file is not None]
     definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
-    rows = rows_of(results, exercises, misconceptions=MISCONCEPTIONS, definitions=definitions)
+    rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
     return Judged(
         status_of(record),
         [_placed(row, record) for row in rows],

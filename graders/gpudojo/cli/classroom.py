@@ -14,7 +14,7 @@ import click
 from gpudojo.cli.options import which_day, which_root
 
 if TYPE_CHECKING:
-    from gpudojo.platforms._github_messages import Report
+    from gpudojo.platforms.github_classroom.messages import Report
     from gpudojo.release.manifest import Manifest
 
 
@@ -69,8 +69,8 @@ def classroom(
     from virtual_cuda.errors import BadSize, DojoError
     from virtual_cuda.sizes import parse_size
 
-    from gpudojo.platforms import _github_messages as reporting
     from gpudojo.platforms._checkout import Terms, measure
+    from gpudojo.platforms.github_classroom import messages as reporting
 
     try:
         memory = parse_size(memory_limit)
@@ -88,7 +88,7 @@ def classroom(
         said = str(error) if isinstance(error, DojoError) else f"{error.filename or out}: {error.strerror}"
         _stop(said, environment)
     except Exception as error:
-        from gpudojo.platforms._github_messages import quoted
+        from gpudojo.platforms.github_classroom.messages import quoted
 
         for line in quoted(traceback.format_exc()):
             click.echo(line, err=True)
@@ -96,16 +96,16 @@ def classroom(
 
 
 def _report(folder: Path, terms: object, released: Manifest | None, environment: Mapping[str, str]) -> Report:
-    from gpudojo.platforms import _github_messages as action_files
     from gpudojo.platforms._checkout import Terms, graded
-    from gpudojo.platforms._github_messages import Report
+    from gpudojo.platforms.github_classroom import messages as action_files
+    from gpudojo.platforms.github_classroom.messages import Report
     from gpudojo.release.manifest import changes
 
     assert isinstance(terms, Terms)
     with action_files.guarded(environment) as touched:
         found = graded(folder, terms)
     notes = [terms.measure.note] if terms.measure.note else []
-    notes += [f"The submission wrote to ${name}; that was taken back." for name in touched]
+    notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
     if released is None:
         notes.append("There was no release to compare the repository with.")
     elif found.results.gpudojo not in (released.grader, released.grader.partition("+")[0]):  # or the clone it is from
@@ -117,8 +117,8 @@ def _report(folder: Path, terms: object, released: Manifest | None, environment:
 def _manifest(given: str | None) -> Manifest | None:
     """The manifest: its own text where a workflow gives it, which then is part of the release as well."""
     from gpudojo.model.errors import CannotRelease
+    from gpudojo.platforms.github_classroom.workflow import with_workflow
     from gpudojo.release.manifest import LARGEST, loaded, of_folder
-    from gpudojo.release.workflows import with_workflow
 
     if not given:
         return None
@@ -147,7 +147,7 @@ def _inside(folder: Path, environment: Mapping[str, str]) -> str:
 def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
     """A sentence, and nothing that could be taken for a result: our fault is no grade of a student."""
     from gpudojo.platforms._entries import one_line
-    from gpudojo.platforms._github_messages import Annotation
+    from gpudojo.platforms.github_classroom.messages import Annotation
 
     said = one_line(why)
     if environment.get("GITHUB_ACTIONS") == "true":
@@ -163,8 +163,8 @@ def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, which `dojo release student` has written."""
     from virtual_cuda.errors import DojoError
 
+    from gpudojo.platforms.classroom50.bundle import bundle
     from gpudojo.release import student as tree
-    from gpudojo.release.classroom50 import bundle
 
     try:
         files = bundle(released)
@@ -191,7 +191,7 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
     from virtual_cuda.errors import DojoError
 
     from gpudojo.cli.options import repository
-    from gpudojo.release.gradescope import archive, write
+    from gpudojo.platforms.gradescope.bundle import archive, write
 
     if out.suffix != ".zip":
         raise click.BadParameter(f"{out} does not end in .zip, which Gradescope asks for", param_hint="--out")

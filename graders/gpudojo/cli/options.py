@@ -8,15 +8,15 @@ from typing import Final
 
 import click
 
-from gpudojo.model.catalogue import DAYS
+from gpudojo.model.catalogue import days
 
 # What a command means when no day is named: it must not change because another day is begun.
-USUAL: Final = "day8" if "day8" in DAYS else next(iter(DAYS), None)
+USUAL: Final = "day8" if "day8" in days() else next(iter(days()), None)
 
 which_root = click.option(
     "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The repository (default: found)."
 )
-which_day = click.option("--day", default=USUAL, show_default=True, type=click.Choice(DAYS), help="Which day.")
+which_day = click.option("--day", default=USUAL, show_default=True, type=click.Choice(days()), help="Which day.")
 
 
 def repository() -> Path:

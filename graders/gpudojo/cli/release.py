@@ -57,10 +57,11 @@ def student(target: Path, day: str, root: Path | None) -> None:
     from virtual_cuda.errors import DojoError
 
     from gpudojo.cli.options import repository
+    from gpudojo.platforms import seals
     from gpudojo.release.student import release as make
 
     try:
-        files = make(root or repository(), day, target)
+        files = make(root or repository(), day, target, seals())
     except DojoError as error:
         raise click.ClickException(str(error)) from error
     (wheel,) = (path for path in files if path.startswith("vendor/"))
@@ -90,7 +91,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> No
     if not reference.is_dir():
         raise click.ClickException(f"there is no folder {reference}")
     try:
-        made = making.parts(root, day, package)  # all of them first: nothing is half-written
+        made = making.of_day(root, day, package)  # all of them first: nothing is half-written
         changed = making.write(out or root, made)
     except DojoError as error:
         raise click.ClickException(str(error)) from error

@@ -10,7 +10,7 @@ import click
 
 from gpudojo.model.results import total
 from gpudojo.model.results_file import stored
-from gpudojo.platforms import Options, Part, Results, describe, exporter, formats
+from gpudojo.platforms import Options, Part, Results, describe, exporter, formats, parts_of
 
 
 class _Described(click.Command):
@@ -85,9 +85,9 @@ def parts(results: Results) -> tuple[Part, ...]:
         return seen
     from gpudojo.model import catalogue
 
-    if results.day not in catalogue.DAYS:
+    if results.day not in catalogue.days():
         return seen
-    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(results.day))
+    return parts_of(results.day)
 
 
 @click.command()

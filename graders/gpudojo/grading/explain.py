@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.evidence import CallStatus, Observation, Raised
-from gpudojo.model.exercise import MISCONCEPTIONS, Function, Misconception, sign
+from gpudojo.model.exercise import Function, Misconception, sign
 from gpudojo.model.results import CheckResult, Outcome
 
 TIMED_OUT = "TimedOut"
@@ -54,7 +55,7 @@ def explained(
 
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
     """The line to change: of the mistake itself, the recorded one, that of a sign of it, or where the function is."""
-    known = MISCONCEPTIONS.get(result.misconception or "", Misconception("", ""))
+    known = misconceptions().get(result.misconception or "", Misconception("", ""))
     cause = _first(known.cause, function, lines)
     if cause is not None:
         return cause

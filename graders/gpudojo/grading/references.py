@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, checked
 
-from gpudojo.model.catalogue import DAYS, day, day_of
+from gpudojo.model.catalogue import day_of, day_with
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
 from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Exercise, Function
@@ -221,16 +221,14 @@ def _in_place_of_a_file(path: Path, exercise: Exercise) -> Shipped | None:
 
 
 def recorded_of(exercise: Exercise) -> Recorded | None:
-    for name in DAYS:
-        if any(each.stem == exercise.stem for each in day(name)):
-            found = shipped(name)
-            return None if found is None else Recorded(found)
-    return None
+    name = day_with(exercise)
+    found = None if name is None else shipped(name)
+    return None if found is None else Recorded(found)
 
 
 def reference_of(path: Path) -> Path:
     """The reference solution for a student's file: `reference/DAY/` in a folder above it, or above this package."""
-    day = day_of(path.stem) or path.parent.name
+    day = day_of(path) or path.parent.name
     for folder in (*path.resolve().parents, *Path(__file__).resolve().parents):
         candidate = folder / "reference" / day / path.name
         if candidate.is_file():

@@ -1,35 +1,113 @@
-"""Finds the days and exercises that are installed."""
+"""Finds the days that are installed, their exercises, and the day that a file belongs to.
+
+A day is a package whose modules are exercises. Those of gpudojo are the packages in `gpudojo.days`. Other distributions
+register theirs by an entry point of the group `gpudojo.days`: the entry's name is the day, its value the package.
+
+Nothing is imported to answer which days there are and which exercises they have: stems are read from the source. So
+this module is cheap to ask in any project, and imports nothing but the standard library until a day is wanted.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
+import importlib.metadata
+import importlib.util
 import re
-from collections.abc import Iterator
+import sys
+import tomllib
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-import gpudojo.days
-from gpudojo.model.exercise import Exercise
+if TYPE_CHECKING:
+    from gpudojo.model.exercise import Exercise, Misconception
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
+GROUP: Final = "gpudojo.days"
+BUILT_IN: Final = Path(__file__).resolve().parents[1] / "days"
+_STEM: Final = re.compile(r"""^exercise\b[^=\n]*=\s*(?:\w+\.)?Exercise\(\s*(?:stem=)?["']([^"'\n]+)["']""", re.M)
 
 
-def _days() -> tuple[str, ...]:
-    """By their numbers. Found by name alone: to import them all would cost whoever wants to know one."""
-    found = [module.name for module in pkgutil.iter_modules(gpudojo.days.__path__) if module.ispkg]
-    return tuple(sorted((name for name in found if DAY.fullmatch(name)), key=lambda name: int(name[3:])))
+@dataclass(frozen=True)
+class Day:
+    """An installed day, found and not yet imported."""
+
+    name: str
+    package: str  # "gpudojo.days.day8"
+    folder: Path
+    requires: tuple[str, ...] = ()  # what the distribution that registers it needs
+
+    @property
+    def built_in(self) -> bool:
+        return self.package.startswith(f"{GROUP}.")
+
+    @functools.cached_property
+    def modules(self) -> dict[str, str]:
+        """The module that declares each exercise, by the exercise's stem; a package counts as one module."""
+        found = {}
+        for path in sorted(self.folder.rglob("*.py")):
+            stems = _STEM.findall(path.read_text(encoding="utf-8", errors="replace"))
+            inside = path.relative_to(self.folder).with_suffix("").parts[0]
+            if inside != "__init__":
+                found.update(dict.fromkeys(stems, f"{self.package}.{inside}"))
+        return found
 
 
-DAYS: Final = _days()
+@functools.cache
+def registered() -> dict[str, Day]:
+    """Every installed day by name, in the order of their numbers.
+
+    A day of gpudojo cannot be replaced from outside; of two packages that register the same name, the first counts.
+    """
+    inside = (init.parent for init in BUILT_IN.glob("*/__init__.py"))
+    found = {each.name: Day(each.name, f"{GROUP}.{each.name}", each) for each in inside if DAY.fullmatch(each.name)}
+    for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
+        folder = _folder(entry.value)
+        if entry.name not in found and DAY.fullmatch(entry.name) and folder is not None:
+            requires = entry.dist.requires if entry.dist else None
+            found[entry.name] = Day(entry.name, entry.value, folder, tuple(requires or ()))
+    return dict(sorted(found.items(), key=lambda item: int(item[0][3:])))
 
 
-def _modules(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
-    package = importlib.import_module(f"gpudojo.days.{name}")
-    for found in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{found.name}")
+def _folder(package: str) -> Path | None:
+    """Where a package lies; only the outermost one is looked up, as a lookup imports all above the one it is for."""
+    first, *rest = package.split(".")
+    try:
+        spec = importlib.util.find_spec(first)
+    except (ImportError, ValueError):
+        return None
+    folders = (Path(place, *rest) for place in (spec.submodule_search_locations or () if spec else ()))
+    return next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
+
+
+def days() -> tuple[str, ...]:
+    """The names of the installed days, in the order of their numbers."""
+    return tuple(registered())
+
+
+def _import(name: str) -> ModuleType:
+    """A module of a day; raises BadDay where an author's file cannot be imported."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        from gpudojo.model.errors import BadDay
+
+        if isinstance(error, SyntaxError) and error.filename:
+            raise BadDay(error.filename, error.lineno, error.msg) from error
+        here = traceback.extract_tb(error.__traceback__)
+        last = next((frame for frame in reversed(here) if "importlib" not in frame.filename), here[-1])
+        raise BadDay(last.filename, last.lineno, f"{type(error).__name__}: {error}") from error
+
+
+def _imported(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
+    from gpudojo.model.exercise import Exercise
+
+    for module_name in dict.fromkeys(registered()[name].modules.values()):
+        module = _import(module_name)
         exercise = getattr(module, "exercise", None)
         if isinstance(exercise, Exercise):
             yield module, exercise
@@ -38,33 +116,78 @@ def _modules(name: str) -> Iterator[tuple[ModuleType, Exercise]]:
 @functools.cache
 def day(name: str) -> tuple[Exercise, ...]:
     """The exercises of a day, in order."""
-    return tuple(sorted((exercise for _, exercise in _modules(name)), key=lambda exercise: exercise.stem))
+    return tuple(sorted((exercise for _, exercise in _imported(name)), key=lambda exercise: exercise.stem))
 
 
 def whole(name: str) -> tuple[int, float]:
-    """How many exercises a day has at least when it is whole, and how many points: its package says so."""
-    package = importlib.import_module(f"gpudojo.days.{name}")
+    """How many exercises a complete day has, and how many points, as its package says."""
+    package = _import(registered()[name].package)
     return int(getattr(package, "EXERCISES", 0)), float(getattr(package, "POINTS", 100))
 
 
+def title(name: str) -> str:
+    """The first line of its package's docstring, such as "Day 8: GPU acceleration and performance"."""
+    lines = (_import(registered()[name].package).__doc__ or f"Day {name[3:]}").strip().splitlines()
+    return lines[0].rstrip(". ")
+
+
+@functools.cache
+def misconceptions_of(name: str) -> Mapping[str, Misconception]:
+    """The named mistakes of a day, by key, from the `misconceptions.toml` in its folder; raises BadDay."""
+    from gpudojo.model.errors import BadDay
+    from gpudojo.model.exercise import Misconception
+
+    path = registered()[name].folder / "misconceptions.toml"
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {key: Misconception(**{name: _frozen(value) for name, value in e.items()}) for key, e in entries.items()}
+    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+        raise BadDay(str(path), None, str(error)) from error
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@functools.cache
+def misconceptions() -> Mapping[str, Misconception]:
+    """The named mistakes of all installed days, by key."""
+    return {key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()}
+
+
 def sources(name: str, exercise: Exercise) -> list[Path]:
-    """The files that declare an exercise: those of its package, or its one module."""
-    for module, declared in _modules(name):
+    """The files that declare an exercise: its module, or those of its package."""
+    for module, declared in _imported(name):
         if declared is exercise and module.__file__ is not None:
             path = Path(module.__file__)
             return sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
     return []
 
 
-def day_of(stem: str) -> str | None:
-    """The day that has an exercise; no two have one of the same name."""
-    return next((name for name in DAYS for exercise in day(name) if exercise.stem == stem), None)
+def day_of(path: Path) -> str | None:
+    """The day that a file of this name belongs to; where several have such an exercise, the one its folder names."""
+    found = [each.name for each in registered().values() if path.stem in each.modules]
+    return next((name for name in found if name in path.parts), found[0] if found else None)
 
 
 def exercise_for(path: Path) -> Exercise | None:
-    """The exercise a file belongs to, by its name."""
-    for name in DAYS:
-        for exercise in day(name):
-            if path.stem == exercise.stem:
-                return exercise
-    return None
+    """The exercise that a file belongs to, by its name. Of its day, only the exercise's own module is imported."""
+    from gpudojo.model.exercise import Exercise
+
+    name = day_of(path)
+    if name is None:
+        return None
+    exercise = getattr(_import(registered()[name].modules[path.stem]), "exercise", None)
+    return exercise if isinstance(exercise, Exercise) else None
+
+
+def day_with(exercise: Exercise) -> str | None:
+    """The day that declares an exercise."""
+    having = {each.name: each.modules[exercise.stem] for each in registered().values() if exercise.stem in each.modules}
+    same = (name for name, module in having.items() if getattr(sys.modules.get(module), "exercise", None) is exercise)
+    return next(same, next(iter(having), None))
+
+
+def every_exercise() -> Iterator[tuple[str, Exercise]]:
+    """All installed exercises, each with its day; this imports every day."""
+    return ((name, exercise) for name in days() for exercise in day(name))

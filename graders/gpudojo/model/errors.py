@@ -178,6 +178,19 @@ class CannotExport(DojoError, ValueError):
         return f"cannot export to {self.format}: {self.reason}"
 
 
+class BadDay(DojoError, ImportError):
+    """A file of a day cannot be imported: a mistake of its author."""
+
+    def __init__(self, path: str, line: int | None, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.file = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
+
+
 class CannotReport(Refusal):
     """A page that is asked for cannot be made."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, overload
 
 from gpudojo.model.evidence import Observation
@@ -25,12 +23,6 @@ class Misconception:
     why: str
     at: tuple[str, ...] = ()  # what shows it in the source, where nothing recorded tells the line: see probes.signs
     cause: tuple[str, ...] = ()  # signs that are the mistake itself, better than the line at which it came to light
-
-
-MISCONCEPTIONS: Final[dict[str, Misconception]] = {
-    key: Misconception(entry["name"], entry["why"], tuple(entry.get("at", ())), tuple(entry.get("cause", ())))
-    for key, entry in tomllib.loads(Path(__file__).with_name("misconceptions.toml").read_text(encoding="utf-8")).items()
-}
 
 
 class Failed(Exception):

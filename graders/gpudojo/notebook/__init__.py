@@ -110,9 +110,9 @@ def show(report: Report) -> None:
 
 
 def _tasks() -> dict[str, Task]:
-    from gpudojo.model.catalogue import DAYS, day
+    from gpudojo.model.catalogue import every_exercise
 
-    return {f.name: (exercise, f) for name in DAYS for exercise in day(name) for f in exercise.functions}
+    return {f.name: (exercise, f) for _, exercise in every_exercise() for f in exercise.functions}
 
 
 def _name(thing: Any, namespace: dict[str, Any], tasks: dict[str, Task]) -> str | None:
@@ -179,8 +179,8 @@ def _table(found: Sequence[Checked], tasks: dict[str, Task]) -> Any:
         there = [by_name[function.name] for function in functions if function.name in by_name]
         counts: dict[str, int] = {}
         for checked in there:
-            for verdict in checked.verdicts:
-                counts[verdict.outcome] = counts.get(verdict.outcome, 0) + 1
+            for result in checked.results:
+                counts[result.outcome] = counts.get(result.outcome, 0) + 1
         if absent := [function for function in functions if function.name not in by_name]:
             counts["not run"] = sum(len(function.checks) for function in absent)
         points = sum(checked.points for checked in there)

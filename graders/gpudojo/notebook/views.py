@@ -7,20 +7,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from virtual_cuda.ledger import questions
 from virtual_cuda.ledger.drawing import drawn, legend, plain
 from virtual_cuda.ledger.timeline import Timeline
 from virtual_cuda.ledger.views import COLUMNS, LineRow, in_all, line_rows
 
 from gpudojo.grading.watching import Busiest
+from gpudojo.grading.wording import BAR_WIDTH, Part, bar, compose, hint_parts, laid_out
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.notebook.session import Live, cell_name
-from gpudojo.pytest_plugin.feedback import BAR_WIDTH, DOCS, bar, compose, laid_out
 
 
 @dataclass(frozen=True)
@@ -58,20 +56,7 @@ STUB: Final = "still to do: fill in its cell, run it, and check again."
 STOPPED: Final = (
     "Interrupted while `{name}` was being checked; nothing is said of it, nor of what was to come after it."
 )
-Part = tuple[str, str]  # a label and its text
 Picture = tuple[Timeline, Timeline | None]  # what the student's function did, and the reference's
-_NO_FILE: Final = Path("cell")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One check."""
-
-    outcome: Outcome
-    claim: str
-    points: float
-    most: float
-    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,22 +66,23 @@ class Checked:
     name: str
     exercise: str
     title: str
-    verdicts: tuple[Verdict, ...]
+    results: tuple[CheckResult, ...]
+    parts: tuple[tuple[Part, ...], ...]  # what is said of each result
     hints: tuple[Part, ...] = ()
     moves: Moves | None = None
     picture: Picture | None = None
 
     @property
     def points(self) -> float:
-        return sum(verdict.points for verdict in self.verdicts)
+        return sum(result.points for result in self.results)
 
     @property
     def most(self) -> float:
-        return sum(verdict.most for verdict in self.verdicts)
+        return sum(result.max_points for result in self.results)
 
     @property
     def outcomes(self) -> set[Outcome]:
-        return {verdict.outcome for verdict in self.verdicts}
+        return {result.outcome for result in self.results}
 
 
 @dataclass(frozen=True)
@@ -151,40 +137,25 @@ def checked(
     picture: Picture | None = None,
 ) -> Checked:
     """The results of one function, worded."""
-    verdicts = tuple(_verdict(result, live, exercise) for result in results)
+    parts = tuple(_parts(result, live) for result in results)
     begun = any(result.outcome is Outcome.FAILED for result in results)
     shown = hints if begun or hints > 1 else 0
     if all(result.outcome is Outcome.PASSED for result in results):
         shown = 0
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
-    shown_hints = _hints(every, exercise, shown, live.name)
-    return Checked(function.name, exercise.stem, exercise.title, verdicts, shown_hints, moves, picture)
+    shown_hints = tuple(hint_parts(every, exercise, shown, f"check({live.name}, hints={shown + 1})"))
+    return Checked(function.name, exercise.stem, exercise.title, tuple(results), parts, shown_hints, moves, picture)
 
 
-def _verdict(result: CheckResult, live: Live, exercise: Exercise) -> Verdict:
-    # The place is a line of a cell, which is in no file that could be read.
-    headline, parts = compose(msgspec.structs.replace(result, line=None), exercise, _NO_FILE, 0)
-    if result.outcome is Outcome.FAILED:
-        place = [("line", live.place(result.line))] if result.line is not None else []
-        at = next((i for i, (label, _) in enumerate(parts) if label not in ("happened", "expected")), len(parts))
-        parts = [*parts[:at], *place, *parts[at:]]
-    elif result.outcome is Outcome.BLOCKED:
+def _parts(result: CheckResult, live: Live) -> tuple[Part, ...]:
+    headline, parts = compose(result, live.place(result.line) if result.line is not None else "")
+    if result.outcome is Outcome.BLOCKED:
         parts = [("waits for", f"`{result.blocked_by}`, which has to pass first")]
     elif result.outcome is Outcome.ERROR:
         parts = [("our fault", headline), *[part for part in parts if part[0] == "happened"]]
     elif result.outcome is Outcome.TODO:
         parts = [("to do", result.happened)] if result.happened else []
-    return Verdict(result.outcome, result.claim, result.points, result.max_points, tuple(parts))
-
-
-def _hints(every: Sequence[str], exercise: Exercise, count: int, name: str) -> tuple[Part, ...]:
-    shown = every[: max(count, 0)]
-    parts = [(f"hint {number}", hint) for number, hint in enumerate(shown, 1)]
-    if 0 < len(shown) < len(every):
-        parts.append(("", f"hint {len(shown)} of {len(every)}; one more: check({name}, hints={count + 1})"))
-    elif shown and exercise.reading:
-        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
     return tuple(parts)
 
 
@@ -214,9 +185,9 @@ def _checked_text(checked: Checked) -> Iterator[str]:
     if checked.outcomes == {Outcome.TODO}:
         yield f"  {STUB}"
     else:
-        for verdict in checked.verdicts:
-            yield f"  {MARKS[verdict.outcome]:8} {verdict.claim}"
-            for label, content in verdict.parts:
+        for result, parts in zip(checked.results, checked.parts, strict=True):
+            yield f"  {MARKS[result.outcome]:8} {result.claim}"
+            for label, content in parts:
                 yield from (f"  {line}" for line in laid_out(label, content))
     for label, content in checked.hints:
         yield from laid_out(label, content)
@@ -300,17 +271,13 @@ def _checked_html(checked: Checked) -> Iterator[str]:
     if checked.outcomes == {Outcome.TODO}:
         yield f'<div class="v">{_badge(Outcome.TODO)}{_prose(STUB)}</div>'
     else:
-        yield from (piece for verdict in checked.verdicts for piece in _verdict_html(verdict))
+        for result, parts in zip(checked.results, checked.parts, strict=True):
+            yield f'<div class="v">{_badge(result.outcome)}{_prose(result.claim)}</div>{_list(parts)}'
     yield _list(checked.hints)
     if checked.moves is not None:
         yield from _moves_html(checked.moves)
     if checked.picture is not None:
         yield _picture(*checked.picture)
-
-
-def _verdict_html(verdict: Verdict) -> Iterator[str]:
-    yield f'<div class="v">{_badge(verdict.outcome)}{_prose(verdict.claim)}</div>'
-    yield _list(verdict.parts)
 
 
 def _badge(outcome: Outcome) -> str:

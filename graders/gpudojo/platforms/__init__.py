@@ -1,19 +1,22 @@
-"""How do class results reach other programs? Each module here writes one format; they are found by listing the package.
+"""What other programs read: class results in their formats, and autograders for platforms that run student code.
 
-A format is a module with one public function, `export(results, target, options) -> list[Path]`. Modules that begin
-with an underscore hold what several formats share.
+Each module or folder here is one platform, found by listing the package; what begins with an underscore is shared. Its
+`export(results, target, options) -> list[Path]` writes class results. A folder may have a module `bundle`, which makes
+what a teacher uploads, and a module `workflow`, whose `seal(files, day)` adds files to a student's repository.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
+from gpudojo.model import catalogue
 from gpudojo.model.results import SubmissionRow
 
 
@@ -41,10 +44,6 @@ class Part:
     max_score: float
 
 
-def _quiet(sentence: str) -> None:
-    """Where nobody listens."""
-
-
 @dataclass(frozen=True)
 class Options:
     """What an exporter may be told; each takes what it needs."""
@@ -56,7 +55,12 @@ class Options:
     exercises: tuple[Part, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
-    say: Callable[[str], None] = _quiet  # what a teacher should know and no file says
+    say: Callable[[str], Any] = str  # gets what a teacher should know and no file says; the default drops it
+
+
+def parts_of(day: str) -> tuple[Part, ...]:
+    """The exercises of an installed day."""
+    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(day))
 
 
 Exporter = Callable[[Results, Path, Options], list[Path]]
@@ -75,3 +79,10 @@ def exporter(name: str) -> Exporter:
 def describe(name: str) -> str:
     """The sentence its module opens with."""
     return (importlib.import_module(f"{__name__}.{name}").__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+
+
+def seals() -> list[Callable[[Mapping[str, bytes], str], dict[str, bytes]]]:
+    """The functions that add files of a platform to a student's repository, once all others are made."""
+    folders = (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    names = (f"{__name__}.{folder}.workflow" for folder in folders)
+    return [importlib.import_module(name).seal for name in names if importlib.util.find_spec(name)]

@@ -1,4 +1,4 @@
-"""What exporters share: entries, file names, tables."""
+"""What exporters share: rows, their texts, file names, tables."""
 
 from __future__ import annotations
 
@@ -19,33 +19,8 @@ from gpudojo.model.results_file import number, replacing
 from gpudojo.platforms import Options, Part, Results
 
 MILLION: Final = 1_000_000
+SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
 NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One test, as other programs call it."""
-
-    name: str  # "04_modifying_training_loop_gpu::train_epoch::runs"
-    kind: str  # an Outcome, or the Status of a submission that was not graded
-    parts: int  # points in millionths
-    max_parts: int
-    exercise: str = ""
-    function: str = ""
-    claim: str = ""
-    message: str = ""
-    text: str = ""  # all there is to say, on several lines
-    file: str = ""
-    line: int = 0
-
-    @property
-    def good(self) -> bool:
-        """Whether it costs the student nothing."""
-        return self.kind in (Outcome.PASSED, Outcome.ERROR)
-
-    @property
-    def ours(self) -> bool:
-        return self.kind == Outcome.ERROR
 
 
 def parts(points: float) -> int:
@@ -73,23 +48,37 @@ def whole(row: SubmissionRow, known: Iterable[Part]) -> list[ExerciseRow]:
     return sorted([*row.exercises, *missing], key=lambda exercise: exercise.exercise)
 
 
-def of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[Entry]:
-    entries = [_entry(check, exercise.exercise) for check in exercise.checks]
-    left = parts(exercise.max_score) - sum(entry.max_parts for entry in entries)
-    if left or not entries:
-        entries.append(_left(exercise.exercise, row, left, exercise.exercise))
-    return entries
+def of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
+    """The checks of an exercise, and one row more for points that no check accounts for."""
+    left = parts(exercise.max_score) - sum(parts(check.max_points) for check in exercise.checks)
+    more = [_left(exercise.exercise, row, left)] if left or not exercise.checks else []
+    return [*exercise.checks, *more]
 
 
-def of_submission(row: SubmissionRow, known: Iterable[Part]) -> list[Entry]:
-    """All entries of a submission, in the order of its exercises."""
-    exercises = whole(row, known)
-    entries = [entry for exercise in exercises for entry in of_exercise(exercise, row)]
-    left = parts(row.max_score) - sum(entry.max_parts for entry in entries)
-    told = any(entry.kind == row.status for entry in entries)
-    if left or not entries or (row.status is not SubmissionStatus.GRADED and not told):
-        entries.append(_left("submission", row, left))
-    return entries
+def of_submission(row: SubmissionRow, known: Iterable[Part]) -> list[CheckRow]:
+    """All rows of a submission, in the order of its exercises."""
+    checks = [check for exercise in whole(row, known) for check in of_exercise(exercise, row)]
+    left = parts(row.max_score) - sum(parts(check.max_points) for check in checks)
+    told = any(kind(check, row) == row.status for check in checks)
+    if left or not checks or (row.status is not SubmissionStatus.GRADED and not told):
+        checks.append(_left(SUBMISSION, row, left))
+    return checks
+
+
+def exercise_of(check: CheckRow) -> str:
+    """The exercise a row belongs to; empty where it stands for the whole submission."""
+    return "" if check.id == SUBMISSION else check.id.partition("::")[0]
+
+
+def kind(check: CheckRow, row: SubmissionRow) -> str:
+    """The outcome of a check; of a row that stands for what was not graded, the submission's status."""
+    graded = check.function or row.status is SubmissionStatus.GRADED
+    return check.outcome.value if graded else row.status.value
+
+
+def good(check: CheckRow) -> bool:
+    """Whether it costs the student nothing."""
+    return check.outcome in (Outcome.PASSED, Outcome.ERROR)
 
 
 def sentence(row: SubmissionRow) -> str:
@@ -98,11 +87,11 @@ def sentence(row: SubmissionRow) -> str:
     return got if row.status is SubmissionStatus.GRADED else f"{got}: {_reason(row)}"
 
 
-def verdict(row: SubmissionRow, entries: list[Entry]) -> str:
-    """pass, fail or error (ours), as several formats call them."""
-    if row.status is not SubmissionStatus.GRADED or not all(entry.good for entry in entries):
+def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
+    """pass, fail or error (gpudojo's), as several formats call them."""
+    if row.status is not SubmissionStatus.GRADED or not all(map(good, checks)):
         return "fail"
-    return "error" if any(entry.ours for entry in entries) else "pass"
+    return "error" if any(check.outcome is Outcome.ERROR for check in checks) else "pass"
 
 
 def printable(text: str) -> str:
@@ -118,52 +107,32 @@ def _reason(row: SubmissionRow) -> str:
     return row.reason or f"this submission was not graded: {row.status.value}."
 
 
-def _left(name: str, row: SubmissionRow, left: int, exercise: str = "") -> Entry:
-    """What no check of a submission accounts for."""
+def _left(name: str, row: SubmissionRow, left: int) -> CheckRow:
+    """Stands for points that no check of a submission accounts for; it has no function."""
     if row.status is not SubmissionStatus.GRADED:
-        reason = _reason(row)
-        return Entry(name, row.status.value, 0, left, exercise, message=reason, text=reason)
-    if not left:
-        return Entry(name, Outcome.PASSED.value, 0, 0, exercise)
-    reason = "nothing that earns these points was graded."
-    return Entry(name, Outcome.TODO.value, 0, left, exercise, message=reason, text=reason)
+        outcome, reason = Outcome.FAILED, _reason(row)
+    elif left:
+        outcome, reason = Outcome.TODO, "nothing that earns these points was graded."
+    else:
+        outcome, reason = Outcome.PASSED, ""
+    return CheckRow(name, "", outcome, 0.0, points(left), reason)
 
 
-def _entry(check: CheckRow, exercise: str) -> Entry:
-    return Entry(
-        name=check.id,
-        kind=check.outcome.value,
-        parts=parts(check.points),
-        max_parts=parts(check.max_points),
-        exercise=exercise,
-        function=check.function,
-        claim=check.claim,
-        message=check.message,
-        text="\n".join(_lines(check)),
-        file=check.file or "",
-        line=check.line or 0,
-    )
-
-
-def _lines(check: CheckRow) -> Iterator[str]:
-    if check.outcome is not Outcome.FAILED:
-        if check.message:
-            yield check.message
-        return
+def text_of(check: CheckRow) -> str:
+    """All there is to say of a row, on several lines."""
+    if check.outcome is not Outcome.FAILED or not check.function:
+        return check.message
     place = f"line {check.line}" if check.line else ""
     if place and check.cell:
         place = f"code cell {check.cell}, {place}"
-    where = ", ".join(part for part in (check.file, place) if part)
     labelled = {
         "happened": check.happened or check.message,
         "expected": check.expected,
-        "where": where,
+        "where": ", ".join(part for part in (check.file, place) if part),
         "mistake": check.why,
         "hint": check.hint,
     }
-    for label, text in labelled.items():
-        if text:
-            yield f"{label}: {text}"
+    return "\n".join(f"{label}: {text}" for label, text in labelled.items() if text)
 
 
 FORBIDDEN: Final = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')

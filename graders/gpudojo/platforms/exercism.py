@@ -9,19 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options, Results
 from gpudojo.platforms._entries import (
-    Entry,
+    exercise_of,
     folder,
     named,
     of_submission,
     one_line,
-    points,
     printable,
     save_json,
     sentence,
+    text_of,
     verdict,
 )
 
@@ -36,9 +36,9 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
 
 
 def _result(row: SubmissionRow, options: Options) -> dict[str, Any]:
-    entries = of_submission(row, options.exercises)
-    order = list(dict.fromkeys(entry.exercise for entry in entries if entry.exercise))
-    tests = [_test(entry, order) for entry in entries]
+    checks = of_submission(row, options.exercises)
+    order = list(dict.fromkeys(filter(None, map(exercise_of, checks))))
+    tests = [_test(check, order) for check in checks]
     if row.output:
         # What was printed belongs to the submission; the first test is where it is seen.
         text = printable(row.output)
@@ -46,20 +46,20 @@ def _result(row: SubmissionRow, options: Options) -> dict[str, Any]:
     graded = row.status is SubmissionStatus.GRADED
     return {
         "version": 3,
-        "status": verdict(row, entries) if graded else "error",
-        "message": None if graded and verdict(row, entries) != "error" else printable(sentence(row)),
+        "status": verdict(row, checks) if graded else "error",
+        "message": None if graded and verdict(row, checks) != "error" else printable(sentence(row)),
         "tests": tests,
     }
 
 
-def _test(entry: Entry, order: list[str]) -> dict[str, Any]:
+def _test(check: CheckRow, order: list[str]) -> dict[str, Any]:
     test: dict[str, Any] = {
-        "name": f"{one_line(entry.name)} ({number(points(entry.parts))} of {number(points(entry.max_parts))} points)",
-        "status": "error" if entry.ours else "pass" if entry.kind == Outcome.PASSED else "fail",
-        "message": printable(entry.text) or None,
+        "name": f"{one_line(check.id)} ({number(check.points)} of {number(check.max_points)} points)",
+        "status": {Outcome.ERROR: "error", Outcome.PASSED: "pass"}.get(check.outcome, "fail"),
+        "message": printable(text_of(check)) or None,
         "output": None,
-        "test_code": printable(entry.claim),
+        "test_code": printable(check.claim),
     }
-    if entry.exercise:
-        test["task_id"] = order.index(entry.exercise) + 1
+    if exercise := exercise_of(check):
+        test["task_id"] = order.index(exercise) + 1
     return test

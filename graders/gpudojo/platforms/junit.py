@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from gpudojo.model.results import Outcome, SubmissionRow
+from gpudojo.model.results import CheckRow, Outcome, SubmissionRow
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options, Results
-from gpudojo.platforms._entries import Entry, named, of_submission, one_line, points, printable, save
+from gpudojo.platforms._entries import exercise_of, kind, named, of_submission, one_line, printable, save, text_of
 
 
 def export(results: Results, target: Path, options: Options) -> list[Path]:
@@ -20,8 +20,7 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
 
 
 def _document(row: SubmissionRow, options: Options) -> str:
-    entries = of_submission(row, options.exercises)
-    cases = [_case(entry) for entry in entries]
+    cases = [_case(check, row) for check in of_submission(row, options.exercises)]
     counts = {
         "tests": len(cases),
         "failures": sum(case.find("failure") is not None for case in cases),
@@ -41,24 +40,22 @@ def _document(row: SubmissionRow, options: Options) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
 
-def _case(entry: Entry) -> ElementTree.Element:
-    group = ".".join(part for part in (entry.exercise, entry.function) if part) or "submission"
-    case = ElementTree.Element("testcase", {"classname": one_line(group), "name": one_line(_last(entry.name))})
+def _case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
+    group = ".".join(part for part in (exercise_of(check), check.function) if part) or "submission"
+    case = ElementTree.Element(
+        "testcase", {"classname": one_line(group), "name": one_line(check.id.rpartition("::")[2])}
+    )
     case.set("time", "0")
-    if entry.file:
-        case.set("file", one_line(entry.file))
-    if entry.line:
-        case.set("line", str(entry.line))
-    _properties(case, {"points": number(points(entry.parts)), "max_points": number(points(entry.max_parts))})
-    if entry.kind != Outcome.PASSED:
-        tag = {Outcome.BLOCKED.value: "skipped", Outcome.ERROR.value: "error"}.get(entry.kind, "failure")
-        told = ElementTree.SubElement(case, tag, {"message": one_line(entry.message), "type": entry.kind})
-        told.text = printable(entry.text)
+    if check.file:
+        case.set("file", one_line(check.file))
+    if check.line:
+        case.set("line", str(check.line))
+    _properties(case, {"points": number(check.points), "max_points": number(check.max_points)})
+    if check.outcome is not Outcome.PASSED:
+        tag = {Outcome.BLOCKED: "skipped", Outcome.ERROR: "error"}.get(check.outcome, "failure")
+        told = ElementTree.SubElement(case, tag, {"message": one_line(check.message), "type": kind(check, row)})
+        told.text = printable(text_of(check))
     return case
-
-
-def _last(name: str) -> str:
-    return name.rpartition("::")[2]
 
 
 def _properties(parent: ElementTree.Element, values: dict[str, str]) -> None:

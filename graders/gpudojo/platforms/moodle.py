@@ -116,7 +116,7 @@ def _feedback(table: Table, maximum: int) -> int | None:
 def _comment(row: SubmissionRow, options: Options) -> str:
     """Feedback as Moodle keeps it, in HTML: what a student wrote is text in it, never markup."""
     lines = [sentence(row)]
-    lines += [f"{entry.name}: {entry.message}" for entry in of_submission(row, options.exercises) if entry.message]
+    lines += [f"{check.id}: {check.message}" for check in of_submission(row, options.exercises) if check.message]
     return "<br>".join(html.escape(" ".join(printable(line).split())) for line in lines)
 
 

@@ -1,174 +1,121 @@
-"""What gpudojo adds to pytest: exercise files as tests, and a virtual CUDA device as a fixture.
+"""The pytest plugin: collects exercise files and runs their checks.
 
-Every pytest run in an environment with gpudojo imports this module, so it imports nothing heavy: torch comes with the
-first test that asks for a device.
+Every pytest run in an environment with gpudojo imports this module, so it imports nothing else of ours. The rest is
+loaded with the first exercise file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import argparse
+import os
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from gpudojo.grading.references import PUBLIC_SEEDS
-from gpudojo.model.catalogue import exercise_for
-from gpudojo.model.exercise import Exercise
-from gpudojo.pytest_plugin import collection, feedback, timelines, xdist
-from gpudojo.pytest_plugin.grading import Limits
-from gpudojo.pytest_plugin.xdist import HEARD, Heard
-
 if TYPE_CHECKING:
     from virtual_cuda.device.state import VirtualGpu
 
+    from gpudojo.pytest_plugin.hooks import ExerciseHooks
 
-FIXTURE: Final = "virtual_cuda"
-OPTIONS: Final = ("devices", "memory", "name")
-MARKER: Final = f"{FIXTURE}(devices=1, memory='8 GiB', name=...): run the test with this virtual CUDA device open"
+NUMBERED: Final = re.compile(r"\d\d_\w+")  # the stem of an exercise file: 01_checking_device
+DAY: Final = re.compile(rb"day[1-9]\d{0,2}")
+HOOKS: Final = "gpudojo-exercises"  # the name of the plugin that does the work
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "bench": {
+        "choices": ("auto", "virtual", "cuda", "mps", "cpu"),
+        "default": "auto",
+        "help": "device that student code runs on; auto: the real GPU if there is one, else the virtual GPU",
+    },
+    "hints": {"type": int, "default": 1, "metavar": "N", "help": "show the first N hints (default: 1)"},
+    "seed": {"type": int, "help": "seed of the scenarios (default: the public seed)"},
+    "timeline": {"action": "store_true", "help": "draw what each function did: copies, waits, memory"},
+    # The short form is not --trace, which is pytest's own.
+    "traces": {"type": Path, "metavar": "DIR", "help": "write one JSON trace per function, for ui.perfetto.dev"},
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    _add_options(parser, "--dojo-")
+
+
+def short_options(parser: pytest.Parser) -> None:
+    """Adds `--bench`, `--hints`, `--seed`, `--timeline`, `--traces`. A conftest.py imports it as `pytest_addoption`."""
+    _add_options(parser, "--")
+    parser.addoption("--dojo-short-options", action="store_true", default=True, help=argparse.SUPPRESS)
+
+
+def _add_options(parser: pytest.Parser, prefix: str) -> None:
     group = parser.getgroup("gpudojo", "gpudojo: exercises in GPU programming")
-    benches = ("auto", "virtual", "cuda", "mps", "cpu")
-    group.addoption(
-        "--bench",
-        choices=benches,
-        default="auto",
-        help="where student code runs; auto: on the real GPU where there is one, else on the virtual one",
-    )
-    group.addoption("--hints", type=int, default=1, metavar="N", help="show the first N hints (default: %(default)s)")
-    timelines.add_options(group)
-    group.addoption("--seed", type=int, default=PUBLIC_SEEDS[0], help="seed of the scenarios (default: %(default)s)")
+    for name, settings in OPTIONS.items():
+        group.addoption(f"{prefix}{name}", dest=f"dojo_{name}", **settings)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    return collection.collect_file(file_path, parent)
+    if not is_exercise(file_path, parent.session.isinitpath(file_path)):
+        return None
+    return _hooks(parent.config).collect_file(file_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     # pytest would import a file that is named on its command line, and a student's syntax error would stop everything.
-    return collection.Nothing.from_parent(parent, path=module_path) if exercise_for(module_path) else None
-
-
-def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    # Not in the header: which bench it is takes torch to know, and collecting must not cost the seconds it takes.
-    checks = [item for item in items if isinstance(item, collection.CheckItem)]
-    # A worker of pytest-xdist cannot end the run with a sentence; the process it works for does.
-    if config.getoption("collectonly") or not checks or hasattr(config, "workerinput"):
-        return []
-    return [ready(config, {item.path: item.checks.exercise for item in checks})]
+    return _hooks(parent.config).no_module(module_path, parent) if is_exercise(module_path) else None
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
-    config: pytest.Config = node.config
-    heard = config.stash[HEARD]
-    first = not heard.checks
-    heard.collected(xdist.of_nodes(ids, config.rootpath))
-    if first and heard.checks:
-        line = ready(config, xdist.exercises_of(heard.checks.values()))
-        reporter = config.pluginmanager.getplugin("terminalreporter")
-        if reporter is not None:
-            reporter.ensure_newline()
-            reporter.write_line(line)
+    files = {node.config.rootpath / each.partition("::")[0] for each in ids}
+    if any(file.suffix == ".ipynb" or is_exercise(file) for file in files):
+        _hooks(node.config).collected_by_worker(ids)
 
 
-def ready(config: pytest.Config, files: Mapping[Path, Exercise]) -> str:
-    """A line on the bench of this run; an end to the run where what was asked for cannot be had."""
-    kind, why = chosen_bench(str(config.getoption("bench")))
-    refuse_unrecorded(kind, int(config.getoption("seed")), files)
-    timelines.refuse_unwritable(config)
-    return f"bench: {kind} ({why}), seed {config.getoption('seed')}"
+def is_exercise(path: Path, named: bool = False) -> bool:
+    """Whether a file is an exercise, or a notebook that may hold some; `named`: on the command line.
+
+    It imports no day, and nothing at all for a file that is not named like an exercise.
+    """
+    notebook = path.suffix == ".ipynb"
+    if not notebook and path.suffix != ".py":
+        return False
+    if NUMBERED.fullmatch(path.stem):
+        from gpudojo.model.catalogue import day_of
+
+        if day_of(path) is not None:
+            return True
+    if named or not notebook:
+        return notebook
+    try:
+        mentioned = set(DAY.findall(os.fsencode(path) + b"\n" + path.read_bytes()))
+    except OSError:
+        return False
+    if not mentioned:
+        return False
+    from gpudojo.model.catalogue import days
+
+    return not mentioned.isdisjoint(map(str.encode, days()))
 
 
-def chosen_bench(asked: str) -> tuple[str, str]:
-    """The bench of this run and why it is that one; an end to the run where this machine does not have it."""
-    from virtual_cuda.devices import choose
-    from virtual_cuda.errors import NoSuchDevice
-    from virtual_cuda.real.session import available
+def _hooks(config: pytest.Config) -> ExerciseHooks:
+    found: ExerciseHooks | None = config.pluginmanager.getplugin(HOOKS)
+    if found is None:
+        from gpudojo.pytest_plugin.hooks import ExerciseHooks
 
-    kind, why = choose(asked)
-    if kind in ("cuda", "mps") and not available(kind):
-        raise pytest.UsageError(f"--bench {asked}: {NoSuchDevice(kind)}")
-    return kind, why
+        found = ExerciseHooks(config)
+        config.pluginmanager.register(found, HOOKS)
+    return found
 
 
-def refuse_unrecorded(kind: str, seed: int, files: Mapping[Path, Exercise]) -> None:
-    """A released repository knows the reference on some seeds and benches: one sentence, not one for each check."""
-    from gpudojo.grading import references
-    from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
-
-    for path, exercise in files.items():
-        try:
-            references.refuse_unrecorded(path, exercise, kind, seed)
-        except NoSuchSeed as error:
-            raise pytest.UsageError(f"--seed {seed}: {error}") from None
-        except NotRecorded as error:
-            raise pytest.UsageError(f"--bench {kind}: {error}") from None
-        except BadEvidence as error:
-            raise pytest.UsageError(str(error)) from None
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
-    # Instead of pytest-timeout's own timers, which end the item, or the process, wherever it is. Ours runs while the
-    # student's code does, interrupts nothing else, and becomes a failed check.
-    if not isinstance(item, collection.CheckItem):
-        return None
-    captured = item.config.getoption("capture") != "no"
-    item.stash[collection.LIMITS] = Limits(settings.timeout, settings.method, captured)
-    return True
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_timeout_cancel_timer(item: pytest.Item) -> bool | None:
-    return True if isinstance(item, collection.CheckItem) else None
-
-
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    status = dict(report.user_properties).get("gpudojo") if report.when == "call" else None
-    if status == "to do":
-        return "to do", "t", ("TO DO", {"yellow": True})
-    if status == "blocked":
-        return "blocked", "b", ("BLOCKED", {"yellow": True})
-    return None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    report = yield
-    if isinstance(item, collection.CheckItem) and report.when == "call":
-        feedback.arrange(report, item.checks)
-        result = item.stash.get(collection.RESULT, None)
-        if result is not None:
-            report.user_properties.append(("gpudojo", str(result.outcome)))
-        xdist.tell(report, item)
-    return report
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    items = [item for item in session.items if isinstance(item, collection.CheckItem)]
-    session.config.stash[HEARD].collected((item.nodeid, xdist.of_item(item)) for item in items)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    items = getattr(terminalreporter._session, "items", [])
-    checks = list(config.stash[HEARD].checks.values())
-    if timelines.wanted(config):
-        graders = {item.file.path: item.file.grader for item in items if isinstance(item, collection.CheckItem)}
-        timelines.write_section(terminalreporter, config, {path: one.pairs for path, one in graders.items()})
-        if checks and not graders:
-            terminalreporter.write_line("--timeline and --traces show nothing of a run with -n: leave it out")
-    feedback.write_summary(terminalreporter, checks)
+FIXTURE: Final = "virtual_cuda"
+MARKER_OPTIONS: Final = ("devices", "memory", "name")
+MARKER: Final = f"{FIXTURE}(devices=1, memory='8 GiB', name=...): run the test with this virtual CUDA device open"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    config.stash[HEARD] = Heard()
-    config.pluginmanager.register(xdist.Listening(config), "gpudojo-listening")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -197,8 +144,8 @@ def _options(test: pytest.Item) -> dict[str, Any]:
     marker = test.get_closest_marker(FIXTURE)
     if marker is None:
         return {}
-    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in OPTIONS)]
+    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in MARKER_OPTIONS)]
     if unknown:
-        known = ", ".join(f"{name}=..." for name in OPTIONS)
+        known = ", ".join(f"{name}=..." for name in MARKER_OPTIONS)
         pytest.fail(f"@pytest.mark.{FIXTURE} takes {known}; it was given {', '.join(unknown)}", pytrace=False)
     return dict(marker.kwargs)

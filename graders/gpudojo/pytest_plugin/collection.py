@@ -11,11 +11,13 @@ from typing import Any, Final
 import pytest
 
 from gpudojo.grading import load
-from gpudojo.model.catalogue import DAYS, day, exercise_for
+from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.model.catalogue import day, days, exercise_for
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin import timelines
 from gpudojo.pytest_plugin.grading import Grader, Limits
+from gpudojo.pytest_plugin.terminal import Feedback
 
 SECONDS: Final = 60
 RESULT: Final = pytest.StashKey[CheckResult]()
@@ -41,7 +43,7 @@ class FunctionChecks(pytest.Collector):
         super().__init__(**kwargs)
         self.exercise = exercise
         self.function = function
-        # What the student's code printed: it runs in the first check, and is to be read where one fails.
+        # What the student's code printed: it runs in the first check, and is shown where one fails.
         self.printed: list[tuple[str, str]] = []
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -89,19 +91,17 @@ class CheckItem(pytest.Item):
             raise NotAPass(result)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        from gpudojo.pytest_plugin.feedback import Feedback
-
         if isinstance(excinfo.value, NotAPass):
-            hints = int(self.config.getoption("hints"))
-            return Feedback(excinfo.value.result, self.checks.exercise, self.path, hints)
+            hints, option = int(self.config.getoption("dojo_hints")), option_name(self.config, "hints")
+            return Feedback(excinfo.value.result, self.checks.exercise, self.path, hints, option)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, _line(self.path, self.checks.name), f"{self.checks.name}: {self.check.name}"
 
 
-class Nothing(pytest.File):
-    """What pytest's own collector finds in an exercise file: no test functions, and it must not import it."""
+class NoTests(pytest.File):
+    """An exercise file as pytest's own collector sees it: without test functions, and not imported."""
 
     def collect(self) -> Iterator[pytest.Item]:
         yield from ()
@@ -120,9 +120,20 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
     config = parent.config
-    file.grader = Grader(file_path, config.getoption("bench"), int(config.getoption("seed")))
+    file.grader = Grader(file_path, config.getoption("dojo_bench"), seed_of(config))
     file.grader.watching = timelines.wanted(config)
     return file
+
+
+def seed_of(config: pytest.Config) -> int:
+    """The seed of this run."""
+    asked = config.getoption("dojo_seed")
+    return PUBLIC_SEEDS[0] if asked is None else int(asked)
+
+
+def option_name(config: pytest.Config, name: str) -> str:
+    """How an option is written in this run: `--hints` where a conftest.py adds the short ones, else `--dojo-hints`."""
+    return f"--{name}" if config.getoption("dojo_short_options", False) else f"--dojo-{name}"
 
 
 def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
@@ -139,7 +150,7 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
     except OSError:
         return ()
     found: list[Exercise] = []
-    for name in DAYS:
+    for name in days():
         if not (named or name in path.parts or name in path.stem or name.encode() in text):
             continue
         try:

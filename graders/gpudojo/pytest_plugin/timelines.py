@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -61,24 +61,12 @@ class Pair:
         return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
 
 
-def add_options(group: Any) -> None:
-    group.addoption("--timeline", action="store_true", help="draw what each function did: copies, waits, memory")
-    # Not --trace, which is pytest's own: it stops in every test.
-    group.addoption(
-        "--traces",
-        type=Path,
-        metavar="DIR",
-        help="write what each function did as JSON that ui.perfetto.dev opens, a file for each",
-    )
-
-
 def wanted(config: pytest.Config) -> bool:
-    return bool(config.getoption("timeline") or config.getoption("traces"))
+    return bool(config.getoption("dojo_timeline") or config.getoption("dojo_traces"))
 
 
-def refuse_unwritable(config: pytest.Config) -> None:
-    """Before anything runs: at the end, what there was to write would be lost."""
-    folder = config.getoption("traces")
+def refuse_unwritable(folder: Path | None, option: str) -> None:
+    """Raises UsageError before anything runs: at the end, what there was to write would be lost."""
     if folder is None:
         return
     try:
@@ -87,7 +75,7 @@ def refuse_unwritable(config: pytest.Config) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
     if reason:
-        raise pytest.UsageError(f"--traces {folder}: {reason}")
+        raise pytest.UsageError(f"{option} {folder}: {reason}")
 
 
 def write_section(
@@ -96,10 +84,10 @@ def write_section(
     """Everything that was watched in this run."""
     if not any(files.values()):
         return
-    if config.getoption("timeline"):
+    if config.getoption("dojo_timeline"):
         _draw(reporter, files)
-    if config.getoption("traces"):
-        _write_traces(reporter, Path(config.getoption("traces")), files)
+    if config.getoption("dojo_traces"):
+        _write_traces(reporter, Path(config.getoption("dojo_traces")), files)
 
 
 def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.model.catalogue import DAYS
+from gpudojo.model.catalogue import days
 from gpudojo.model.errors import CannotRelease
 from gpudojo.submissions.archives import fetch
 from gpudojo.submissions.entries import Unreadable
@@ -58,7 +58,9 @@ def manifest(files: Mapping[str, bytes], day: str) -> Manifest:
     """The manifest of a student's repository, by the paths of its files."""
     wheels = [path for path in files if re.fullmatch(r"vendor/gpudojo-[^/]+\.whl", path)]
     if len(wheels) != 1:
-        raise CannotRelease(f"a student's repository has one wheel of gpudojo in vendor/, and this has {len(wheels)}")
+        raise CannotRelease(
+            f"a student's repository has one wheel of gpudojo in vendor/, but this one has {len(wheels)}"
+        )
     lines = files.get("requirements.txt", b"").decode("utf-8", "replace").splitlines()
     needed = tuple(line.strip() for line in lines if line.strip() and not line.startswith(("./", "#", "-")))
     guarded = {path: hashed(data) for path, data in sorted(files.items()) if is_guarded(path)}
@@ -73,9 +75,9 @@ def of_folder(folder: Path) -> Manifest:
             files[path] = fetch(folder / path, LARGEST)
         except Unreadable:
             continue
-    day = next((name for name in DAYS if (folder / "exercises" / name).is_dir()), None)
+    day = next((name for name in days() if (folder / "exercises" / name).is_dir()), None)
     if day is None or not any(path.endswith(".whl") for path in files):
-        raise CannotRelease(f"{folder} is not what `dojo release student` has written: it has no exercises or no wheel")
+        raise CannotRelease(f"{folder} was not made by `dojo release student`: it has no exercises or no wheel")
     return manifest(files, day)
 
 
@@ -89,7 +91,7 @@ def loaded(text: str) -> Manifest:
         found = msgspec.json.decode(text, type=Manifest)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise CannotRelease(f"this is not the manifest of a release: {error}") from None
-    if found.version != VERSION or found.day not in DAYS or not re.fullmatch(r"vendor/[^/]+-[^/]+", found.wheel):
+    if found.version != VERSION or found.day not in days() or not re.fullmatch(r"vendor/[^/]+-[^/]+", found.wheel):
         raise CannotRelease("this is not the manifest of a release that this version of gpudojo knows")
     return found
 

@@ -1,4 +1,4 @@
-"""How does a reference file become a notebook? Its stub, cell by cell, each task below its text and above its check.
+"""Makes notebooks from reference files: the stub, cell by cell, each task below its text and above its check.
 
 The bytes depend on the reference alone: cell ids are made from names, and there are no outputs.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model import catalogue
 from gpudojo.release.stubs import Section, Task, sections, task_text, title_text
 
 PACKAGE: Final = "gpudojo"
@@ -44,11 +44,11 @@ EVERYTHING: Final = "All tasks at once, and your points. Save the notebook befor
 Cell = dict[str, Any]
 
 
-def parts(root: Path, day: str, package: str = PACKAGE) -> dict[str, bytes]:
+def of_day(root: Path, day: str, package: str = PACKAGE) -> dict[str, bytes]:
     """Every notebook of a day, by its path in the student's repository; `package` is what pip installs by name."""
     made = {path.stem: sections(path) for path in sorted((root / "reference" / day).glob("*.py"))}
     names = {stem: f"{FOLDER}/{day}/{stem}.ipynb" for stem in made}
-    found = {names[stem]: _notebook(_exercise(stem, parts, package)) for stem, parts in made.items()}
+    found = {names[stem]: _notebook(_exercise(stem, found, package)) for stem, found in made.items()}
     if made:
         found[f"{FOLDER}/{day}/{day}.ipynb"] = _notebook(_whole(day, made, package))
     return found
@@ -76,8 +76,8 @@ def _exercise(stem: str, found: list[Section], package: str) -> Iterator[Cell]:
 
 
 def _whole(day: str, made: dict[str, list[Section]], package: str) -> Iterator[Cell]:
-    lines = [f"# Day {day.removeprefix('day')}", "", "| exercise | points |", "| --- | ---: |"]
-    points = _points()
+    lines = [f"# {catalogue.title(day)}", "", "| exercise | points |", "| --- | ---: |"]
+    points = {exercise.stem: exercise.points for exercise in catalogue.day(day)}
     for stem, (title, *_) in made.items():
         heading = title.text.splitlines()[0].removesuffix(".")
         lines.append(f"| {_prefix(stem)} {heading} | {points.get(stem, '')} |")
@@ -102,10 +102,6 @@ def _body(stem: str, rest: list[Section]) -> Iterator[Cell]:
         else:
             given += 1
             yield _code(f"{prefix}-given-{given}", section.code)
-
-
-def _points() -> dict[str, int]:
-    return {exercise.stem: exercise.points for name in DAYS for exercise in day(name)}
 
 
 def _prefix(stem: str) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
 
 BEGIN: Final = "# BEGIN SOLUTION"
 END: Final = "# END SOLUTION"
 INSTEAD: Final = "raise NotImplementedError"
 OTHERWISE: Final = "# INSTEAD: "  # inside a solution: a line of the stub, where raising would not do
+TELLING: Final = 20  # characters: shorter lines, and those that only open a block, occur in any code
 
 
 def stub_of(source: str, path: str = "reference") -> str:
@@ -45,6 +47,17 @@ def stub_of(source: str, path: str = "reference") -> str:
     if begun:
         raise BadMarkers(path, begun, "a solution begins and does not end")
     return "\n".join(lines) + "\n"
+
+
+def solution_lines(source: str) -> Iterator[tuple[int, str]]:
+    """The lines between solution markers that would give something away."""
+    inside = False
+    for number, line in enumerate(source.splitlines(), 1):
+        text = line.strip()
+        if text in (BEGIN, END):
+            inside = text == BEGIN
+        elif inside and len(text) >= TELLING and not text.startswith("#") and not text.endswith(":"):
+            yield number, text
 
 
 def stubs(reference: Path) -> dict[str, str]:
@@ -201,7 +214,7 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
 
 
 def _about(stem: str, level: int) -> list[str]:
-    exercise = next((e for name in DAYS for e in day(name) if e.stem == stem), None)
+    exercise = exercise_for(Path(f"{stem}.py"))
     functions = exercise is None or any(function.name.islower() for function in exercise.functions)
     points = [] if exercise is None else [f"{exercise.points} points."]
     return [" ".join([*points, HOW if functions else HOW_ANSWERS])] if level == 1 else points

@@ -8,22 +8,25 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import day, registered, title
 from gpudojo.model.errors import BadMarkers, CannotRelease
-from gpudojo.release import leaks, parts, recording, seals
+from gpudojo.release import leaks, notebooks, recording
 from gpudojo.release.recording import SEEDS
 from gpudojo.release.stubs import stubs
 from gpudojo.release.wheel import PROJECT, wheel
+
+# What a platform adds last, because it holds hashes of the other files: (those files, the day) to files by path.
+Seal = Callable[[Mapping[str, bytes], str], dict[str, bytes]]
 
 
 def refuse_if_taken(target: Path) -> None:
     """A sentence where the target cannot become a new folder."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise CannotRelease(f"{target} is there already and is no folder; name one that does not exist yet")
+        raise CannotRelease(f"{target} already exists and is not a folder; name a folder that does not exist yet")
     if target.is_dir():
         there = sorted(path.name for path in target.iterdir())
         if there:
@@ -38,7 +41,7 @@ def write(files: Mapping[str, bytes], target: Path) -> None:
     for name in files:
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or "\\" in name:
-            raise CannotRelease(f"{name!r} is no path inside a student's repository")
+            raise CannotRelease(f"{name!r} is not a path inside a student's repository")
     made: list[Path] = []
     beside: Path | None = None
     try:
@@ -64,62 +67,66 @@ def write(files: Mapping[str, bytes], target: Path) -> None:
 
 
 README: Final = """\
-# {title}: GPU acceleration and performance
+# {title}
 
-{count} small files about moving work to a GPU, keeping it there, and finding out what it costs. No GPU is needed: where
-there is none, a virtual one computes the same values and refuses what a real one refuses.
+{exercises}, {points} points. You write functions; `pytest` runs them and says what to improve. No GPU is needed: on a
+machine without one, a virtual GPU computes the same values and refuses what a real one refuses.
 
 ```sh
 pip install -r requirements.txt
 pytest exercises/{day}
 ```
 
-The first line installs PyTorch and the grader, which is in `vendor`. It needs Python {python} or newer, and is best
-typed in a virtual environment: `python -m venv .venv`, then `. .venv/bin/activate` (on Windows
-`.venv\\Scripts\\activate`). The second line runs every check of every exercise. At first everything is *to do*.
+The first line installs PyTorch and the grader, which is in `vendor`. It needs Python {python} or newer. Type it in a
+virtual environment: `python -m venv .venv`, then `. .venv/bin/activate` (on Windows `.venv\\Scripts\\activate`). The
+second line runs every check of every exercise. At first everything is *to do*.
 
 ## How to work
 
-1. Open a file in `exercises/{day}`, read a function's docstring, and write the function in place of
+1. Open a file in `exercises/{day}`, read the docstring of a function, and write the function in place of
    `raise NotImplementedError`.
 2. `pytest exercises/{day}/{first}.py` checks that file, `pytest exercises/{day} -k {function}` one function.
    The last lines of every run say what to do next. In VS Code the checks are in the test explorer.
-3. `python exercises/{day}/{first}.py` runs the file as a program, which shows its idea at work here.
-{notebooks}
+3. `python exercises/{day}/{first}.py` runs the file as a program and shows what your functions do.
+
+If you prefer notebooks, the same exercises are in `notebooks/{day}`: run the first cell, fill in the functions, and run
+`check(...)` below each of them.
+
 ## What the output means
 
 | in the dots | in words | meaning |
 | --- | --- | --- |
-| `.` | passed | the claim holds, and its points are yours |
+| `.` | passed | you have the points of this check |
 | `t` | to do | the function is still a stub |
-| `F` | failed | what happened, what was expected, on which of your lines, and why it matters on a GPU |
+| `F` | failed | it says what happened, what was expected, on which of your lines, and why it matters on a GPU |
 | `b` | blocked | another check of the function has to pass first; it is named |
 
-A failure that begins with "This is gpudojo's fault" is ours, and costs you nothing: please tell your teacher.
+A failure that begins with "This is gpudojo's fault" is ours and costs no points: please tell your teacher.
 
-The table at the end adds up the points of each exercise; all of them give {points:g}.
+The table at the end shows your points for each exercise.
 
-## Hints, and more
+## Options
 
 - A failed check shows the first hint. `--hints 2` shows two of them, `--hints 3` more.
-- `--seed {second}` tries other numbers; there are {seeds}. Your work is graded with numbers of its own.
-- `--bench cpu`, `virtual` or `cuda` chooses where your code runs. Without it, it is this machine's GPU or the virtual
-  one.
+- `--seed {second}` tries other numbers; you can use {seeds}. Your work is graded with different numbers.
+- `--bench cpu`, `virtual` or `cuda` chooses where your code runs. The default is the GPU of this machine, or a virtual
+  one if it has none.
 - `--timeline` draws what each function did: copies, waits, memory.
-- `print` and `breakpoint()` work in your functions: add `-s` to see everything.
-- Stuck? Ask with the text of the failed check: it says what happened and on which line.
+- `print` and `breakpoint()` work in your functions: add `-s` to see the output.
+- Do you need help? Send the text of the failed check: it says what happened and on which line.
 
 ## The exercises
 
-| file | points | what it is about |
-| --- | --- | --- |
+| file | points | topic |
+| --- | ---: | --- |
 {table}
 """
-NOTEBOOKS: Final = """
-If you prefer notebooks, the same exercises are in `notebooks/{day}`: run the first cell, fill in the functions, and
-`check(...)` below each of them says how it went.
-"""
 IGNORED: Final = ".venv/\n__pycache__/\n.pytest_cache/\n.ipynb_checkpoints/\n.DS_Store\n"
+CONFTEST: Final = """\
+\"""Adds the short options of gpudojo: --bench, --hints, --seed, --timeline, --traces.\"""
+
+from gpudojo.pytest_plugin import short_options as pytest_addoption  # noqa: F401
+"""
 PYTEST: Final = "[pytest]\nminversion = 8.0\ntestpaths = exercises\n"
 SETTINGS: Final = {
     "python.testing.pytestEnabled": True,
@@ -130,12 +137,13 @@ SETTINGS: Final = {
 }
 
 
-def pages(name: str, wheel: str, others: Collection[str] = ()) -> dict[str, bytes]:
-    """The files by path; `wheel` is the name of the one in `vendor`, `others` what else there is."""
+def pages(name: str, wheel: str) -> dict[str, bytes]:
+    """README, requirements and settings by path; `wheel` is the name of the one in `vendor`."""
     settings = json.dumps(SETTINGS, indent=4)
     texts = {
-        "README.md": readme(name, notebooks=any(path.endswith(".ipynb") for path in others)),
-        "requirements.txt": requirements(wheel),
+        "README.md": readme(name),
+        "requirements.txt": requirements(name, wheel),
+        "conftest.py": CONFTEST,
         "pytest.ini": PYTEST,
         ".gitignore": IGNORED,
         ".vscode/settings.json": f"{settings}\n",
@@ -143,31 +151,31 @@ def pages(name: str, wheel: str, others: Collection[str] = ()) -> dict[str, byte
     return {path: text.encode() for path, text in texts.items()}
 
 
-def readme(name: str, notebooks: bool) -> str:
+def readme(name: str) -> str:
     exercises = day(name)
     *most, last = map(str, SEEDS)
     rows = [f"| `{e.stem}.py` | {e.points:g} | {e.title} |" for e in exercises]
     return README.format(
-        title=re.sub(r"(\D+)(\d+)", r"\1 \2", name).capitalize(),
+        title=title(name),
         day=name,
-        notebooks=NOTEBOOKS.format(day=name) if notebooks else "",
         python=_project()["requires-python"].lstrip(">="),
         first=exercises[0].stem,
         function=exercises[0].functions[0].name,
-        count=len(exercises),
-        points=sum(e.points for e in exercises),
+        exercises=f"{len(exercises)} exercise{'s' * (len(exercises) != 1)}",
+        points=f"{sum(e.points for e in exercises):g}",
         second=SEEDS[1],
         seeds=f"{', '.join(most)} and {last}",
         table="\n".join(rows),
     )
 
 
-def requirements(wheel: str) -> str:
-    """The grader, and what it needs in the versions that a course runs on."""
+def requirements(name: str, wheel: str) -> str:
+    """The grader, and what it and the day's own distribution need, in the versions that a course runs on."""
     text = (PROJECT / "constraints.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", text))
-    lines = []
-    for dependency in _project()["dependencies"]:
+    lines: list[str] = []
+    more = [each for each in registered()[name].requires if not re.match(r"gpudojo\b|.*;.*\bextra\b", each)]
+    for dependency in [*_project()["dependencies"], *more]:
         asked, semicolon, marker = dependency.partition(";")
         (package,) = re.findall(r"^[\w.-]+", asked)
         wanted = f"{package}=={pins[package]}" if package in pins else asked.strip()
@@ -183,35 +191,32 @@ def _project() -> dict[str, Any]:
 SHOWN = 3  # how many leaks a refusal names
 
 
-def release(root: Path, name: str, target: Path, seeds: Sequence[int] = recording.SEEDS) -> dict[str, bytes]:
-    """Write the repository for a day into a new folder; gives its files by path."""
+def release(
+    root: Path, name: str, target: Path, seals: Iterable[Seal] = (), seeds: Sequence[int] = recording.SEEDS
+) -> dict[str, bytes]:
+    """Write the repository for a day into a new folder; gives its files by path. Raises CannotRelease."""
     refuse_if_taken(target)  # before the minutes that the rest may take
     reference = root / "reference" / name
     exercises = open_stubs(reference, name)
     evidence = recording.recorded(reference, name, seeds)
-    files = repository(root, name, exercises, evidence)
+    files = repository(root, name, exercises, evidence, seals)
     refuse_leaks(files, reference)
     write(files, target)
     return files
 
 
-def repository(root: Path, name: str, exercises: dict[str, bytes], evidence: bytes) -> dict[str, bytes]:
+def repository(
+    root: Path, name: str, exercises: dict[str, bytes], evidence: bytes, seals: Iterable[Seal] = ()
+) -> dict[str, bytes]:
     """Every file by its path, relative to the student's repository."""
-    wheel_name, wheel_data = wheel({name: evidence})
-    files = {f"vendor/{wheel_name}": wheel_data} | exercises
-    for part in parts():
-        _add(files, part(root, name), part.__module__)
-    _add(files, pages(name, wheel_name, files), pages.__module__)
-    for seal in seals():
-        files |= seal(files, name)
+    wheel_name, wheel_data = wheel(name, evidence)
+    files = {f"vendor/{wheel_name}": wheel_data, **exercises, **notebooks.of_day(root, name), **pages(name, wheel_name)}
+    for seal in seals:
+        added = seal(files, name)
+        if twice := sorted(added.keys() & files.keys()):
+            raise CannotRelease(f"{twice[0]} would be written twice, the second time by {seal.__module__}")
+        files |= added
     return files
-
-
-def _add(files: dict[str, bytes], added: dict[str, bytes], by: str) -> None:
-    twice = sorted(added.keys() & files.keys())
-    if twice:
-        raise CannotRelease(f"{twice[0]} would be written twice, by {by} and by another part")
-    files |= added
 
 
 def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
@@ -234,9 +239,8 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
         for function in exercise.functions:
             valued = any(probe.machine == "value" for probe in function.probes)
             if not valued and not todo.get(function.name):
-                raise CannotRelease(
-                    f"{reference / file}: no solution markers stand around the solution of `{function.name}`"
-                )
+                said = f"{reference / file}: there are no solution markers around the solution of `{function.name}`"
+                raise CannotRelease(said)
     return {f"exercises/{name}/{file}": text.encode() for file, text in made.items()}
 
 

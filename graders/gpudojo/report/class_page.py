@@ -9,7 +9,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from gpudojo.model.exercise import MISCONCEPTIONS
+from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import histogram, scatter
 from gpudojo.report.people import Person, anyone
@@ -206,7 +206,7 @@ def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) 
 
 def _example(mistake: Mistake, archive: Archive) -> Example:
     says = mistake.person.says
-    known = MISCONCEPTIONS.get(mistake.key)
+    known = misconceptions().get(mistake.key)
     lines = archive.known(mistake.record).code(mistake.check) if mistake.record else []
     return Example(
         mistake,

@@ -15,13 +15,15 @@ from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 from gpudojo.grading import call
+from gpudojo.model.catalogue import registered
 from gpudojo.model.exercise import Exercise, Function
 
-OWN: Final = ("gpudojo.", "virtual_cuda.")
+DAYS: Final = tuple(f"{each.package}." for each in registered().values())
+OWN: Final = ("gpudojo.", "virtual_cuda.", *DAYS)
 OFTEN: Final = 0.01  # seconds
 SOMETIMES: Final = 0.25
 # What makes evidence: compared after calls of a student's function, and not only before evidence is sent.
-OBSERVING: Final = ("gpudojo.grading.", "gpudojo.days.")
+OBSERVING: Final = ("gpudojo.grading.", *DAYS)
 # Compared beside gpudojo's own names: names that its code relies on. Honest code replaces none of them; new names, and
 # settings such as torch's default type, may change.
 NAMES: Final = {

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from gpudojo.grading import load
-from gpudojo.model.catalogue import DAYS
+from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.names import ASIDE, SOURCES, natural, plain, shown, suffix
 
@@ -155,7 +155,7 @@ _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
 def _named(path: str, exercise: Exercise) -> tuple[int, bool]:
     """A rank by name: for the exercise, for the day, or other; and Python files before notebooks."""
     name = plain(path)
-    rank = 0 if name == exercise.stem.casefold() else 1 if name in DAYS else 2
+    rank = 0 if name == exercise.stem.casefold() else 1 if name in days() else 2
     return rank, bool(suffix(path, (load.SUFFIX,)))
 
 

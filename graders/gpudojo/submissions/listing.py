@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpudojo.model.catalogue import DAYS, day
+from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import names
 from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Naming, SubmissionEntry
 from gpudojo.submissions.names import (
@@ -74,7 +74,7 @@ def is_submission(folder: Path) -> bool:
     """Whether a folder is one student's work rather than a class, by what is in it."""
     if (folder / ".git").exists() or _holds_work(folder):
         return True
-    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in DAYS)
+    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in days())
 
 
 def _holds_work(folder: Path) -> bool:
@@ -83,7 +83,7 @@ def _holds_work(folder: Path) -> bool:
         names = os.listdir(folder)
     except OSError:
         return False
-    stems = {exercise.stem.casefold() for name in DAYS for exercise in day(name)} | set(DAYS)
+    stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(days())
     # a platform's prefix is on the files of many students: such a folder is a class
     return any(
         suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in names

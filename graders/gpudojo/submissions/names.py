@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from gpudojo.model.catalogue import DAYS
+from gpudojo.model.catalogue import days
 from gpudojo.submissions.entries import Naming
 
 SOURCES: Final = (".py", ".ipynb")
@@ -29,7 +29,7 @@ _CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,}
 _CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S)
 _MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S)
 _GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
-_DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in DAYS)
+_DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in days())
 _DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
 _DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
 # Added by browsers, file managers and platforms to a name that is taken: " (1)", "-2", "-Copy1", " - Copy".

@@ -54,7 +54,8 @@ def test_the_next_step_is_a_note_then_what_is_found_then_the_last_note(skeleton:
     last = found[-1:]
     assert next_step(exercise, last, broken, skeleton).text == "unfinished, 1 note left; next: the stub is stale"
     assert next_step(exercise, last, [], skeleton).text.startswith(
-        "unfinished, 1 note left; next: graders/gpudojo/days/day9/new/__init__.py:3: take this note out when `dojo lint --day day9`"
+        "unfinished, 1 note left; next: graders/gpudojo/days/day9/new/__init__.py:3: take this note out when "
+        "`dojo lint --day day9`"
     )
 
 

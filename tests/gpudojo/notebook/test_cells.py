@@ -23,7 +23,7 @@ def test_a_function_may_use_what_other_cells_define(session: Session) -> None:
     helper = "def best():\n    return torch.device(BEST)"
     session.run("import torch", "BEST = 'cuda' if torch.cuda.is_available() else 'cpu'", helper)
     session.run("def select_device(prefer=None):\n    return best()")
-    passed = [v.claim for v in session.look("select_device").checked[0].verdicts if v.outcome is Outcome.PASSED]
+    passed = [r.claim for r in session.look("select_device").checked[0].results if r.outcome is Outcome.PASSED]
     # On a machine with a GPU `BEST` is another: the cells are begun anew there, as a file is.
     assert "Where there is a CUDA GPU, it is chosen." in passed
     assert "Where there is no GPU the CPU is chosen, even if torch was built with CUDA." in passed
@@ -74,7 +74,7 @@ def test_machines_that_only_another_process_can_be(session: Session, monkeypatch
         elsewhere = session.look("train_epoch").checked[0]
         assert Outcome.FAILED in here.outcomes
         assert "ZeroDivisionError" in repr(here)
-        assert elsewhere.verdicts == here.verdicts
+        assert (elsewhere.results, elsewhere.parts) == (here.results, here.parts)
         session.run("ANSWERS = {'portable': 'b'}")
         assert session.look("ANSWERS").checked[0].points == pytest.approx(0.4)
     finally:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpudojo.release.student import CONFTEST
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -37,7 +38,7 @@ class Student:
 
     def pytest(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"},
             "PYTHONPATH": str(REPOSITORY),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "",
@@ -53,4 +54,5 @@ class Student:
 @pytest.fixture
 def student(tmp_path: Path) -> Student:
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")  # as in a released repository
     return Student(tmp_path)

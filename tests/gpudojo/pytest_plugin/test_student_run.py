@@ -27,7 +27,7 @@ def test_half_done_work_and_the_way_on(student: Student) -> None:
     done = student.pytest("day8", "--hints", "2", "-v")
     said = done.stdout
     assert done.returncode == 1, said + done.stderr
-    assert "bench: virtual (no GPU here, so the virtual CUDA device), seed 8" in said
+    assert "device: virtual (no GPU here, so the virtual CUDA device), seed 8" in said
     assert f"day8/{TRAIN}::train_epoch::learns_as_it_should PASSED" in said
     assert f"day8/{TRAIN}::train_epoch::returns_the_mean_loss_per_sample FAILED" in said
     for part in ("happened  it returned", "expected  ", "line      day8/04_", "mistake   mean of batch means", "why  "):
@@ -63,7 +63,7 @@ def test_everything_right_is_a_success(student: Student) -> None:
     shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
     done = student.pytest("day8", "--bench", "cpu", "--seed", "11")
     assert done.returncode == 0, done.stdout
-    assert "bench: cpu (the plain CPU was asked for), seed 11" in done.stdout
+    assert "device: cpu (the plain CPU was asked for), seed 11" in done.stdout
     assert "Everything passes. Well done!" in done.stdout
     assert re.search(r"^01_checking_device .* 8 of 8 +done$", done.stdout, re.M), done.stdout
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from gpudojo.platforms import seals
 from gpudojo.release import recording, student
 from gpudojo.release.stubs import stubs
 
@@ -43,7 +44,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     began = time.perf_counter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "recorded", recorded)
-        files = student.release(ROOT, "day8", folder)
+        files = student.release(ROOT, "day8", folder, seals())
     return Released(folder, files, kept[0], time.perf_counter() - began)
 
 

@@ -26,7 +26,7 @@ WHOLE = "notebooks/day8/day8.ipynb"
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, bytes]:
-    return notebooks.parts(ROOT, "day8")
+    return notebooks.of_day(ROOT, "day8")
 
 
 def cells(data: bytes, kind: str | None = None) -> list[dict[str, Any]]:
@@ -58,8 +58,8 @@ def test_they_are_valid_and_empty_of_outputs(made: dict[str, bytes]) -> None:
 
 def test_the_bytes_depend_on_nothing_but_the_stub(made: dict[str, bytes], tmp_path: Path) -> None:
     program = (
-        "import hashlib, pathlib, sys; from gpudojo.release.notebooks import parts;"
-        "made = parts(pathlib.Path(sys.argv[1]), 'day8'); print('torch' in sys.modules);"
+        "import hashlib, pathlib, sys; from gpudojo.release.notebooks import of_day;"
+        "made = of_day(pathlib.Path(sys.argv[1]), 'day8'); print('torch' in sys.modules);"
         "print(hashlib.sha256(b''.join(made.values())).hexdigest())"
     )
     # Another solution below the same stub, another folder and another hash seed.
@@ -211,7 +211,7 @@ def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(tmp_path: Pat
     assert f"Error: {folder / 'bad.py'}:{why}" in said
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadMarkers):
-        notebooks.parts(tmp_path, "day8")
+        notebooks.of_day(tmp_path, "day8")
 
 
 def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) -> None:

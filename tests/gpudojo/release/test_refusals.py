@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease
+from gpudojo.platforms.github_classroom import workflow
 from gpudojo.release import recording, student, wheel
 
 from .conftest import ROOT
@@ -50,7 +51,7 @@ def test_a_folder_that_is_not_empty(tmp_path: Path) -> None:
 
 def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine", encoding="utf-8")
-    assert "is there already and is no folder" in refused(tmp_path / "out")
+    assert "already exists and is not a folder" in refused(tmp_path / "out")
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", "a\\b", ""])
 def test_a_path_that_leads_out(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CannotRelease, match="is no path inside"):
+    with pytest.raises(CannotRelease, match="is not a path inside"):
         student.write({name: b""}, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +118,7 @@ def test_markers_around_one_function_of_two(tmp_path: Path, copied_reference: Pa
         text = text.replace(f"    {marker}\n", "", 1)
     path.write_text(text, encoding="utf-8")
     said = refused(tmp_path / "out", copied_reference.parents[1])
-    assert said == f"{path}: no solution markers stand around the solution of `move_model`"
+    assert said == f"{path}: there are no solution markers around the solution of `move_model`"
 
 
 def test_a_reference_that_is_missing(tmp_path: Path, copied_reference: Path) -> None:
@@ -145,11 +146,9 @@ def test_a_reference_that_cannot_be_run(tmp_path: Path, copied_reference: Path) 
     assert "a_module_nobody_has" in said
 
 
-def test_a_part_that_gives_a_solution_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpudojo.release import student as pages
-
+def test_a_platform_file_that_gives_a_solution_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = b"loss = loss_fn(model(inputs), targets)\n"
-    monkeypatch.setattr(pages, "parts", lambda root, name: {"notes.md": line}, raising=False)
+    monkeypatch.setattr(workflow, "seal", lambda files, name: {"notes.md": line})
     said = refused(tmp_path / "out")
     assert said.startswith("nothing was written, because students would get a solution: notes.md shows line ")
     assert EXERCISE in said

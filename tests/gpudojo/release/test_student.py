@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from gpudojo import release
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease
+from gpudojo.platforms import seals
 from gpudojo.release import recording, student
 
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
@@ -123,7 +123,7 @@ def test_the_same_bytes_every_time(released: Released) -> None:
     again = recording.recorded(REFERENCE, "day8")
     assert again == released.evidence
     exercises = student.open_stubs(REFERENCE, "day8")
-    assert student.repository(ROOT, "day8", exercises, again) == released.files
+    assert student.repository(ROOT, "day8", exercises, again, seals()) == released.files
 
 
 def test_what_is_written_is_what_was_made(released: Released) -> None:
@@ -158,10 +158,7 @@ def test_requirements_name_no_host_and_every_dependency(released: Released) -> N
     assert {"pytest", "msgspec", "click", "rich", "py-landlock"} <= packages
 
 
-def test_parts_of_other_modules_join_without_being_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {part.__module__ for part in release.parts()}
-    assert "gpudojo.release.notebooks" in found
-    assert "gpudojo.release.student" not in found
-    monkeypatch.setattr(student, "parts", lambda root, name: {"README.md": b""}, raising=False)
+def test_platforms_add_files_without_being_listed_and_replace_none() -> None:
+    assert "gpudojo.platforms.github_classroom.workflow" in {seal.__module__ for seal in seals()}
     with pytest.raises(CannotRelease, match=r"README\.md would be written twice"):
-        student.repository(ROOT, "day8", {}, b"")
+        student.repository(ROOT, "day8", {}, b"", [lambda files, name: {"README.md": b""}])

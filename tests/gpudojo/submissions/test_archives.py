@@ -176,13 +176,13 @@ def _bombs() -> dict[str, tuple[bytes, str]]:
             archive.filelist.append(other)
     return {
         "dense.zip": (dense, "unpacks to more than 200 times its size, as only a zip bomb does."),
-        "large.zip": (zipped(("a.py", zeros + zeros)), "a.py is larger than 10 MB."),
+        "large.zip": (zipped(("a.py", zeros + zeros)), "a.py is larger than 10.00 MiB."),
         "layers.zip": (layers, "which is not opened."),
         "shared.zip": (shared.getvalue(), "shares its bytes with another file of the archive"),
         "dense.tgz": (tarred(("a.py", zeros)), "unpacks to more than 200 times its size, as only a bomb does."),
         "endless.tgz": (
             gzip.compress(bytes(90_000_000), 1),
-            "unpacks to more than 50 MB, and nothing in it could be read.",
+            "unpacks to more than 50.00 MiB, and nothing in it could be read.",
         ),
         "entries.zip": (b"PK\x03\x04" + b"PK\x01\x02" * 30_000, "holds more than 20000 entries."),
     }

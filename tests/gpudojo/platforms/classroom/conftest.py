@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from gpudojo.platforms import seals
 from gpudojo.release import student
 
 from tests.gpudojo.platforms.classroom.checkouts import lay_out
@@ -40,7 +41,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if sys.platform != "linux":
         pytest.skip("workflows run on Linux")
     folder = tmp_path_factory.mktemp("release") / "day8-student"
-    student.release(ROOT, "day8", folder, (SEED,))
+    student.release(ROOT, "day8", folder, seals(), (SEED,))
     return folder
 
 

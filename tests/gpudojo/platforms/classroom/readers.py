@@ -76,12 +76,12 @@ def reporter(given: dict[str, str]) -> tuple[float, float, float, list[str]]:
 
 def printed_total(log: str) -> tuple[float, float]:
     """What we print ourselves."""
-    (found,) = re.findall(r"(?m)^in all +([0-9.]+) of +([0-9.]+)$", log)
+    (found,) = re.findall(r"(?m)^total +([0-9.]+) of +([0-9.]+)$", log)
     return float(found[0]), float(found[1])
 
 
 def summary_total(page: str) -> tuple[float, float]:
-    (found,) = re.findall(r"(?m)^\| \*\*in all\*\* \| \*\*([0-9.]+)\*\* \| \*\*([0-9.]+)\*\* \|", page)
+    (found,) = re.findall(r"(?m)^\| \*\*total\*\* \| \*\*([0-9.]+)\*\* \| \*\*([0-9.]+)\*\* \|", page)
     return float(found[0]), float(found[1])
 
 

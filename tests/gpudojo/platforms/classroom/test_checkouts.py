@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from gpudojo.platforms._github_messages import SHOWN
+from gpudojo.platforms.github_classroom.messages import SHOWN
 
 from tests.gpudojo.platforms.classroom import readers
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, FOURTH, KINDS, STOLEN
@@ -146,5 +146,5 @@ def test_changed_files_are_reported_and_change_nothing(classroom: Grade) -> None
 
 def test_an_untouched_repository_has_nothing_changed(classroom: Grade) -> None:
     ran = classroom("stubs", *LIMITS)
-    assert "not as they were released" not in ran.files["GITHUB_STEP_SUMMARY"]
+    assert "differ from the release" not in ran.files["GITHUB_STEP_SUMMARY"]
     assert not [c for c in readers.runner(ran.log).commands if c[0] == "warning"]

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.release import gradescope, recording
+from gpudojo.platforms.gradescope import bundle as gradescope
+from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.platforms import _github_messages
 from gpudojo.platforms._checkout import Graded
-from gpudojo.platforms._github_messages import Annotation, escaped_markdown, summary
+from gpudojo.platforms.github_classroom import messages
+from gpudojo.platforms.github_classroom.messages import Annotation, escaped_markdown, summary
 from gpudojo.release.manifest import Change
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def test_a_command_says_what_was_meant_and_nothing_else(text: str) -> None:
 
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=50))
 def test_no_text_forges_a_command(message: str, output: str, name: str) -> None:
-    report = _github_messages.Report(graded(message, name, output), (Change(name, "added"),), (message,))
+    report = messages.Report(graded(message, name, output), (Change(name, "added"),), (message,))
     heard = readers.runner("\n".join(report.log(actions=True)))
     assert {command for command, _, _ in heard.commands} <= {"error", "warning", "stop-commands"}
     levels = [command for command, _, _ in heard.commands]
@@ -66,25 +66,25 @@ def test_a_table_has_as_many_cells_whatever_is_said() -> None:
 
 def test_github_shows_ten_remarks_and_gets_no_more() -> None:
     found = graded("no", count=30)
-    assert len(_github_messages.on_lines(found.row)) == 10
-    assert len(_github_messages.on_changes([Change(f"{n}.py", "added") for n in range(30)])) == 10
+    assert len(messages.on_lines(found.row)) == 10
+    assert len(messages.on_changes([Change(f"{n}.py", "added") for n in range(30)])) == 10
 
 
 def test_a_failure_in_a_notebook_names_its_cell() -> None:
     check = CheckRow("01_x::f::c", "f", Outcome.FAILED, 0.0, 1.0, "no", 4, file="a.ipynb", cell=3)
     row = SubmissionRow("alice", SubmissionStatus.GRADED, 0.0, 1.0, [ExerciseRow("01_x", "X", 0.0, 1.0, [check])])
-    (remark,) = _github_messages.on_lines(row, "work")
+    (remark,) = messages.on_lines(row, "work")
     assert (remark.file, remark.line) == ("work/a.ipynb", 1)
     assert remark.message == "Code cell 3, line 4: no"
 
 
 def test_what_appears_in_a_workflows_files_meanwhile_is_taken_back(tmp_path: Path) -> None:
-    paths = {name: tmp_path / name for name in _github_messages.FILES}
+    paths = {name: tmp_path / name for name in messages.FILES}
     for path in paths.values():
         path.write_text("before\n")
     paths["GITHUB_STATE"].unlink()
     environment = {name: str(path) for name, path in paths.items()}
-    with _github_messages.guarded(environment) as touched:
+    with messages.guarded(environment) as touched:
         paths["GITHUB_OUTPUT"].write_text("before\nexercise01=forged\n")
         paths["GITHUB_PATH"].unlink()
         paths["GITHUB_PATH"].symlink_to(tmp_path / "elsewhere")
@@ -96,13 +96,13 @@ def test_what_appears_in_a_workflows_files_meanwhile_is_taken_back(tmp_path: Pat
 
 
 def test_without_a_workflow_the_same_goes_into_files(tmp_path: Path) -> None:
-    report = _github_messages.Report(graded("no"), None, ("a note",))
-    written = _github_messages.write(report, ("github", "classroom50"), tmp_path / "new", {})
+    report = messages.Report(graded("no"), None, ("a note",))
+    written = messages.write(report, ("github", "classroom50"), tmp_path / "new", {})
     assert [path.name for path in written] == ["result.json", "github-outputs.txt", "summary.md"]
     assert "a note" in (tmp_path / "new" / "summary.md").read_text()
     assert "exercise01=" in (tmp_path / "new" / "github-outputs.txt").read_text()
 
 
 def test_a_summary_is_never_longer_than_github_takes(tmp_path: Path) -> None:
-    _github_messages.append(tmp_path / "summary", "é" * 800_000, _github_messages.LARGEST_SUMMARY)
+    messages.append(tmp_path / "summary", "é" * 800_000, messages.LARGEST_SUMMARY)
     assert 999_000 < (tmp_path / "summary").stat().st_size < 1 << 20

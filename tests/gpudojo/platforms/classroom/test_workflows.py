@@ -15,8 +15,8 @@ import pytest
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, Part, exporter
+from gpudojo.platforms.github_classroom import workflow as workflows
 from gpudojo.release import manifest as manifests
-from gpudojo.release import workflows
 
 from tests.gpudojo.platforms.classroom.conftest import bare, environment_at, manifest_in
 

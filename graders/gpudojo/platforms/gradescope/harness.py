@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from virtual_cuda.errors import DojoError
 
-from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.platforms import Options, Part, exporter
+from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded, Measure, Terms, graded
 from gpudojo.platforms._entries import save_json
 from gpudojo.sandbox.isolation import missing
 
-# A container there may have 768 MB in all. Torch and the grader take 340 of it.
+# The smallest container has 768 MB, of which torch and the grader take 340.
 MEMORY: Final = 256 << 20
 
 
@@ -25,18 +24,18 @@ def main(root: Path, day: str, seconds: float) -> None:
     try:
         measure = Measure(evidence=root / "source" / "evidence")
         found = graded(root / "submission", Terms(day, measure, seconds, MEMORY))
-        parts = tuple(Part(each.stem, each.title, float(each.points)) for each in exercises_of(day))
-        exporter("gradescope")(found.results, target, Options(submission=found.row.submission, exercises=parts))
-        _teller(found)
+        options = Options(submission=found.row.submission, exercises=parts_of(day))
+        exporter("gradescope")(found.results, target, options)
+        _log(found)
     except (DojoError, OSError) as error:
         fault(target, str(error))
     except Exception as error:
         traceback.print_exc()
-        fault(target, f"it met with a {type(error).__name__}")
+        fault(target, f"{type(error).__name__}, see the log")
 
 
 def fault(target: Path, why: str) -> None:
-    """Results that say that there are none: our fault is no grade of a student's work."""
+    """Write a result without tests that says why: a fault of the grader must not look like a grade."""
     said = f"The grader could not run: {why}. This is not your fault; please tell your teacher."
     result: dict[str, Any] = {
         "score": 0,
@@ -50,11 +49,11 @@ def fault(target: Path, why: str) -> None:
     print(said, file=sys.stderr)
 
 
-def _teller(found: Graded) -> None:
-    """What only the instructor sees: Gradescope shows standard output to nobody else."""
+def _log(found: Graded) -> None:
+    """Print what only the instructor sees: Gradescope hides standard output from students."""
     print(f"{found.row.submission}: {found.row.score:g} of {found.row.max_score:g} points")
     lacking = missing(found.results.layers)
-    print(f"Layers of isolation that this container lacks: {'; '.join(lacking) or 'none'}.")
+    print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
     for sentence in (*found.row.notes, *found.row.needs_human):
         print(f"- {' '.join(sentence.split())}")
 

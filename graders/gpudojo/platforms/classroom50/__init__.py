@@ -11,18 +11,21 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.platforms import Options, Results
 from gpudojo.platforms._entries import (
     MILLION,
-    Entry,
     folder,
+    good,
+    kind,
     named,
     of_submission,
     one_line,
+    parts,
     printable,
     safe_name,
     save_json,
+    text_of,
 )
 
 SCHEMA: Final = "classroom50/result/v1"
@@ -38,8 +41,8 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
 
 
 def _result(row: SubmissionRow, name: str, day: str, options: Options) -> dict[str, Any]:
-    entries = of_submission(row, options.exercises)
-    scale = _scale(entries)
+    checks = of_submission(row, options.exercises)
+    scale = _scale(checks)
     environment = options.environment
     tag = environment.get("SUBMISSION_TAG", "")
     return {
@@ -51,28 +54,28 @@ def _result(row: SubmissionRow, name: str, day: str, options: Options) -> dict[s
         "submission": tag if tag.startswith("submit/") else f"submit/{safe_name(tag) if tag else name}",
         **{key: environment.get(variable, "") for key, variable in VARIABLES.items()},
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "score": sum(entry.parts for entry in entries) * scale // MILLION,
-        "max-score": sum(entry.max_parts for entry in entries) * scale // MILLION,
-        "tests": [_test(entry, scale) for entry in entries],
+        "score": sum(parts(check.points) for check in checks) * scale // MILLION,
+        "max-score": sum(parts(check.max_points) for check in checks) * scale // MILLION,
+        "tests": [_test(check, row, scale) for check in checks],
     }
 
 
-def _scale(entries: list[Entry]) -> int:
+def _scale(checks: list[CheckRow]) -> int:
     """100, or the next power of ten that leaves no fraction."""
     scale = 100
-    while any(number * scale % MILLION for entry in entries for number in (entry.parts, entry.max_parts)):
+    while any(parts(number) * scale % MILLION for check in checks for number in (check.points, check.max_points)):
         scale *= 10
     return scale
 
 
-def _test(entry: Entry, scale: int) -> dict[str, Any]:
+def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
     return {
-        "test-name": one_line(entry.name),
-        "passed": entry.good,
-        "score": entry.parts * scale // MILLION,
-        "max-score": entry.max_parts * scale // MILLION,
-        "outcome": entry.kind,
-        "message": printable(entry.text),
+        "test-name": one_line(check.id),
+        "passed": good(check),
+        "score": parts(check.points) * scale // MILLION,
+        "max-score": parts(check.max_points) * scale // MILLION,
+        "outcome": kind(check, row),
+        "message": printable(text_of(check)),
     }
 
 

@@ -14,10 +14,9 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number
-from gpudojo.platforms import Options, Part, exporter
+from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded
 from gpudojo.platforms._entries import one_line, printable
 from gpudojo.release.manifest import Change
@@ -66,7 +65,7 @@ def append(path: Path, text: str, most: int | None = None) -> None:
 def replace(path: Path, data: bytes) -> None:
     """A file in a student's checkout: whole or not at all, and beside whatever a link of that name leads to."""
     if path.is_dir() and not path.is_symlink():
-        raise IsADirectoryError(errno.EISDIR, "it is a folder, and a file is to be written there", str(path))
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".dojo-", delete=False) as file:
         part = Path(file.name)
     try:
@@ -82,8 +81,8 @@ LONGEST: Final = 500
 MOST_OUTPUT: Final = 16_000  # characters of what a student printed
 QUOTE: Final = "│ "
 WHATS: Final = {
-    "changed": "is not the file of the release any more",
-    "deleted": "was deleted from the release",
+    "changed": "differs from the released file",
+    "deleted": "was deleted",
     "added": "is not part of the release",
 }
 
@@ -142,7 +141,7 @@ def on_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
     """What was changed of the release."""
     found = []
     for change in changes:
-        message = f"It {WHATS[change.what]}. This has no influence on the points, and your teacher can see it."
+        message = f"This file {WHATS[change.what]}. It does not change your points, and your teacher can see it."
         file = f"{inside}/{change.path}" if inside else change.path
         found.append(Annotation("warning", f"{one_line(change.path)} was {change.what}", message, file, 1))
     return found[:SHOWN]
@@ -193,7 +192,7 @@ def _lines(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     for exercise in row.exercises:
         yield _line(exercise)
-    yield f"| **in all** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
+    yield f"| **total** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
     yield ""
     yield from _next(row)
     yield from _changed(changes)
@@ -225,7 +224,7 @@ def _next(row: SubmissionRow) -> Iterator[str]:
         yield ""
     ours = [check for exercise in row.exercises for check in exercise.checks if check.outcome is Outcome.ERROR]
     if ours:
-        yield f"**{len(ours)} checks could not be judged, by the grader's fault.** They cost no points."
+        yield f"**{len(ours)} checks could not be judged because of a fault of the grader.** They cost no points."
         yield ""
 
 
@@ -238,14 +237,14 @@ def _told(check: CheckRow) -> str:
 def _changed(changes: Sequence[Change] | None) -> Iterator[str]:
     if not changes:
         return
-    yield "### Files that are not as they were released"
+    yield "### Files that differ from the release"
     yield ""
     for change in changes[:MOST]:
         yield f"- {escaped_markdown(change.path)} {WHATS[change.what]}"
     if len(changes) > MOST:
         yield f"- … and {len(changes) - MOST} more"
     yield ""
-    yield "Points do not depend on them: the grader is the released one, and runs outside of this repository."
+    yield "They do not change the points: the grader is the released one and runs outside of this repository."
     yield ""
 
 
@@ -253,11 +252,11 @@ def _known(graded: Graded, notes: Sequence[str]) -> Iterator[str]:
     results, row = graded.results, graded.row
     said = [*notes, *row.notes]
     if graded.seed is not None:
-        said.append(f"The same numbers at home: pytest exercises/{results.day} --seed {graded.seed}")
+        said.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
     said.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
     lacking = missing(results.layers)
     if lacking:
-        said.append(f"This machine lacks layers of isolation: {'; '.join(lacking)}")
+        said.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
     yield from (f"- {escaped_markdown(sentence)}" for sentence in said[:MOST])
 
 
@@ -280,7 +279,7 @@ class Report:
         width = max(len(exercise.exercise) for exercise in row.exercises)
         for exercise in row.exercises:
             yield f"{exercise.exercise:{width}}  {number(exercise.score):>6} of {number(exercise.max_score):>4}"
-        yield f"{'in all':{width}}  {number(row.score):>6} of {number(row.max_score):>4}"
+        yield f"{'total':{width}}  {number(row.score):>6} of {number(row.max_score):>4}"
         remarks = [
             *on_lines(row, self.inside),
             *on_changes(self.changes or (), self.inside),
@@ -356,5 +355,5 @@ def _result(graded: Graded, folder: Path, environment: Mapping[str, str]) -> byt
 
 
 def _options(results: ClassResults, environment: Mapping[str, str]) -> Options:
-    parts = tuple(Part(each.stem, each.title, float(each.points)) for each in exercises_of(results.day))
-    return Options(submission=results.submissions[0].submission, exercises=parts, environment=environment)
+    only = results.submissions[0].submission
+    return Options(submission=only, exercises=parts_of(results.day), environment=environment)

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.platforms import Options, Results
 from gpudojo.platforms._entries import (
-    Entry,
     folder,
+    good,
     named,
     of_exercise,
     of_submission,
@@ -31,6 +31,7 @@ from gpudojo.platforms._entries import (
     parts,
     points,
     save,
+    text_of,
     verdict,
     whole,
 )
@@ -57,8 +58,8 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
         own = folder(target, name, options)
         outputs = []
         recorded = 0.0
-        for runner_id, entries in _by_exercise(row, options):
-            runner = _runner(row, entries, recorded)
+        for runner_id, checks in _by_exercise(row, options):
+            runner = _runner(row, checks, recorded)
             recorded = _sum_in_order(runner["tests"], recorded)
             text = msgspec.json.encode(runner)
             written.append(save(own / f"{runner_id}.json", text.decode()))
@@ -78,58 +79,58 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
     return written
 
 
-def _by_exercise(row: SubmissionRow, options: Options) -> list[tuple[str, list[Entry]]]:
-    """Entries under the ids of runners, which may only have letters and digits."""
-    runners: dict[str, list[Entry]] = {}
+def _by_exercise(row: SubmissionRow, options: Options) -> list[tuple[str, list[CheckRow]]]:
+    """Rows under the ids of runners, which may only have letters and digits."""
+    runners: dict[str, list[CheckRow]] = {}
     for position, exercise in enumerate(whole(row, options.exercises), 1):
         number = exercise.exercise.partition("_")[0]
         own = f"exercise{number}" if number.isascii() and number.isdigit() else f"exercise{position:02}"
         while own in runners:
             own += "x"
         runners[own] = of_exercise(exercise, row)
-    told = [entry for entries in runners.values() for entry in entries]
-    rest = of_submission(row, options.exercises)[len(told) :]
+    told = sum(map(len, runners.values()))
+    rest = of_submission(row, options.exercises)[told:]
     if rest:
         runners["submission"] = rest
     return list(runners.items())
 
 
-def _runner(row: SubmissionRow, entries: list[Entry], recorded: float = 0.0) -> dict[str, Any]:
+def _runner(row: SubmissionRow, checks: list[CheckRow], recorded: float = 0.0) -> dict[str, Any]:
     """One runner; `recorded` is what the runners before it have added up to."""
-    grain = math.gcd(*(number for entry in entries for number in (entry.parts, entry.max_parts)))
-    largest = sum(entry.max_parts for entry in entries)
+    grain = math.gcd(*(parts(number) for check in checks for number in (check.points, check.max_points)))
+    largest = sum(parts(check.max_points) for check in checks)
     tests: list[dict[str, Any]] = []
     if grain and largest // grain <= MOST:
-        for entry in entries:
-            tests += _repeated(entry, grain)
+        for check in checks:
+            tests += _repeated(check, grain)
     else:
-        tests = [_test(entry, entry.name, entry.good, points(entry.parts)) for entry in entries]
-    _settle(tests, points(parts(recorded) + sum(entry.parts for entry in entries)), recorded)
-    return {"version": 3, "status": verdict(row, entries), "max_score": points(largest), "tests": tests}
+        tests = [_test(check, check.id, good(check), points(parts(check.points))) for check in checks]
+    _settle(tests, points(parts(recorded) + sum(parts(check.points) for check in checks)), recorded)
+    return {"version": 3, "status": verdict(row, checks), "max_score": points(largest), "tests": tests}
 
 
-def _repeated(entry: Entry, grain: int) -> list[dict[str, Any]]:
-    count, passed = entry.max_parts // grain, entry.parts // grain
+def _repeated(check: CheckRow, grain: int) -> list[dict[str, Any]]:
+    count, passed = parts(check.max_points) // grain, parts(check.points) // grain
     tests = []
     for number in range(1, count + 1):
-        name = entry.name if count == 1 else f"{entry.name} ({number} of {count})"
-        good = number <= passed
-        test = _test(entry, name, good, points(grain) if good else 0.0)
+        name = check.id if count == 1 else f"{check.id} ({number} of {count})"
+        earned = number <= passed
+        test = _test(check, name, earned, points(grain) if earned else 0.0)
         if number > 1:
             test["message"] = ""  # said once
         tests.append(test)
     return tests
 
 
-def _test(entry: Entry, name: str, good: bool, score: float) -> dict[str, Any]:
+def _test(check: CheckRow, name: str, earned: bool, score: float) -> dict[str, Any]:
     return {
         "name": _quoted(name),
-        "status": "pass" if good else "fail",
+        "status": "pass" if earned else "fail",
         "score": score,
-        "message": _quoted(entry.text)[:LONGEST],
+        "message": _quoted(text_of(check))[:LONGEST],
         "test_code": "",
-        "filename": _quoted(entry.file),
-        "line_no": entry.line,  # 0, not absent: the reporter would print "line undefined"
+        "filename": _quoted(check.file or ""),
+        "line_no": check.line or 0,  # 0, not absent: the reporter would print "line undefined"
         "duration": 0,
     }
 

@@ -1,7 +1,7 @@
-"""What does a teacher give to Classroom 50? A bundle: an autograder, the released grader beside it, and the manifest.
+"""The bundle for Classroom 50: an autograder, the released grader and its manifest.
 
-The folder becomes `CLASSROOM/autograders/ASSIGNMENT/` of the teacher's configuration repository. Classroom 50 serves it
-where students can read it, so that it holds nothing that a student's repository does not hold.
+The folder becomes `CLASSROOM/autograders/ASSIGNMENT/` of the teacher's configuration repository. Students can read it
+there, so it holds nothing that a student's repository does not hold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpudojo.submissions.entries import Unreadable
 MANIFEST: Final = "release.json"
 
 AUTOGRADER: Final = '''\
-"""Grades the student's checkout, which is the current folder, with the grader that lies beside this file."""
+"""Grades the student's checkout, which is the current folder, with the grader beside this file."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ def main() -> int:
     checkout = os.getcwd()
     wheel = HERE / WHEEL
     if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != PINNED:
-        print(f"::error title=The grader is missing::{WHEEL} does not lie in the bundle as it was released.")
+        print(f"::error title=The grader is missing::{WHEEL} is missing from the bundle or was changed.")
         return 1
     with tempfile.TemporaryDirectory(prefix="gpudojo-") as folder:
         try:
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def installed(folder: Path, wheel: Path) -> str:
-    """Python in an environment of its own; nothing in the checkout has a say in it."""
+    """Python in a new virtual environment; nothing in the checkout can influence it."""
     subprocess.run([sys.executable, "-I", "-m", "venv", "dojo"], cwd=folder, check=True)
     python = str(folder / "dojo" / "bin" / "python")
     (folder / "requirements.txt").write_text("\\n".join(REQUIREMENTS) + "\\n")

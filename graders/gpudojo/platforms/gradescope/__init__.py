@@ -9,18 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import CheckRow, SubmissionRow
 from gpudojo.platforms import Options, Results
 from gpudojo.platforms._entries import (
-    Entry,
+    exercise_of,
     folder,
+    good,
     named,
     of_submission,
     one_line,
-    points,
     printable,
     save_json,
     sentence,
+    text_of,
 )
 
 
@@ -32,7 +33,7 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
 
 
 def _result(row: SubmissionRow, results: Results, options: Options) -> dict[str, Any]:
-    entries = of_submission(row, options.exercises)
+    checks = of_submission(row, options.exercises)
     output = [sentence(row)]
     if row.output:
         output.append(f"What the code printed:\n{row.output}")
@@ -45,20 +46,20 @@ def _result(row: SubmissionRow, results: Results, options: Options) -> dict[str,
         "visibility": "visible",
         "stdout_visibility": "hidden",
         "extra_data": {"gpudojo": results.gpudojo, "day": results.day, "bench": results.bench, "digest": row.digest},
-        "tests": [_test(entry, number) for number, entry in enumerate(entries, 1)],
+        "tests": [_test(check, number) for number, check in enumerate(checks, 1)],
     }
 
 
-def _test(entry: Entry, number: int) -> dict[str, Any]:
-    said = [entry.claim, entry.text]
+def _test(check: CheckRow, number: int) -> dict[str, Any]:
+    said = [check.claim, text_of(check)]
     return {
-        "score": points(entry.parts),
-        "max_score": points(entry.max_parts),
-        "status": "passed" if entry.good else "failed",
-        "name": one_line(entry.name),
+        "score": check.points,
+        "max_score": check.max_points,
+        "status": "passed" if good(check) else "failed",
+        "name": one_line(check.id),
         "number": str(number),
         "output": printable("\n".join(text for text in said if text)),
         "output_format": "text",
-        "tags": [tag for tag in (entry.exercise, entry.function) if tag],
+        "tags": [tag for tag in (exercise_of(check), check.function) if tag],
         "visibility": "visible",
     }

@@ -1,7 +1,7 @@
-"""What is uploaded to Gradescope? A zip with the grader, recorded evidence to judge by, and two scripts.
+"""The zip that an instructor uploads to Gradescope: the grader, recorded evidence, and two scripts.
 
-There are no reference solutions in it: a container may lack what keeps student code from reading them. The evidence
-lies outside of what student code may read, for a seed that only the instructor knows where one is given.
+There are no reference solutions in it, because a container may lack the isolation that keeps student code from reading
+them. Student code cannot read the evidence, which is recorded for a secret seed where the instructor gives one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXECUTABLE: Final = ("setup.sh", "run_autograder")
 
 SETUP: Final = """\
 #!/usr/bin/env bash
-# Run once, when the image is built: Python, torch for the CPU, and the grader, in an environment of their own.
+# Run once, when the image is built: installs Python, torch and the grader in a virtual environment.
 set -euo pipefail
 root="${GPUDOJO_ROOT:-/autograder}"
 source="$root/source"
@@ -45,7 +45,7 @@ if [ ! -x "$environment/bin/python" ]; then
   if [ -n "$found" ]; then
     "$found" -m venv "$environment"
   else
-    # not into root's own folder, which submissions, run by a user of their own, cannot look into
+    # not into root's home folder, which the user that runs submissions cannot read
     export UV_PYTHON_INSTALL_DIR="$root/python"
     python3 -m pip install --quiet uv
     python3 -m uv venv --quiet --seed --python 3.12 "$environment"
@@ -60,14 +60,14 @@ chmod -R go-rwx "$source/evidence"
 
 RUN: Final = """\
 #!/usr/bin/env bash
-# Run for each submission: ends in a results.json, also where the grader does not get as far as writing one.
+# Run for each submission: always leaves a results.json, even if the grader itself fails.
 root="${GPUDOJO_ROOT:-/autograder}"
 results="$root/results/results.json"
 mkdir -p "$root/results"
 rm -rf "$results"
 chmod -R go-rwx "$root/source/evidence"
 cd "$root/results" || exit 1
-"$root/gpudojo/bin/python" -I -m gpudojo.platforms._gradescope_harness "$root" @DAY@ "${GPUDOJO_SECONDS:-20}"
+"$root/gpudojo/bin/python" -I -m gpudojo.platforms.gradescope.harness "$root" @DAY@ "${GPUDOJO_SECONDS:-20}"
 status=$?
 if [ ! -s "$results" ]; then
   printf '{"score": 0, "tests": [], "output_format": "text", "stdout_visibility": "hidden", "output": "%s"}\\n' \\
@@ -79,14 +79,14 @@ exit 0
 
 
 def archive(root: Path, day: str, secret: str | None = None) -> bytes:
-    """The zip, the same bytes every time."""
+    """The zip, the same bytes every time; raises CannotRelease."""
     reference = root / "reference" / day
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to record evidence from")
     seed = recording.SEEDS[-1] if secret is None else number(secret, f"gradescope {day}")
     evidence = recording.recorded(reference, day, (seed,))
-    name, data = wheel({})
-    pins = [line for line in requirements(name).splitlines() if not line.startswith("./")]
+    name, data = wheel(day)
+    pins = [line for line in requirements(day, name).splitlines() if not line.startswith("./")]
     files = {
         "setup.sh": SETUP.encode(),
         "run_autograder": RUN.replace("@DAY@", day).encode(),

@@ -1,7 +1,7 @@
-"""How is a student's repository graded on GitHub? By a workflow that installs the released grader by its hash.
+"""The GitHub workflow of a student's repository: it installs the released grader by its hash and grades every push.
 
-The workflow follows from the manifest of the release alone, so that the grader, which carries this module, can tell
-whether the one in a checkout is still the one that was released.
+Its text follows from the manifest of the release alone, so the grader, which contains this module, can tell whether the
+workflow in a checkout is still the released one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpudojo.release.manifest import WORKFLOW, Manifest, dumped, hashed, manifes
 PYTHON: Final = "3.12"
 
 TEMPLATE: Final = """\
-# Grades every push with the grader that this repository was released with. What is changed here is reported.
+# Grades every push with the grader of this release. Changes to this file are reported to your teacher.
 name: Autograding
 on:
   push:
@@ -43,7 +43,7 @@ jobs:
         uses: actions/setup-python@v6
         with:
           python-version: "@PYTHON@"
-      - name: Allow the namespaces that isolation is made of
+      - name: Allow user namespaces, which isolation needs
         run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 || true
       - name: Install the pinned grader
         working-directory: ${{ runner.temp }}
@@ -61,7 +61,7 @@ jobs:
         working-directory: ${{ runner.temp }}
         env:
           DOJO_RELEASE: '@MANIFEST@'
-        run: '"$RUNNER_TEMP/dojo/bin/python" -I -m graders classroom "$GITHUB_WORKSPACE" --day @DAY@ --for github'
+        run: '"$RUNNER_TEMP/dojo/bin/python" -I -m gpudojo classroom "$GITHUB_WORKSPACE" --day @DAY@ --for github'
       - name: Report
         uses: classroom-resources/autograding-grading-reporter@v1
         env:
@@ -83,7 +83,7 @@ if ! pinned; then
 fi
 if ! pinned && [ -n "$WHEEL_URL" ]; then curl -fsSL --retry 3 -o "$wheel" -- "$WHEEL_URL" || true; fi
 if ! pinned; then
-  echo "::error title=The grader is missing::The wheel in vendor/ is not the released one, nor is any in the history."
+  echo "::error title=The grader is missing::Neither vendor/ nor the history has the released wheel."
   exit 1
 fi
 python -I -m venv "$RUNNER_TEMP/dojo"
@@ -95,7 +95,7 @@ pip install --quiet --no-deps --require-hashes -r grader-pinned.txt
 """
 
 
-def seals(files: Mapping[str, bytes], day: str) -> dict[str, bytes]:
+def seal(files: Mapping[str, bytes], day: str) -> dict[str, bytes]:
     """The workflow, for a repository that is otherwise complete."""
     return {WORKFLOW: workflow(manifest(files, day)).encode()}
 
@@ -104,7 +104,7 @@ def workflow(released: Manifest) -> str:
     """The text of the workflow that grades a release."""
     runners = runner_ids(released.day)
     results = [f"{runner.upper()}_RESULTS: ${{{{ steps.grade.outputs.{runner} }}}}" for runner in runners]
-    # Its own hash cannot stand in it; whoever reads the manifest makes the text again, and compares.
+    # It cannot contain its own hash; whoever reads the manifest makes the text again and compares.
     rest = Manifest(
         released.day,
         released.wheel,

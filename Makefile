@@ -1,0 +1,30 @@
+# The commands a developer needs. `make` lists them.
+PYTHON ?= python3
+
+help:  ## list these commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:  ## make .venv with everything that is needed to work on gpudojo
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install -c constraints.txt torch
+	.venv/bin/pip install -c constraints.txt -e '.[dev]'
+
+test:  ## run the tests, without the slow ones
+	.venv/bin/python -m pytest -n auto --dist loadfile
+
+test-all:  ## run all tests, as CI does
+	.venv/bin/python -m pytest -n auto --dist loadfile -m "slow or not slow"
+
+check:  ## lint, format, types and layers
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/mypy --platform darwin
+	.venv/bin/mypy --platform win32
+	.venv/bin/lint-imports --no-logo
+
+example:  ## grade the example class and make its report
+	.venv/bin/dojo grade examples/class --out results
+	.venv/bin/dojo report results
+
+.PHONY: help setup test test-all check example

@@ -1,0 +1,114 @@
+"""What a student reads about checks: headline, labelled parts, hints, points. Terminal and notebooks share it."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpudojo.grading import load
+from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results import CheckResult, Outcome
+
+WIDTH: Final = 100
+BAR_WIDTH: Final = 20
+DOCS: Final = "https://pytorch.org/docs/stable/"
+NOT_RUN: Final = "not run"
+ALL_PASSED: Final = "Everything passes. Well done!"
+Part = tuple[str, str]  # a label and its text
+
+
+def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, list[Part]]:
+    """A headline, and the parts below it; `place` is the line to show, `file` the student's file."""
+    if result.outcome is Outcome.TODO:
+        stub = f"`{result.function}` is still a stub" + (f" in {file}" if file else "")
+        return f"to do: {result.happened or stub}.", []
+    if result.outcome is Outcome.BLOCKED:
+        return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
+    if result.outcome is Outcome.ERROR:
+        headline = "This is gpudojo's fault, not yours; it costs you no points. Please report it."
+        return headline, [("claim", result.claim), ("happened", result.happened)]
+    parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]
+    if known := misconceptions().get(result.misconception or ""):
+        parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
+    return result.claim, [part for part in parts if part[1]]
+
+
+def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:
+    """The first `count` hints. `more` says how to see one more; after the last one comes what to read."""
+    shown = every[: max(count, 0)]
+    parts = [(f"hint {number}" if len(shown) > 1 else "hint", hint) for number, hint in enumerate(shown, 1)]
+    if 0 < len(shown) < len(every):
+        parts.append(("", f"(hint {len(shown)} of {len(every)}; one more with {more})"))
+    elif shown and exercise.reading:
+        parts.append(("read", "\n".join(DOCS + page.removeprefix(DOCS) for page in exercise.reading)))
+    return parts
+
+
+def where(path: Path, line: int) -> str:
+    """A line of the student's file and its text; in a notebook by cell."""
+    name = os.path.relpath(path)
+    try:
+        if path.suffix == load.SUFFIX:
+            notebook = load.read(path)
+            lines = notebook.source.split("\n")
+            cell, number = notebook.place(line)
+            name = f"{name}, code cell {cell}, line {number}"
+        else:
+            lines = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").split("\n")
+            name, number = f"{name}:{line}", line
+        text = lines[line - 1].strip().replace("\0", "\N{SYMBOL FOR NULL}")
+    except (OSError, IndexError, load.NotANotebook):
+        return name if path.suffix == load.SUFFIX else f"{os.path.relpath(path)}:{line}"
+    return f"{name}\n{number:>4} | {text}" if text else name
+
+
+def laid_out(name: str, text: str) -> list[str]:
+    """A label, and its text beside it; the lines of the text stay lines."""
+    first = f"  {name:9} "
+    lines: list[str] = []
+    for line in text.splitlines():
+        # Code and drawings are aligned, and a web address is of no use when it is broken.
+        after = " " * len(first)
+        lines += textwrap.wrap(
+            line, WIDTH, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+        )
+        first = after
+    return lines
+
+
+def bar(points: float, most: float) -> str:
+    """A bar of 20 characters: full only with all points, and empty only with none."""
+    share = points / most if most else 0.0
+    filled = BAR_WIDTH if share >= 1 else min(max(round(BAR_WIDTH * share), int(share > 0)), BAR_WIDTH - 1)
+    return "█" * filled + "░" * (BAR_WIDTH - filled)
+
+
+@dataclass
+class ExercisePoints:
+    """One exercise in the table of points."""
+
+    exercise: str
+    points: float = 0.0
+    max_points: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, max_points: float, result: CheckResult | None) -> None:
+        """Counts one check; None: it has not run."""
+        self.max_points += max_points
+        self.points += result.points if result is not None else 0.0
+        self.outcomes[result.outcome if result is not None else NOT_RUN] += 1
+
+    @property
+    def state(self) -> str:
+        if set(self.outcomes) <= {Outcome.PASSED}:
+            return "done"
+        if set(self.outcomes) == {Outcome.TODO}:
+            return "to do"
+        names = (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, NOT_RUN)
+        return ", ".join(f"{self.outcomes[name]} {name}" for name in names if self.outcomes[name])

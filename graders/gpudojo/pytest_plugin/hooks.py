@@ -1,0 +1,177 @@
+"""pytest's hooks for a run with exercises: the line at the start, time limits, reports, and the summary at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from virtual_cuda.errors import NoSuchDevice
+
+from gpudojo.grading import references
+from gpudojo.grading.wording import where
+from gpudojo.model.catalogue import every_exercise, exercise_for
+from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results import CheckResult
+from gpudojo.pytest_plugin import timelines
+from gpudojo.pytest_plugin.collection import LIMITS, RESULT, CheckItem, ExerciseFile, NoTests, option_name, seed_of
+from gpudojo.pytest_plugin.collection import collect_file as collected_file
+from gpudojo.pytest_plugin.grading import Limits
+from gpudojo.pytest_plugin.terminal import ReportedCheck, move_output, write_summary
+
+ATTRIBUTE: Final = "gpudojo"  # of a report: the result of a check as plain data, which is all that xdist sends
+STATUSES: Final = {
+    "to do": ("t", "TO DO", "yellow"),
+    "blocked": ("b", "BLOCKED", "yellow"),
+    "error": ("E", "ERROR", "red"),
+}
+
+
+class ExerciseHooks:
+    """Registered as a plugin when a run has its first exercise file.
+
+    In a run with pytest-xdist, the workers collect and grade, and the process that prints reads their reports.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.checks: dict[str, ReportedCheck] = {}  # by node id, in the order of collection
+
+    def collect_file(self, path: Path, parent: pytest.Collector) -> ExerciseFile | None:
+        return collected_file(path, parent)
+
+    def no_module(self, path: Path, parent: pytest.Collector) -> pytest.Collector:
+        """pytest's own collector for an exercise file, which must not import it."""
+        return NoTests.from_parent(parent, path=path)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            if isinstance(item, CheckItem):
+                self.checks[item.nodeid] = ReportedCheck(item.path, item.checks.exercise, item.check)
+
+    def collected_by_worker(self, ids: Sequence[str]) -> None:
+        """Notes the checks that a worker of pytest-xdist has collected, and writes the first line of the run."""
+        first = not self.checks
+        for node, check in checks_of(ids, self.config.rootpath):
+            self.checks.setdefault(node, check)
+        if not first or not self.checks:
+            return
+        line = self._start({check.path: check.exercise for check in self.checks.values()})
+        reporter = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
+    def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
+        # Not in the header: to choose the device takes torch, and collecting must not cost the seconds it takes.
+        checks = [item for item in items if isinstance(item, CheckItem)]
+        # A worker of pytest-xdist cannot end the run with a sentence; the process it works for does.
+        if self.config.getoption("collectonly") or not checks or hasattr(self.config, "workerinput"):
+            return []
+        return [self._start({item.path: item.checks.exercise for item in checks})]
+
+    def _start(self, files: Mapping[Path, Exercise]) -> str:
+        """The line about device and seed; raises UsageError where an option asks for what is not here."""
+        from virtual_cuda.devices import choose
+        from virtual_cuda.real.session import available
+
+        asked, seed = str(self.config.getoption("dojo_bench")), seed_of(self.config)
+        bench = option_name(self.config, "bench")
+        kind, why = choose(asked)
+        if kind in ("cuda", "mps") and not available(kind):
+            raise pytest.UsageError(f"{bench} {asked}: {NoSuchDevice(kind)}")
+        for path, exercise in files.items():
+            try:
+                references.refuse_unrecorded(path, exercise, kind, seed)
+            except NoSuchSeed as error:
+                raise pytest.UsageError(f"{option_name(self.config, 'seed')} {seed}: {error}") from None
+            except NotRecorded as error:
+                raise pytest.UsageError(f"{bench} {kind}: {error}") from None
+            except BadEvidence as error:
+                raise pytest.UsageError(str(error)) from None
+        timelines.refuse_unwritable(self.config.getoption("dojo_traces"), option_name(self.config, "traces"))
+        return f"device: {kind} ({why}), seed {seed}"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:
+        # Instead of pytest-timeout's own timers, which end the item, or the process, wherever it is. Ours runs while
+        # the student's code does, interrupts nothing else, and becomes a failed check.
+        if not isinstance(item, CheckItem):
+            return None
+        captured = item.config.getoption("capture") != "no"
+        item.stash[LIMITS] = Limits(settings.timeout, settings.method, captured)
+        return True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
+        return True if isinstance(item, CheckItem) else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        report = yield
+        if isinstance(item, CheckItem) and report.when == "call":
+            move_output(report, item.checks.printed)
+            result = item.stash.get(RESULT, None)
+            if result is not None:
+                report.user_properties.append(("gpudojo", str(result.outcome)))
+                setattr(report, ATTRIBUTE, (msgspec.to_builtins(result), _note(item)))
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        sent = getattr(report, ATTRIBUTE, None)
+        if sent is not None and report.nodeid in self.checks:
+            check = self.checks[report.nodeid]
+            check.result, check.note = msgspec.convert(sent[0], CheckResult), sent[1]
+
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        outcome = dict(report.user_properties).get("gpudojo") if report.when == "call" else None
+        if outcome not in STATUSES:
+            return None
+        letter, word, colour = STATUSES[outcome]
+        return outcome, letter, (word, {colour: True})
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if timelines.wanted(self.config):
+            items = getattr(terminalreporter._session, "items", [])
+            graders = {item.file.path: item.file.grader for item in items if isinstance(item, CheckItem)}
+            timelines.write_section(terminalreporter, self.config, {path: g.pairs for path, g in graders.items()})
+            if self.checks and not graders:
+                names = " and ".join(option_name(self.config, name) for name in ("timeline", "traces"))
+                terminalreporter.write_line(f"{names} do not work with -n")
+        write_summary(terminalreporter, list(self.checks.values()))
+
+
+def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedCheck]]:
+    """The checks among node ids, which are all that a worker sends of what it has collected."""
+    for node in nodes:
+        file, *names = node.split("::")
+        if len(names) != 2:
+            continue
+        path = root / file
+        exercise = exercise_for(path)
+        candidates = [exercise] if exercise else []
+        if exercise is None and path.suffix != ".py":  # a notebook may hold any exercise
+            candidates = [each for _, each in every_exercise()]
+        known = (
+            (e, check) for e in candidates for f in e.functions for check in f.checks if [f.name, check.name] == names
+        )
+        for found, check in itertools.islice(known, 1):
+            yield node, ReportedCheck(path, found, check)
+
+
+def _note(item: CheckItem) -> str:
+    """Where the file stopped half-way although what was graded had been defined before."""
+    student = item.file.grader.student
+    if student is None or student.broken is None:
+        return ""
+    error = student.broken
+    text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type
+    place = where(item.path, error.line).splitlines()[0] if error.line else os.path.relpath(item.path)
+    return f"{place} stopped with {text}; what it defines before that was graded"

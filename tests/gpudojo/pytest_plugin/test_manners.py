@@ -1,0 +1,136 @@
+"""The plugin in a project that has nothing to do with it, and beside other plugins."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib import util
+
+import pytest
+
+from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
+
+# By the name of the entry point: the module, and options that make the plugin do something.
+PLUGINS = {
+    "xdist": ("xdist", "-n", "2"),
+    "pytest_cov": ("pytest_cov", "--cov", ".", "--cov-report", ""),
+    "randomly": ("pytest_randomly", "--randomly-seed", "3"),
+    "asyncio": ("pytest_asyncio", "--asyncio-mode", "auto"),
+    "rerunfailures": ("pytest_rerunfailures", "--reruns", "1"),
+}
+THIN = ["gpudojo", "gpudojo.pytest_plugin"]
+CATALOGUE = ["gpudojo.days", "gpudojo.model", "gpudojo.model.catalogue"]  # asked only about files named 01_x.py
+CONFTEST = """
+def pytest_addoption(parser):
+    for name in ("--seed", "--bench", "--hints", "--timeline", "--traces"):
+        parser.addoption(name, default="none", help="the project's own")
+"""
+TESTS = """
+import sys
+
+import graders  # the project's own package
+
+
+def test_own_package_and_options(request):
+    assert graders.OWN
+    assert [request.config.getoption(name) for name in ("seed", "bench", "hints")] == ["7", "none", "many"]
+
+
+def test_environment():
+    import os
+
+    assert "KINETO_LOG_LEVEL" not in os.environ
+
+
+def test_modules():
+    ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("gpudojo", "virtual_cuda"))
+    assert ours == EXPECTED
+
+
+def test_flaky(tries=[]):
+    tries.append(1)
+    assert len(tries) > FAILURES
+"""
+
+
+def project(student: Student, *, numbered: bool = False, failures: int = 0) -> None:
+    """A made-up project with a package `graders`, options named as our short ones, and files named as exercises are."""
+    student.write("conftest.py", CONFTEST)
+    student.write("graders/__init__.py", "OWN = True\n")
+    expected = sorted(THIN + CATALOGUE) if numbered else THIN
+    student.write("tests/test_own.py", TESTS.replace("EXPECTED", repr(expected)).replace("FAILURES", str(failures)))
+    student.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    student.write("notes.txt", "day8")
+    if numbered:
+        student.write("scripts/01_x.py", "raise SystemExit('nobody asked for this')\n")
+        student.notebook("scripts/02_plots.ipynb", "import numpy")
+        student.notebook("scripts/diary.ipynb", "# on day1 nothing worked")
+
+
+def beside() -> list[str]:
+    """The options that load all of these plugins; skips where one is not installed."""
+    missing = [module for module, *_ in PLUGINS.values() if util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    return [part for name, (_, *options) in PLUGINS.items() for part in ("-p", name, *options)]
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["without", "with files named like exercises"])
+def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbered: bool) -> None:
+    project(student, numbered=numbered)
+    done = student.pytest("--seed", "7", "--hints", "many", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+    assert "points" not in done.stdout
+
+
+def test_an_unrelated_project_with_other_plugins(student: Student) -> None:
+    project(student, failures=1)
+    done = student.pytest("--seed", "7", "--hints", "many", *beside())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed, 1 rerun" in done.stdout
+
+
+def test_a_file_of_the_project_named_on_the_command_line_is_the_project_s(student: Student) -> None:
+    project(student)
+    student.write("01_x.py", "def test_x():\n    pass\n")
+    done = student.pytest("01_x.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_exercises_with_other_plugins(student: Student) -> None:
+    name = "02_moving_model_to_device.py"
+    for folder in ("exercises", "reference"):
+        target = student.write(f"{folder}/day8/{name}", "")
+        shutil.copy(REPOSITORY / folder / "day8" / name, target)
+    done = student.pytest("--seed", "9", *beside())
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("= points =") == 1
+    assert done.stdout.count("device: virtual (no GPU here, so the virtual CUDA device), seed 9") == 1
+    assert "8 of 8     done" in done.stdout
+    assert "0 of 8     to do" in done.stdout
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+
+
+def test_without_the_conftest_only_the_long_options_exist(student: Student) -> None:
+    (student.folder / "conftest.py").unlink()
+    student.write("day8/01_checking_device.py", "def select_device(prefer=None):\n    return 'cuda'\n")
+    refused = student.pytest("--hints", "2", "day8")
+    assert "unrecognized arguments: --hints" in refused.stderr
+    done = student.pytest("--dojo-hints", "2", "--dojo-seed", "9", "--dojo-bench", "cpu", "day8")
+    assert "seed 9" in done.stdout
+    assert "one more with --dojo-hints 3" in done.stdout
+
+
+def test_importing_the_plugin_changes_nothing() -> None:
+    script = (
+        "import os, sys, pytest\n"
+        "environment, modules = dict(os.environ), set(sys.modules)\n"
+        "import gpudojo.pytest_plugin\n"
+        "assert dict(os.environ) == environment\n"
+        "print(*sorted(set(sys.modules) - modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == THIN
