@@ -15,13 +15,12 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from distributed import WorkerPlugin
-from virtual_cuda.errors import DojoError
 
 from gpudojo.classes.dask_messages import HASH, Introduction, Order, Reply, pack, unpack, versions
 from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, fork_client_for
 from gpudojo.classes.store import Record, encode
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.model.errors import BadMessage
+from gpudojo.model.errors import BadMessage, DojoError
 from gpudojo.sandbox.isolation import Layers, examine
 from gpudojo.sandbox.protocol import RunOptions
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from virtual_cuda.device.state import VirtualGpu
+    from virtual_cuda import VirtualGpu
 
     from gpudojo.pytest_plugin.hooks import ExerciseHooks
 
@@ -127,14 +127,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
     """A virtual CUDA device, open during the test; `virtual_cuda.ledger` says what happened on it."""
-    from virtual_cuda.device.context import virtual_cuda
-    from virtual_cuda.errors import BenchError
+    from virtual_cuda import virtual_cuda
+    from virtual_cuda.errors import DeviceError
 
     options = _options(request.node)
     with ExitStack() as stack:
         try:
             gpu = stack.enter_context(virtual_cuda(**options))
-        except BenchError as error:
+        except DeviceError as error:
             pytest.fail(f"no virtual CUDA device: {error}", pytrace=False)
         yield gpu
 

@@ -268,6 +268,7 @@ def test_bad_options_are_refused_with_a_sentence(
         ClassGrading(GradingOptions(**wishes), Quiet()).run()
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed(folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path) -> None:
     """SIGKILL for the grader in the middle: the same command resumes, and ends with the same results."""
     command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--seed", "secret"]

@@ -208,7 +208,7 @@ def test_what_is_unpacked_is_counted_over_all_archives(tmp_path: Path) -> None:
     data = zipped(*((f"{number}.zip", inner) for number in range(8)), method=zipfile.ZIP_STORED)
     found = submitted(write(tmp_path / "s.zip", data), ReadLimits(total_bytes=30_000))
     assert 0 < sum(len(file.data) for file in found.files) < 30_000
-    assert any("goes beyond the 0.03 MB that are read in total." in note for note in found.notes)
+    assert any("goes beyond the 29.30 KiB that are read in total." in note for note in found.notes)
 
 
 def test_a_tar_with_a_negative_or_enormous_size_ends(tmp_path: Path) -> None:
