@@ -1,4 +1,4 @@
-"""Does the closing summary count what students did, and nothing else?"""
+"""The closing summary counts what students did, and nothing else."""
 
 from __future__ import annotations
 

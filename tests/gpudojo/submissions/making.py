@@ -1,4 +1,4 @@
-"""How are the folders and archives made that the tests of intake hand in?"""
+"""Makes folders and archives for the tests of submissions."""
 
 from __future__ import annotations
 

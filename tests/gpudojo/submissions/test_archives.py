@@ -1,4 +1,4 @@
-"""Does no archive climb, link, overlap or swell its way past intake, and does the rest of it still count?"""
+"""No archive leads out of its folder or grows beyond the limits, and the rest of it still counts."""
 
 from __future__ import annotations
 

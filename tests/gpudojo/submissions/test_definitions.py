@@ -1,4 +1,4 @@
-"""Is the right definition graded, wherever a student keeps it, and does no source break the choosing?"""
+"""The right definition is graded, wherever a student keeps it, and no source breaks the choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the submissions of a folder found, each once and under its student's name, and nothing else?"""
+"""The submissions of a folder are found, each once and under its student's name, and nothing else."""
 
 from __future__ import annotations
 

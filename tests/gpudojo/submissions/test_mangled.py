@@ -1,4 +1,4 @@
-"""Does intake always come back, with the same answer and within its limits, whatever bytes it is handed?
+"""Reading always ends, with the same answer and within its limits, whatever bytes it is given.
 
 While it works, Python itself reports every file that is opened: none to write, and none outside of the submission.
 """

@@ -1,4 +1,4 @@
-"""Is a student known by the names that Canvas, Moodle, Gradescope and classrooms of repositories give?"""
+"""Students are recognised by the names that Canvas, Moodle, Gradescope and classrooms of repositories give."""
 
 from __future__ import annotations
 

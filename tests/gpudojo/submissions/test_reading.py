@@ -1,4 +1,4 @@
-"""Is everything that can be graded read from a folder or an archive, and everything else named in a sentence?"""
+"""Everything that can be graded is read from a folder or an archive; the rest is named in a sentence."""
 
 from __future__ import annotations
 

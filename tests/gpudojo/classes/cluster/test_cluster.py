@@ -21,7 +21,7 @@ def graded(message):
     if b"# 3" in message:
         os._exit(9)
     return whole(message)
-dask_worker.graded = attempted
+dask_worker.graded = graded
 """
 # A worker whose first replies are damaged on the way.
 TAMPERED = """
@@ -33,7 +33,7 @@ def graded(message):
     if left[0] >= 0:
         reply[len(reply) // 2] ^= 1
     return bytes(reply)
-dask_worker.graded = attempted
+dask_worker.graded = graded
 """
 # A worker that writes down what it has begun, and is held at the third of them for as long as a file is there.
 COUNTING = """
@@ -47,7 +47,7 @@ def graded(message):
     while os.path.exists({held!r}) and len(open({path!r}).read().split()) > 2:
         time.sleep(0.02)
     return whole(message)
-dask_worker.graded = attempted
+dask_worker.graded = graded
 """
 
 
