@@ -21,6 +21,7 @@ from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import wrong_points
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import iterate, write, write_csv
@@ -64,6 +65,8 @@ class ClassGrading:
             where = ", ".join(str(path) for path in options.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
         options.functions(self.exercises)  # before anything is made
+        if not options.only and (problem := wrong_points(options.day)):
+            raise BadClass(f"{problem}; see: dojo lint --day {options.day}")
         self.store.open()
         try:
             secret = "" if self.recorded else self.store.secret(options.secret)

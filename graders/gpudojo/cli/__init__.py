@@ -178,9 +178,9 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
         problems = sum(not finding.warning for finding in row.findings)
         fine = "[yellow]unfinished[/]" if row.notes else "[green]fine[/]"
         verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else fine
-        numbers = (row.points, row.functions, row.checks, row.enemies)
+        numbers = (row.points, row.functions, row.checks, row.wrong)
         table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
-    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "enemies")]
+    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "wrong")]
     for column, text in zip(table.columns, ["in all", *(f"{number:g}" for number in sums)], strict=False):
         column.footer = text
     console = Console(highlight=False)

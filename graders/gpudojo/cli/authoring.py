@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @click.group()
 def new() -> None:
-    """Begin an exercise or a day: every file there, and a note wherever work is left."""
+    """Make the files of a new exercise or day, with a TODO wherever you have to write something."""
 
 
 @new.command()
 @click.argument("day")
 @click.argument("name")
-@click.option("--functions", help="What students write, as in first,second (default: one, called NAME).")
+@click.option("--functions", help="The functions that students write: first,second (default: NAME).")
 @click.option("--points", default=5, show_default=True, type=click.IntRange(min=1), help="What it is worth.")
 @click.option("--title", help="Its title (default: made of NAME).")
 @which_root
 def exercise(day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None) -> None:
-    """Begin the exercise NAME, such as brightest_sprite, as the next one of DAY."""
+    """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
     from gpudojo.authoring.new import Plan, exercise_files
 
     words = () if functions is None else tuple(word.strip() for word in functions.split(","))
-    _plant(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
-    click.echo(f"Now, and after every step, this says what comes next: dojo lint --day {day}")
+    _write(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
+    click.echo(f"To see what to do next, run: dojo lint --day {day}")
 
 
 @new.command("day")
@@ -43,21 +43,21 @@ def exercise(day: str, name: str, functions: str | None, points: int, title: str
 @click.option("--points", default=100, show_default=True, type=click.IntRange(min=1), help="What all are worth.")
 @which_root
 def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
-    """Begin the day NAME, such as day9, without exercises yet."""
+    """Make the day NAME, such as day9, without exercises."""
     from gpudojo.authoring.new import day_files
 
-    _plant(root, lambda known: day_files(name, known, title, exercises, points))
-    click.echo(f"Its first exercise begins with: dojo new exercise {name} NAME")
+    _write(root, lambda known: day_files(name, known, title, exercises, points))
+    click.echo(f"Make its first exercise with: dojo new exercise {name} NAME")
 
 
-def _plant(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
-    from gpudojo.authoring.new import plant, surroundings
+def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
+    from gpudojo.authoring.new import surroundings, write_new
     from gpudojo.cli.options import repository
     from gpudojo.model.errors import DojoError
 
     root = (root or repository()).resolve()
     try:
-        for path in plant(root, files(surroundings(root))):
+        for path in write_new(root, files(surroundings(root))):
             click.echo(f"written: {path}")
     except DojoError as error:
         raise click.ClickException(str(error)) from error
