@@ -40,7 +40,7 @@ def runs(function: Function, points: float = 0, diagnose: Callable[[str, str], s
 
 def _failure(function: str, scenario: str, observation: Observation) -> Failed:
     if observation.status is CallStatus.MISSING:
-        return Failed(f"the file defines no function `{function}`", f"a function named `{function}`")
+        return Failed(f"`{function}` was not handed in", f"a function named `{function}`")
     raised = observation.raised
     assert raised is not None
     where = "the file could not be run" if observation.status is CallStatus.BROKEN else f"scenario `{scenario}` raised"
