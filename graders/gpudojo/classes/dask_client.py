@@ -283,6 +283,8 @@ class Session:
             self.threads = {
                 address: max(1, count) for address, count in admitted.items() if address not in self.refused
             }
+            if workers.keys() - self.refused.keys():  # also one that is still examined, or was lost at once
+                self._worked = time.monotonic()
             for address in workers.keys() - admitted.keys() - self.refused.keys() - self._meeting.keys():
                 self._meeting[address] = asyncio.create_task(self._meet(address, workers[address]["nthreads"]))
             await asyncio.sleep(POLLED)

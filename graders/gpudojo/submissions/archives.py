@@ -18,7 +18,7 @@ from typing import Final
 from virtual_cuda.sizes import format_size
 
 from gpudojo.submissions.entries import ReadLimits, Unreadable
-from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, shown, suffix
+from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, reason, shown, suffix
 
 NOT_A_FILE: Final = "is neither a file nor a folder but a pipe, socket or device"
 _LINK: Final = "is a link, which is not followed"
@@ -109,7 +109,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
             with os.scandir(folder) as entries:
                 children = sorted(entries, key=lambda child: natural(child.name))
         except OSError as error:
-            contents.refuse(inside or "The folder", f"cannot be read: {_reason(error)}")
+            contents.refuse(inside or "The folder", f"cannot be read: {reason(error)}")
             continue
         if any(child.name == "pyvenv.cfg" for child in children):
             continue  # a virtual environment
@@ -138,7 +138,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
             except Unreadable as error:
                 contents.refuse(name, error)
             except OSError as error:
-                contents.refuse(name, f"cannot be read: {_reason(error)}")
+                contents.refuse(name, f"cannot be read: {reason(error)}")
     return contents
 
 
@@ -147,14 +147,14 @@ def fetch(path: Path, most: int) -> bytes:
     try:
         descriptor = os.open(path, _FLAGS)
     except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be read: {_reason(error)}") from None
+        raise Unreadable(f"cannot be read: {reason(error)}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Unreadable("is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(most + 1)
     except OSError as error:
-        raise Unreadable(f"cannot be read: {_reason(error)}") from None
+        raise Unreadable(f"cannot be read: {reason(error)}") from None
     finally:
         os.close(descriptor)
 
@@ -171,12 +171,6 @@ def _is_junction(child: os.DirEntry[str]) -> bool:
     """Windows' other kind of link; Python has this since 3.12."""
     ask = getattr(child, "is_junction", None)
     return bool(ask and ask())
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "it no longer exists"
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 _ENCRYPTED = 0x1

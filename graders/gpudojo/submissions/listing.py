@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,13 @@ from gpudojo.submissions.names import (
     STRANGE_ARCHIVES,
     ZIPS,
     Named,
+    folded,
     is_junk,
     natural,
     of_platform,
     of_repository,
     plain,
+    reason,
     suffix,
 )
 
@@ -47,7 +48,7 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
         try:
             mode = origin.stat().st_mode
         except (OSError, ValueError) as error:
-            ignored.append(IgnoredPath(path, _why(error)))
+            ignored.append(IgnoredPath(path, f"it cannot be read: {reason(error)}"))
             continue
         if stat.S_ISDIR(mode) and not is_submission(origin):
             _list_class(origin, found, ignored)
@@ -96,7 +97,7 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         with os.scandir(folder) as listing:
             children = sorted(listing, key=lambda child: natural(child.name))
     except OSError as error:
-        ignored.append(IgnoredPath(folder, _why(error)))
+        ignored.append(IgnoredPath(folder, f"it cannot be read: {reason(error)}"))
         return
     submitters = names.submitters(folder / names.METADATA)
     loose: dict[tuple[Naming, str, str], list[tuple[Named, Path, bool]]] = {}
@@ -112,7 +113,7 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         try:
             is_folder, is_file = child.is_dir(follow_symlinks=False), child.is_file(follow_symlinks=False)
         except OSError as error:
-            ignored.append(IgnoredPath(path, _why(error)))
+            ignored.append(IgnoredPath(path, f"it cannot be read: {reason(error)}"))
             continue
         if not (is_folder or is_file):
             ignored.append(IgnoredPath(path, "it is neither a file nor a folder"))
@@ -182,7 +183,7 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
     """The entries with unique names, also where case or the encoding of accents is ignored."""
     by_name: dict[str, list[SubmissionEntry]] = {}
     for entry in listed:
-        by_name.setdefault(_folded(entry.name), []).append(entry)
+        by_name.setdefault(folded(entry.name), []).append(entry)
     taken = {name for name, group in by_name.items() if len(group) == 1}
     apart: list[SubmissionEntry] = []
     for group in by_name.values():
@@ -190,10 +191,10 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
             apart.append(group[0])
             continue
         for candidates in _spellings(group):
-            folded = [_folded(name) for name in candidates]
-            if len(set(folded)) == len(group) and not taken & set(folded):
+            keys = {folded(name) for name in candidates}
+            if len(keys) == len(group) and not taken & keys:
                 break
-        taken |= {_folded(name) for name in candidates}
+        taken |= {folded(name) for name in candidates}
         apart += [replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
     return sorted(apart, key=lambda entry: (natural(entry.name), str(entry.origin)))
 
@@ -209,19 +210,7 @@ def _spellings(group: list[SubmissionEntry]) -> list[list[str]]:
     return ways
 
 
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
-
-
 def _legible(name: str) -> str:
     """A file name as text: bytes that are not UTF-8 are written as %XX, control characters as _."""
     text = "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in name)
     return "".join(c if c.isprintable() else "_" for c in text).strip() or "_"
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "it does not exist"
-    if isinstance(error, OSError) and error.strerror:
-        return f"it cannot be read: {error.strerror}"
-    return "it cannot be read"

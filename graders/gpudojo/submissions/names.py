@@ -49,7 +49,7 @@ class Named(NamedTuple):
 
 def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """A sort key that puts `student-2` before `student-10`, the same on every machine."""
-    parts = re.split(r"(\d{1,18})", unicodedata.normalize("NFC", name).casefold())
+    parts = re.split(r"(\d{1,18})", folded(name))
     return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
 
 
@@ -93,11 +93,23 @@ def plain(name: str) -> str:
     stem = stem[: len(stem) - len(suffix(stem, SOURCES))]
     if (named := of_platform(stem, folder=False)) and named.rest:
         stem = named.rest
-    stem = _COPY_OF.sub("", unicodedata.normalize("NFC", stem).casefold().strip())
+    stem = _COPY_OF.sub("", folded(stem).strip())
     stem = _DAY_SPELT.sub(r"\1\2", stem)  # first, or its number would be taken for the mark of a copy
     while (shorter := _COPY.sub("", stem)) != stem and shorter:
         stem = shorter
     return re.sub(r"[\s+-]+", "_", stem.strip())
+
+
+def folded(name: str) -> str:
+    """A name as it is compared where case and the encoding of accents do not count."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def reason(error: Exception) -> str:
+    """Why something cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 def shown(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import unicodedata
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,17 @@ from gpudojo.submissions.entries import (
     Unreadable,
     digest,
 )
-from gpudojo.submissions.names import ARCHIVES, SOURCES, STRANGE_ARCHIVES, natural, of_platform, shown, suffix
+from gpudojo.submissions.names import (
+    ARCHIVES,
+    SOURCES,
+    STRANGE_ARCHIVES,
+    folded,
+    natural,
+    of_platform,
+    reason,
+    shown,
+    suffix,
+)
 
 _CODING: Final = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.M)
 
@@ -110,8 +119,7 @@ class _SourceReader:
         except Unreadable as error:
             self.notes.append(f"{shown(path.name)} {error}.")
         except (OSError, ValueError) as error:
-            reason = "it no longer exists" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None)
-            self.notes.append(f"{shown(path.name)} cannot be read: {reason or type(error).__name__}.")
+            self.notes.append(f"{shown(path.name)} cannot be read: {reason(error)}.")
 
     def unpack(self, data: bytes) -> Contents:
         """List an archive by its content, whatever its name is."""
@@ -163,19 +171,19 @@ class _SourceReader:
             self.notes.append(f"{shown(found.path)} is empty.")
             return
         self.files[found.path] = SourceFile(found.path, data)
-        self._folded.add(_folded(found.path))
-        self._folders |= _parents(_folded(found.path))
+        self._folded.add(folded(found.path))
+        self._folders |= _parents(folded(found.path))
 
     def place(self, path: str) -> None:
         """Each path once, also on systems to which case does not matter; and no file where another needs a folder."""
-        folded = _folded(path)
+        key = folded(path)
         if len(path.encode()) > self.limits.path_length:
             raise Unreadable(f"has a path of more than {self.limits.path_length} bytes")
         if path in self.files:
             raise Unreadable("was ignored: another file has its name")
-        if folded in self._folded:
+        if key in self._folded:
             raise Unreadable("was ignored: its name differs from another file's only in upper and lower case")
-        if folded in self._folders or _parents(folded) & self._folded:
+        if key in self._folders or _parents(key) & self._folded:
             raise Unreadable("was ignored: it is a file and a folder at once")
 
     def fetch(self, found: ListedFile, most: int) -> bytes:
@@ -228,10 +236,6 @@ def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str]]:
         names = [of_platform(part, folder=not suffix(part, (*SOURCES, *ARCHIVES))) for part in parts]
         found |= {(one.student, one.identifier) for one in names if one is not None}
     return found
-
-
-def _folded(path: str) -> str:
-    return unicodedata.normalize("NFC", path).casefold()
 
 
 def _parents(path: str) -> set[str]:

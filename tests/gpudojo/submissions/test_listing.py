@@ -99,7 +99,7 @@ def test_paths_that_are_files_missing_or_given_twice(tmp_path: Path) -> None:
     reasons = [left.reason for left in found.ignored]
     assert reasons[:2] == ["it was given twice"] * 2
     assert "neither a Python file" in reasons[2]
-    assert reasons[3] == "it does not exist"
+    assert reasons[3] == "it cannot be read: it does not exist"
     assert [entry.name for entry in list_submissions([tmp_path / "a", file]).entries] == ["student-01"], (
         "in its class and by itself"
     )

@@ -143,7 +143,7 @@ def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> N
     ("error", "said"),
     [
         (PermissionError(13, "Permission denied"), "a.py cannot be read: Permission denied."),
-        (FileNotFoundError(2, "No such file"), "a.py cannot be read: it no longer exists."),
+        (FileNotFoundError(2, "No such file"), "a.py cannot be read: it does not exist."),
         (OSError(40, "Too many levels of symbolic links"), "a.py cannot be read: Too many levels of symbolic links."),
     ],
 )
@@ -185,7 +185,7 @@ def test_an_entry_that_vanishes_is_a_problem(tmp_path: Path) -> None:
     for path in (write(tmp_path / "a.py"), write(tmp_path / "b.zip")):
         found = entry(path)
         path.unlink()
-        assert read(found).problem == f"{path.name} cannot be read: it no longer exists."
+        assert read(found).problem == f"{path.name} cannot be read: it does not exist."
 
 
 def test_nothing_is_raised_whatever_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
