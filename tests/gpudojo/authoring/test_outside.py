@@ -79,7 +79,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     python = environment_at(base / "environment", folder / "src", ROOT / "graders")
     register(python, "day9 = my_course.day9")
     run(python, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
-    text = (folder / "tests" / "day9" / "solutions" / f"{STEM}.py").read_text(encoding="utf-8")
+    text = (folder / "tests" / "day9" / f"solutions_{STEM}.py").read_text(encoding="utf-8")
     return Course(folder, python, re.split(r"^# .*\n", text, flags=re.M)[1:])
 
 
@@ -202,7 +202,7 @@ def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
         "reference/day9/01_first.py",
         "exercises/day9/01_first.py",
         "my_course/day9/first.py",
-        "tests/day9/solutions/01_first.py",
+        "tests/day9/solutions_01_first.py",
     ]
     with pytest.raises(CannotBegin, match="for a course of your own, see CONTRIBUTING"):
         new.day_files("day10", known)

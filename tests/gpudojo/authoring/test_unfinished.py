@@ -33,7 +33,7 @@ def test_notes_come_in_the_order_of_work(skeleton: Path) -> None:
     assert [path for path, _ in dict(found).items()] == [
         f"reference/day9/{STEM}.py",
         "graders/gpudojo/days/day9/new.py",
-        f"tests/day9/solutions/{STEM}.py",
+        f"tests/day9/solutions_{STEM}.py",
     ]
     assert found[0][1] == "say in one sentence what it returns."
     assert ("graders/gpudojo/days/day9/new.py", "write a first hint, which names the tool.") in found
