@@ -96,6 +96,7 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
         (tmp_path / "class" / student / f"{STEM}.py").write_text(solution, encoding="utf-8")
     arguments = (str(tmp_path / "class"), "--day", "day9", "--out", str(tmp_path / "out"), "--jobs", "1", "-q")
     output = run(course.python, "gpudojo", "grade", *arguments, cwd=course.folder)
+    assert (tmp_path / "out" / "results.json").is_file(), output
     rows = {row.submission: row for row in read(tmp_path / "out" / "results.json").submissions}
     assert {name: row.score for name, row in rows.items()} == {"right": 4, "wrong": 2.5}, output
     (failed,) = [check for check in rows["wrong"].exercises[0].checks if check.outcome == "failed"]
