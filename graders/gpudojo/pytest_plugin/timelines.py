@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 COLOURS: Final[dict[str, dict[str, bool]]] = {
-    "wall": {"red": True, "bold": True},
+    "wait": {"red": True, "bold": True},
     "copy": {"cyan": True},
     "grad": {"yellow": True},
     "no grad": {"green": True},

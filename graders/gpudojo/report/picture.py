@@ -67,7 +67,7 @@ class Sums:
 def sums(timeline: Timeline) -> Sums:
     counts = timeline.counts
     return Sums(
-        timeline.walls,
+        timeline.wait_count,
         counts.get("explicit sync", 0),
         _copies(counts.get("to device", 0), timeline.to_device),
         _copies(counts.get("to host", 0), timeline.to_host),

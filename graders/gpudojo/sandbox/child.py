@@ -17,7 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -174,12 +174,12 @@ def observed(
     """The evidence of one function."""
     from virtual_cuda import device_failure
 
-    from gpudojo.grading.explain import timed_out
+    from gpudojo.grading.limits import timed_out
     from gpudojo.grading.load import raised
     from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest
 
-    def seed_of(probe: Probe) -> int:
+    def seed_of(probe: Probe[Any]) -> int:
         return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
 
     began = time.perf_counter()

@@ -47,6 +47,7 @@ def test_it_writes_result_json_into_the_checkout(bundle: Path, released: Path, p
     assert "was changed" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_secret_and_references_in_the_bundle_are_used(
     bundle: Path, released: Path, python: Path, tmp_path: Path
 ) -> None:
