@@ -15,7 +15,7 @@ import msgspec
 
 from gpudojo.grading.call import Call, array, name_of, settled, torch
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Observation, Raised
-from gpudojo.model.exercise import Failed, Function, Judge, Seen, called
+from gpudojo.model.exercise import Failed, Function, Judge, Probe, Seen, called
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 
 def _failure(function: str, probe: str, observation: Observation, seen: Seen, diagnose: Diagnose) -> Failed:
     if observation.status is CallStatus.MISSING:
-        return Failed(f"the file defines no function `{function}`", f"a function named `{function}`")
+        return Failed(f"`{function}` was not handed in", f"a function named `{function}`")
     raised = observation.raised
     assert raised is not None
     if observation.status is CallStatus.BROKEN:
@@ -161,29 +161,41 @@ def diagnosis(message: str) -> str | None:
     return None
 
 
-def _for_each(function: Function, points: float, name: str, claim: str, judge: Callable[[str, Ran, Ran], None]) -> None:
-    """Declare a check that judges every scenario of the function, all of whose probes return `Cases[Ran]`."""
+Ready = Probe[Cases[Ran]]
+JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's call and the reference's
+
+
+def _for_each(function: Function, probe: Ready, points: float, name: str, claim: str, judge: JudgeRan) -> None:
+    """Declare a check that judges every scenario of a probe."""
 
     def every(seen: Seen, wanted: Seen) -> None:
-        for scenario, found, right in pairs(seen.cases(*function.probes), wanted.cases(*function.probes)):
+        for scenario, found, right in pairs(seen[probe], wanted[probe]):
             judge(scenario, found, right)
 
     function.check(points)(_named(every, name, claim))
 
 
 def same_as_reference(
-    function: Function, points: float, name: str = "same_as_reference", claim: str = "It returns the right values."
+    function: Function,
+    probe: Ready,
+    points: float,
+    name: str = "same_as_reference",
+    claim: str = "It returns the right values.",
 ) -> None:
     """Declare that every scenario returns what the reference returns."""
 
     def judge(scenario: str, found: Ran, right: Ran) -> None:
         expect_same(found, right, f"scenario `{scenario}`: ")
 
-    _for_each(function, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge)
 
 
 def on_the_device(
-    function: Function, points: float, name: str = "on_the_device", claim: str = "The result is on the device."
+    function: Function,
+    probe: Ready,
+    points: float,
+    name: str = "on_the_device",
+    claim: str = "The result is on the device.",
 ) -> None:
     """Declare that every scenario returns a tensor on the device."""
 
@@ -192,11 +204,12 @@ def on_the_device(
             shown = f"a tensor on {found.device}" if found.device else called(found.kind)
             raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
 
-    _for_each(function, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge)
 
 
 def at_most(
     function: Function,
+    probe: Ready,
     points: float,
     *,
     copies: int | None = None,
@@ -211,11 +224,12 @@ def at_most(
             if most is not None and count > most:
                 raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
 
-    _for_each(function, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge)
 
 
 def leaves_its_input_alone(
     function: Function,
+    probe: Ready,
     points: float,
     name: str = "leaves_its_input_alone",
     claim: str = "The tensors passed in and the settings of torch are not changed.",
@@ -228,7 +242,7 @@ def leaves_its_input_alone(
             raise Failed(happened, "the values from before", None, "input-modified")
         expect_settings_kept(found.settings, scenario)
 
-    _for_each(function, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge)
 
 
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------

@@ -59,33 +59,33 @@ class BadClass(Refusal):
 
 
 @dataclass(eq=False, repr=False)
-class NoNursery(DojoError):
-    """The process that starts the submissions' processes does not run."""
+class ForkServerFailed(DojoError):
+    """The process that starts the submissions' processes did not start, or keeps ending."""
 
     why: str
-    said: str = ""
+    log: str = ""
 
     def __str__(self) -> str:
-        last = self.said.splitlines()[-1] if self.said else ""
+        last = self.log.splitlines()[-1] if self.log else ""
         return f"the process that runs submissions did not start: {self.why}" + (f" ({last})" if last else "")
 
 
 @dataclass(eq=False, repr=False)
 class NoCluster(DojoError):
-    """A cluster cannot be reached, or cannot go on."""
+    """A cluster cannot be reached, or has been lost."""
 
     address: str
     why: str
     kept: bool = False  # something may have been graded before it happened
 
     def __str__(self) -> str:
-        more = "; what has been graded is kept, and the same command goes on" if self.kept else ""
+        more = "; what has been graded is kept: run the same command again to resume" if self.kept else ""
         return f"the scheduler at {self.address} {self.why}{more}"
 
 
 @dataclass(eq=False, repr=False)
 class BadWorker(DojoError):
-    """A worker of a cluster is not one that may grade."""
+    """A worker of a cluster may not grade."""
 
     worker: str
     why: str
@@ -94,7 +94,7 @@ class BadWorker(DojoError):
         return f"the worker {self.worker} cannot be used: {self.why}"
 
 
-class BadParcel(Refusal, ValueError):
+class BadMessage(Refusal, ValueError):
     """What arrived over a cluster is not what was sent."""
 
 

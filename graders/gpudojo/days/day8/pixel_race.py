@@ -164,7 +164,7 @@ SLOWED: Final = 4.0  # a busy or smaller machine may slow the loop down that muc
 WIDTH: Final = 24
 
 
-def with_honest_loop(timed: Race, wanted: Race) -> Race:
+def limited(timed: Race, wanted: Race) -> Race:
     """Student code may slow down the loop that runs beside it, but not the loop beside the reference."""
     for name, seconds in (("student", timed.student), ("loop", timed.loop)):
         if not math.isfinite(seconds):

@@ -29,10 +29,10 @@ ALONE: Final = "one process waited here forever for the other: both have to make
 GONE: Final = "a process ended during the call"
 STUCK: Final = "the processes did not finish"
 PAUSE: Final = 0.01
-LOOKS: Final = 50  # so many times at the same place, and no work done there
-ENDLESS: Final = 30.0  # seconds of processor time, which is none that a busy machine adds
+LOOKS: Final = 50  # samples at the same place, without work done there
+ENDLESS: Final = 30.0  # seconds of processor time, which a busy machine does not increase
 
-_sleep, _processor_time = time.sleep, time.process_time  # a student's file may have others
+_sleep, _processor_time = time.sleep, time.process_time  # a student's file may replace them
 
 
 class Rank:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from gpudojo.days.day8 import pixel_race
-from gpudojo.days.day8.pixel_race import arrived, judge_speed, race, reference_here, stepped, with_honest_loop
+from gpudojo.days.day8.pixel_race import arrived, judge_speed, limited, race, reference_here, stepped
 from gpudojo.grading.call import Call, StudentRaised, array, torch
 from gpudojo.grading.checks import numbers, runs, times
 from gpudojo.model.evidence import Array, Case, Race, Raised
@@ -446,7 +446,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
             raise Failed(f"a timed call raised {found.raised.short}", "no error", found.raised.line)
         if not found.outputs or len(found.outputs) != len(found.loop_outputs):
             raise Failed(f"{len(found.outputs)} timed calls returned a result", "a result of each timed call")
-        judge_speed(with_honest_loop(found, wanted[timed]), wanted[timed], same)
+        judge_speed(limited(found, wanted[timed]), wanted[timed], same)
 
 
 # The timed sizes make each loop take some milliseconds: a hundred times a vectorized call, and little beside the rest.
