@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_cuda.ledger import drawing
-from virtual_cuda.ledger.drawing import NARROWEST, NOTHING_BESIDE, UNSEEN, compared, drawn, legend, plain, size
+from virtual_cuda.ledger.drawing import NARROWEST, NOTHING_BESIDE, UNSEEN, columns, compared, drawn, legend, plain, size
 from virtual_cuda.ledger.timeline import Event, Timeline
 
 
@@ -114,7 +113,7 @@ def test_every_event_stands_in_one_column_in_order(
     told: list[tuple[str, int, int, bool, bool, int]], room: int
 ) -> None:
     made = timeline(*told)
-    found = drawing(made, room)
+    found = columns(made, room)
     assert len(found) <= room
     assert [event for column in found for event in column.events] == [e for e in made.events if e.kind not in UNSEEN]
     assert max((column.live for column in found), default=0) == (made.peak_bytes if found else 0)
