@@ -18,7 +18,7 @@ from gpudojo.authoring.sample import Made, corpus, hand_in, sample
 from gpudojo.classes.display import Display
 from gpudojo.classes.grading import ClassGrading
 from gpudojo.classes.options import Asked
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.writing import ReportOptions, write_report
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +42,7 @@ def report(folder: Path) -> Path:
     hand_in(Made(WAITING, solved, "folder"), handed_in)
     asked = Asked([handed_in], out, ROOT / "reference" / "day8", secret="pictures", jobs=2)
     ClassGrading(asked, Display(Console(), quiet=True)).run()
-    write_report(Wanted(out, folder / "report"), print)
+    write_report(ReportOptions(out, folder / "report"), print)
     return folder / "report"
 
 

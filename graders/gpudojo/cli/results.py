@@ -105,13 +105,13 @@ def report(results: Path, out: Path | None, anonymous: bool, only: str | None, c
     """
     from virtual_cuda.errors import DojoError
 
-    from gpudojo.report.writing import Wanted, write_report
+    from gpudojo.report.writing import ReportOptions, write_report
 
     if only is not None and class_only:
         raise click.UsageError("--only asks for a student's page and --no-students for none: choose one")
     folder = results if results.is_dir() else results.parent
     target = out or folder / "report"
-    wanted = Wanted(results, target, anonymous, not class_only, only)
+    wanted = ReportOptions(results, target, anonymous, not class_only, only)
     try:
         written = write_report(wanted, lambda sentence: click.echo(f"note: {sentence}", err=True))
     except DojoError as error:

@@ -32,7 +32,7 @@ HOSTILE = (
     "]]>&lt;b&gt;",
     "Ünï 🦄",
 )
-WALLS = 64
+WAITS = 64
 
 
 def check(exercise: str, function: str, name: str, outcome: Outcome, worth: float, **more: object) -> CheckRow:
@@ -153,12 +153,12 @@ def sixty(folder: Path) -> Path:
     for number in range(60):
         hostile = number < len(HOSTILE)
         name = HOSTILE[number] if hostile else f"student-{number:02}"
-        text = HOSTILE[number] if hostile else f"line 10 waited {WALLS} times; by student-{number:02}"
+        text = HOSTILE[number] if hostile else f"line 10 waited {WAITS} times; by student-{number:02}"
         key = f"{number:040x}"
         rows.append(submission(number, name, text, key))
         # One whose call is none of the reference's, and one whose record is older than curves.
         scenario = text if hostile else "another" if number == 27 else "epochs"
-        store.keep(key, record(WALLS if number % 2 else 0, text, scenario, curved=number != 27))
+        store.keep(key, record(WAITS if number % 2 else 0, text, scenario, curved=number != 27))
     store.keep(REFERENCE, record(1, "the secret solution", reference=True))
     write(folder / "results.json", header(reference=REFERENCE), rows)
     return folder / "results.json"

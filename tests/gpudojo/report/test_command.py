@@ -43,7 +43,7 @@ def test_only_one_student(class_of_sixty: Path, tmp_path: Path) -> None:
     assert "index.html" not in page  # there is no class page to go back to
     code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "studnet-33")
     assert code == 1
-    assert "has no submission 'studnet-33'; is it 'student-33'" in said
+    assert "has no submission 'studnet-33'; did you mean 'student-33'" in said
 
 
 def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: P
 
 def test_an_example_names_nobody_even_where_others_are_named(class_of_sixty: Path, pages: Path) -> None:
     text = (pages / "index.html").read_text(encoding="utf-8")
-    examples = text[text.index("An example of each") : text.index('id="checks"')]
+    examples = text[text.index("An anonymous example of each") : text.index('id="checks"')]
     assert "total += loss.item()" in examples
     for row in read(class_of_sixty).submissions:
         if row.submission not in HOSTILE:
@@ -77,7 +77,7 @@ def test_an_example_names_nobody_even_where_others_are_named(class_of_sixty: Pat
 def test_an_empty_class_has_a_page_that_says_so(tmp_path: Path) -> None:
     write(tmp_path / "results.json", header(), [])
     assert dojo(tmp_path)[0] == 0
-    assert "There is nobody in this class" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "The results contain no submissions" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_missing_evidence_is_said_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_missing_evidence_is_said_on_the_page_and_in_the_terminal(tmp_path: Path
     write(tmp_path / "results.json", header(reference="e" * 40), rows)
     code, said = dojo(tmp_path)
     assert code == 0
-    assert f"note: 2 of 2 pages are without pictures: no record of these runs is in {tmp_path}" in said
+    assert f"note: 2 of 2 pages have no timelines: the records of these runs are not in {tmp_path}" in said
     for name in ("ada", "bob"):
         page = (tmp_path / "report" / "students" / f"{name}.html").read_text(encoding="utf-8")
-        assert "the evidence of this run was not beside the results" in page
+        assert "the evidence of this run was not found beside the results" in page
         assert "line 10" in page or name == "bob"
 
 
@@ -103,10 +103,10 @@ def test_a_record_that_is_torn_or_of_another_version_is_as_good_as_none(tmp_path
     write(tmp_path / "results.json", header(reference=newer), rows)
     code, said = dojo(tmp_path)
     assert code == 0
-    assert "note: 2 of 3 pages are without pictures" in said
+    assert "note: 2 of 3 pages have no timelines" in said
     folder = tmp_path / "report" / "students"
     pages = [(folder / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
-    assert ["cannot be drawn here" in page for page in pages] == [False, True, True]
+    assert ["There are no timelines" in page for page in pages] == [False, True, True]
     assert ['class="call"' in page for page in pages] == [True, False, False]
     assert NO_PICTURES.replace("'", "&#39;") in pages[0], "the reference's record cannot be used either"
 
@@ -135,7 +135,7 @@ def test_a_torn_file_leaves_a_page_that_says_so(class_of_sixty: Path, tmp_path: 
     code, said = dojo(tmp_path, "--no-students")
     assert code == 1
     assert "is not a file of results" in said
-    assert "There is no report" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "No report" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a file in the way is told differently there")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from gpudojo.report.charts import HEIGHT, MOST, curve, curves
-from gpudojo.report.student_page import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, Known
+from gpudojo.report.student_page import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, SubmissionRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +20,9 @@ points = st.lists(st.integers(0, 10**14) | st.floats(0, 1e14), min_size=2, max_s
 
 
 def test_three_curves_with_their_peaks() -> None:
-    found = Known(record(1, "mine"), record(1, "theirs", reference=True)).curves(MEMORY, "checkpointed")
+    found = SubmissionRecords(record(1, "mine"), record(1, "theirs", reference=True)).curves(MEMORY, "checkpointed")
     assert [(each.label, each.kind, each.peak) for each in found] == [
-        ("every activation kept", "other", 224 << 10),
+        ("all activations stored", "other", 224 << 10),
         ("yours", "mine", 137 << 10),
         ("the reference", "theirs", 137 << 10),
     ]
@@ -33,7 +33,7 @@ def test_three_curves_with_their_peaks() -> None:
         "curve theirs",
     ]
     assert svg.get("aria-label") == (
-        "Memory of checkpointed. every activation kept: peak 224 KiB, 32 operations, highest in forward; "
+        "Memory of checkpointed. all activations stored: peak 224 KiB, 32 operations, highest in forward; "
         "yours: peak 137 KiB, 40 operations, highest in forward; "
         "the reference: peak 137 KiB, 40 operations, highest in forward."
     )
@@ -50,12 +50,12 @@ def test_a_higher_curve_is_drawn_higher() -> None:
 
 
 def test_older_evidence_has_bars_and_no_curves() -> None:
-    known = Known(record(1, "mine", curved=False), record(1, "theirs", reference=True))
+    known = SubmissionRecords(record(1, "mine", curved=False), record(1, "theirs", reference=True))
     assert known.curves(MEMORY, "checkpointed") == []
     assert len(known.peaks(MEMORY, "checkpointed")) == 3
-    known = Known(record(1, "mine"), record(1, "theirs", reference=True, curved=False))
+    known = SubmissionRecords(record(1, "mine"), record(1, "theirs", reference=True, curved=False))
     assert [each.kind for each in known.curves(MEMORY, "checkpointed")] == ["other", "mine"]
-    assert Known(None, None).curves(MEMORY, "checkpointed") == []
+    assert SubmissionRecords(None, None).curves(MEMORY, "checkpointed") == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_curve_that_is_none_is_not_drawn(odd: Any) -> None:
     assert curve("yours", odd, "mine") is None
     mine = record(1, "mine")
     mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = odd
-    known = Known(mine, None)
+    known = SubmissionRecords(mine, None)
     assert known.curves(MEMORY, "checkpointed") == []
     assert len(known.peaks(MEMORY, "checkpointed")) == 2
 
@@ -92,16 +92,16 @@ def test_whatever_can_be_drawn_stays_in_the_picture(one: list[float], two: list[
 
 def test_only_the_same_call_stands_beside_a_student_s() -> None:
     theirs = record(1, "theirs", reference=True)
-    found = Known(record(64, "mine"), theirs).timelines(LOOP, "train_epoch")
+    found = SubmissionRecords(record(64, "mine"), theirs).timelines(LOOP, "train_epoch")
     assert found.mine is not None
     assert found.theirs is not None
     assert (found.theirs.scenario, found.theirs.place) == (found.mine.scenario, found.mine.place) == ("epochs", 1)
     assert (found.mine.walls, found.theirs.walls, found.missing) == (64, 1, "")
-    other = Known(record(64, "mine", "another"), theirs).timelines(LOOP, "train_epoch")
+    other = SubmissionRecords(record(64, "mine", "another"), theirs).timelines(LOOP, "train_epoch")
     assert (other.theirs, other.missing) == (None, NOTHING_THERE)
-    older = Known(record(64, "mine"), record(1, "theirs")).timelines(LOOP, "train_epoch")
+    older = SubmissionRecords(record(64, "mine"), record(1, "theirs")).timelines(LOOP, "train_epoch")
     assert (older.theirs, older.missing) == (None, NO_PICTURES), "its one timeline is of the class's own seed"
-    assert Known(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing == NO_PICTURES
+    assert SubmissionRecords(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing == NO_PICTURES
 
 
 def test_a_call_of_which_nobody_wrote_down_which_it_is_has_nothing_beside_it() -> None:
@@ -109,5 +109,5 @@ def test_a_call_of_which_nobody_wrote_down_which_it_is_has_nothing_beside_it() -
     seen = mine.seen[f"{LOOP}::train_epoch"]
     unplaced = msgspec.structs.replace(timeline(64, "mine"), place=None)
     mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=unplaced)
-    found = Known(mine, record(1, "theirs", reference=True)).timelines(LOOP, "train_epoch")
+    found = SubmissionRecords(mine, record(1, "theirs", reference=True)).timelines(LOOP, "train_epoch")
     assert (found.theirs, found.missing) == (None, UNKNOWN_CALL)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.sample import Made, hand_in
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.classes.test_grading import grade, wrong
 
@@ -40,7 +40,7 @@ def graded_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         hand_in(Made(name, {FOURTH: source.encode()}, form), folder)
     grade(folder, out, only=frozenset({"train_epoch"}))
-    write_report(Wanted(out, out / "report"), print)
+    write_report(ReportOptions(out, out / "report"), print)
     return out / "report"
 
 

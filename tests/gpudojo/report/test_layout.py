@@ -91,7 +91,7 @@ def test_text_in_charts_can_be_read(visit: Open, pages: Path, width: int) -> Non
 
 def test_a_large_window_is_used(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html", **LARGE).page
-    end = right(box(page, "#everybody"))
+    end = right(box(page, "#students"))
     for left, beside in (
         ("svg.histogram", "#scores .points"),
         ("#mistakes", "#checks"),
@@ -132,10 +132,10 @@ def test_what_the_code_did_is_as_high_on_a_phone_as_elsewhere(visit: Open, pages
 
 def test_a_table_that_is_stacked_on_a_phone_is_still_a_table(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html", **PHONE).page
-    name, why = box(page, "#human tbody th"), box(page, "#human tbody td.wide")
+    name, why = box(page, "#review tbody th"), box(page, "#review tbody td.wide")
     assert why["y"] > name["y"] + name["height"] / 2
     assert why["x"] == pytest.approx(name["x"], abs=1)
-    said = page.locator("#human table").aria_snapshot()
+    said = page.locator("#review table").aria_snapshot()
     assert 'columnheader "why"' in said
     assert 'rowheader "student-19"' in said
     assert re.search(r'cell "look: line 10 waited 64 times; by student-19"', said)
@@ -157,7 +157,7 @@ def test_paper_is_light_whatever_the_reader_s_theme(visit: Open, pages: Path) ->
     def colours(theme: str, medium: str) -> list[str]:
         page = visit(student(pages, 15), color_scheme=theme).page
         page.emulate_media(media=medium)
-        read = """() => ['body', '.wall', '.tick.grad', '.to-device', '.bar', '.badge.failed', 'mark', '.area'].flatMap(
+        read = """() => ['body', '.wait', '.tick.grad', '.to-device', '.bar', '.badge.failed', 'mark', '.area'].flatMap(
             name => { const style = getComputedStyle(document.querySelector(name));
                       return [style.color, style.backgroundColor, style.fill, style.stroke] })"""
         found: list[str] = page.evaluate(read)
@@ -184,7 +184,7 @@ def test_what_passed_is_hidden_with_its_headings_and_found_by_a_link(visit: Open
     assert page.locator(failed).is_visible()
     page.locator("nav a", has_text="Pixels").click()
     assert page.locator(passed).is_visible()
-    assert page.locator("#hide-passed").get_attribute("aria-pressed") == "false"
+    assert page.locator("#hide-passed").text_content() == "Hide passed checks"
 
 
 def test_a_mark_is_shown_when_the_pointer_is_near_it(visit: Open, pages: Path) -> None:

@@ -12,9 +12,9 @@ from gpudojo.model.results_file import read, write
 from gpudojo.report.charts import _levels, scatter
 from gpudojo.report.class_page import Tally
 from gpudojo.report.people import Roll
-from gpudojo.report.picture import legend
-from gpudojo.report.texts import short_id, told_once
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.rendering import said_once, short_id
+from gpudojo.report.timeline_svg import legend
+from gpudojo.report.writing import ReportOptions, write_report
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger.timeline import Event, Timeline
@@ -38,7 +38,7 @@ def pages_of(folder: Path, *rows: SubmissionRow) -> tuple[str, list[str], list[s
     """The class's page, each student's, and what was said in the terminal."""
     write(folder / "results.json", header(), list(rows))
     said: list[str] = []
-    write_report(Wanted(folder, folder / "out"), said.append)
+    write_report(ReportOptions(folder, folder / "out"), said.append)
     students = [(folder / "out" / "students" / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
     return (folder / "out" / "index.html").read_text(encoding="utf-8"), students, said
 
@@ -58,17 +58,17 @@ def test_what_could_not_be_read_counts_in_no_check() -> None:
         (each.id, each.failed, each.judged) for each in alone.hardest
     ]
     assert alone.hardest, "there is something to count"
-    assert len(together.for_a_human) == 2
+    assert len(together.needs_review) == 2
 
 
 def test_a_page_of_what_could_not_be_read_says_why_once(tmp_path: Path) -> None:
     index, (page,), said = pages_of(tmp_path, unreadable("bob"))
     assert page.count(REASON) == 1
     assert "so no check was run" in page
-    assert "cannot be drawn" not in page
+    assert "no timelines" not in page
     assert 'href="#04_loop"' not in page, "there is nothing to go to"
     assert said == [], "no record is missing of what never ran"
-    assert "Without 1 submission that could not be read." in index
+    assert "1 submission could not be read and is not counted." in index
     assert "Nobody failed a check." in index
 
 
@@ -124,8 +124,8 @@ def test_what_failed_is_told_at_the_top_by_what_happened(tmp_path: Path) -> None
 
 
 def test_a_status_is_not_said_twice() -> None:
-    assert told_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
-    assert told_once("unreadable", REASON) == f"unreadable: {REASON}"
+    assert said_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
+    assert said_once("unreadable", REASON) == f"unreadable: {REASON}"
 
 
 def test_a_check_is_named_by_the_number_of_its_exercise() -> None:
@@ -137,7 +137,7 @@ def test_a_check_is_named_by_the_number_of_its_exercise() -> None:
 def test_a_legend_explains_what_is_drawn_and_nothing_else() -> None:
     both = legend(timeline(1, "code"), None)
     assert {kind for kind, _, _ in both} == {
-        "wall", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
+        "wait", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
     }  # fmt: skip
     across = Timeline("f", "s", "cuda", [Event("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")])
     assert [words for _, _, words in legend(across)] == ["copied between devices"]
