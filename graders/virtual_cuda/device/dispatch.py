@@ -15,41 +15,19 @@ from virtual_cuda.device.state import CPU, Block, Place, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
-from virtual_cuda.ops import kernels, messages, placement, refusals, syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.ops.messages import device_assert, forked, out_of_memory
+from virtual_cuda.ops.operators import rules_of
+from virtual_cuda.ops.registry import ALLOWED
+from virtual_cuda.ops.rescue import rescue
 from virtual_cuda.recording import student_file
 
-
-def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -> Any:
-    """What the operator gives on CUDA where the CPU raised `error`: a result, or an exception in CUDA's words."""
-    text = str(error)
-    if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
-        raise out_of_memory(OutOfMemory(_wanted(text), place.memory), place.index) from None
-    blank = refusals.later(func, inner, kwargs, error)
-    if blank is not None:
-        return None if blank is refusals.NOTHING else blank
-    emulated = kernels.emulate(func, inner, kwargs, error)
-    if emulated is not kernels.NOT_EMULATED:
-        return emulated
-    translated = messages.translate(func, inner, kwargs, error)
-    if translated is not None:
-        raise translated from None
-    raise error
-
-
-def _wanted(text: str) -> int:
-    digits = [word for word in text.replace(",", " ").split() if word.isdigit()]
-    return int(digits[0]) if digits else 0
-
-
-_grad_on: Final = torch._C.is_grad_enabled if hasattr(torch._C, "is_grad_enabled") else torch.is_grad_enabled
+_grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
 _TENSOR: Final = torch.Tensor
+_STRIDED: Final = torch.strided
+_new: Final = object.__new__
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
-
-# Operators whose plan is written by hand: {overload: function(func, args, kwargs)}.
-Handler = Callable[[Any, Any, Any], Any]
-SPECIAL: Final[dict[Any, Any]] = {}
 
 
 class _Mood(threading.local):
@@ -60,17 +38,6 @@ class _Mood(threading.local):
 
 
 mood: Final = _Mood()
-
-
-def special(*overloads: Any) -> Callable[[Handler], Handler]:
-    """Register a hand-written plan."""
-
-    def register(function: Handler) -> Handler:
-        for overload in overloads:
-            SPECIAL[overload] = function
-        return function
-
-    return register
 
 
 def shut(place: Place) -> Exception:
@@ -169,10 +136,19 @@ def unshared(tensor: Any, seen: Unwrapped) -> Any:
     return inner
 
 
+class _WrapLayout:
+    """Wraps a result that is not strided; `ops/sparse.py` sets it."""
+
+    function: Callable[[torch.Tensor, Place], tuple[Any, int]]
+
+
+wrap_layout: Final = _WrapLayout()
+
+
 def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> tuple[Any, int]:
     """Wrap one result, in the block it shares with an argument or an earlier result, or in a new one."""
     if value.layout is not torch.strided:
-        return wrap_sparse(value, place)
+        return wrap_layout.function(value, place)
     storage = value.untyped_storage()
     block = blocks.get(storage._cdata)
     nbytes = 0
@@ -180,12 +156,6 @@ def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> 
         nbytes = storage.nbytes()
         block = blocks[storage._cdata] = allocate(place, nbytes)
     return wrap(value, block), nbytes
-
-
-def wrap_sparse(value: torch.Tensor, place: Place) -> tuple[Any, int]:
-    from virtual_cuda.ops import sparse
-
-    return sparse.wrap(value, place)
 
 
 def general(func: Any, args: Any, kwargs: Any) -> Any:
@@ -213,37 +183,32 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     if (seen.plain and place is not None) or len(seen.places) > 1:
         if any(type(tensor).__torch_dispatch__ is not _NO_DISPATCH for tensor in seen.plain):
             return NotImplemented  # a class with a dispatcher of its own, sparse or nested: it is asked next
-        decided = placement.judge(func, args, kwargs, seen)
-        if decided is not placement.ALLOWED:
+        decided = placement.judge(func, args, kwargs)
+        if decided is not ALLOWED:
             return decided
     if not chosen:
         target = place
     where = target or place
-    forbid, adjust, tick = refusals.refusal_of(func), kernels.of(func), syncs.of(func)
-    if forbid is not None and where is not None:
-        forbid(args, kwargs)
+    call, refuse, output, count_waits = rules_of(func)
+    if refuse is not None and where is not None:
+        refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
         inner[0] = unshared(args[0], seen)
     try:
-        out = kernels.call_of(func)(*inner, **named)
+        out = call(*inner, **named)
     except Exception as error:
         if where is None:
             raise
         out = rescue(func, inner, named, where, error)
-    if adjust is not None:
-        out = adjust(inner, named, out)
+    if output is not None:
+        out = output(inner, named, out)
     wrapped, nbytes = seen.close(out, target)
     if where is not None:
         write(str(func), where, nbytes)
-        if tick is not None:
-            tick(args, kwargs, out)
+        if count_waits is not None:
+            count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator itself returns nothing.
     return wrapped if func._schema.returns else None
-
-
-_grad_is_on: Final = torch.is_grad_enabled
-_STRIDED: Final = torch.strided
-_new: Final = object.__new__
 
 
 def deliver(out: Any, place: Place, name: str) -> Any:
@@ -276,7 +241,7 @@ def deliver(out: Any, place: Place, name: str) -> Any:
         if frame is None:
             code = offset = None
             break
-    mode = GRAD if _grad_is_on() else 0
+    mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
     place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, live))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import SPECIAL, allocate, beforehand, deliver, general, rescue, shut, write
+from virtual_cuda.device.dispatch import allocate, beforehand, deliver, general, shut, write
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
-from virtual_cuda.ops import kernels, refusals, syncs
+from virtual_cuda.ops.operators import Rules, rules_of
+from virtual_cuda.ops.registry import facts_of
+from virtual_cuda.ops.rescue import rescue
 
 _STRIDED: Final = torch.strided
 
 
-def scalar(func: Any) -> Any:
+def item(func: Any, rules: Rules) -> Any:
     """`item()`: the one operator whose result is a Python number."""
-    name = str(func)
-    tick = syncs.of(func)
+    name, count_waits = str(func), rules.count_waits
+    assert count_waits is not None
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
@@ -27,7 +30,7 @@ def scalar(func: Any) -> Any:
             raise shut(place)
         value = first._inner.item()
         write(name, place, 0)
-        tick(args, {}, value)
+        count_waits(args, {})
         return value
 
     return plan
@@ -60,7 +63,7 @@ def view(func: Any, call: Any) -> Any:
     return plan
 
 
-def detach(func: Any) -> Any:
+def detach(func: Any, rules: Rules) -> Any:
     """Another shell around the same inner tensor. Operators that change a tensor's shape in place unshare it first.
 
     Not written down: autograd detaches what it saves, which for plain tensors never reaches a dispatcher.
@@ -78,11 +81,10 @@ def detach(func: Any) -> Any:
     return plan
 
 
-def in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
+def in_place(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """The first argument is changed and returned."""
-    name = str(func)
-    rest = slots[1:]
-    forbid, tick = refusals.refusal_of(func), syncs.of(func)
+    name, rest = str(func), slots[1:]
+    call, refuse, _, count_waits = rules
     reshapes = torch.Tag.inplace_view in func.tags
 
     def plan(args: Any, kwargs: Any) -> Any:
@@ -93,7 +95,7 @@ def in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         if reshapes:
             first._inner = first._inner.detach()
         inner = [*args]
-        own = inner[0] = first._inner
+        inner[0] = first._inner
         count = len(inner)
         for slot in rest:
             if slot >= count:
@@ -107,8 +109,8 @@ def in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
                 return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
-        if forbid is not None:
-            forbid(args, kwargs or {})
+        if refuse is not None:
+            refuse(args, kwargs or {})
         try:
             if kwargs:
                 call(*inner, **kwargs)
@@ -117,8 +119,8 @@ def in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         except Exception as error:
             rescue(func, inner, kwargs or {}, place, error)
         write(name, place, 0)
-        if tick is not None:
-            tick(args, kwargs or {}, own)
+        if count_waits is not None:
+            count_waits(args, kwargs or {})
         if reshapes:
             refresh(first)
         return first
@@ -128,8 +130,6 @@ def in_place(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
 
 # More elements than this are looked at on the meta device first, so that the host does not try what the device refuses.
 _SUSPICIOUS: Final = 1 << 27
-# Results that can be far larger than what they are made of; the factors are the last two arguments.
-_PRODUCTS: Final = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 
 
 def _product_elements(left: torch.Tensor, right: torch.Tensor) -> int:
@@ -145,13 +145,12 @@ def _broadcast_elements(left: Any, right: Any) -> int:
     return elements
 
 
-def one(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
+def one(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """One new tensor from tensors given by position, all on one device."""
-    name = str(func)
-    rest = slots[1:]
-    forbid, adjust, tick = refusals.refusal_of(func), kernels.of(func), syncs.of(func)
-    product = func._schema.name in _PRODUCTS
-    if forbid is None and adjust is None and tick is None:
+    name, rest = str(func), slots[1:]
+    call, refuse, output, count_waits = rules
+    product = facts_of(func).product
+    if refuse is None and output is None and count_waits is None:
         if slots == (0,):
             return _from_one(func, call, name)
         if slots == (0, 1):
@@ -177,19 +176,19 @@ def one(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
                 return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
-        if forbid is not None:
-            forbid(args, kwargs or {})
+        if refuse is not None:
+            refuse(args, kwargs or {})
         if product and _product_elements(inner[-2], inner[-1]) > _SUSPICIOUS:
             beforehand(func, inner, kwargs, place)
         try:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
-        if adjust is not None:
-            out = adjust(inner, kwargs or {}, out)
+        if output is not None:
+            out = output(inner, kwargs or {}, out)
         shell = deliver(out, place, name)
-        if tick is not None:
-            tick(args, kwargs or {}, out)
+        if count_waits is not None:
+            count_waits(args, kwargs or {})
         return shell
 
     return plan
@@ -249,10 +248,10 @@ def _from_two(func: Any, call: Any, name: str) -> Any:
     return plan
 
 
-def many(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
+def many(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """Several new tensors, as normalisation, pooling and losses give them."""
     name = str(func)
-    forbid, adjust, tick = refusals.refusal_of(func), kernels.of(func), syncs.of(func)
+    call, refuse, output, count_waits = rules
 
     def plan(args: Any, kwargs: Any) -> Any:
         inner = [*args]
@@ -273,14 +272,14 @@ def many(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
-        if forbid is not None:
-            forbid(args, kwargs or {})
+        if refuse is not None:
+            refuse(args, kwargs or {})
         try:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
-        if adjust is not None:
-            out = adjust(inner, kwargs or {}, out)
+        if output is not None:
+            out = output(inner, kwargs or {}, out)
         given = []
         total = 0
         for tensor in out:
@@ -291,16 +290,16 @@ def many(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
                 total += nbytes
                 given.append(wrap(tensor, allocate(place, nbytes)))
         write(name, place, total)
-        if tick is not None:
-            tick(args, kwargs or {}, out)
+        if count_waits is not None:
+            count_waits(args, kwargs or {})
         return tuple(given)
 
     return plan
 
 
-def like(func: Any, call: Any) -> Any:
+def like(func: Any, rules: Rules) -> Any:
     """`zeros_like` and its kin where they stay on the device: everything else they may be asked is rare."""
-    name = str(func)
+    name, call = str(func), rules.call
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
@@ -345,31 +344,8 @@ def _opened_lists(args: Any, slots: tuple[int, ...]) -> tuple[Place, list[Any]] 
 
 
 def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
-    """`_foreach_*_`: lists of tensors changed in place, nothing returned."""
-    name = str(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        opened = _opened_lists(args, slots)
-        if opened is None:
-            return general(func, args, kwargs)
-        place, inner = opened
-        if place.shut:
-            raise shut(place)
-        try:
-            if kwargs:
-                call(*inner, **kwargs)
-            else:
-                call(*inner)
-        except Exception as error:
-            rescue(func, inner, kwargs or {}, place, error)
-        write(name, place, 0)
-
-    return plan
-
-
-def new_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
-    """`_foreach_*`: lists of tensors in, a list of new tensors out."""
-    name = str(func)
+    """`_foreach_*`: lists of tensors in, a list of new tensors out, or lists changed in place and nothing returned."""
+    name, returns = str(func), bool(func._schema.returns)
 
     def plan(args: Any, kwargs: Any) -> Any:
         opened = _opened_lists(args, slots)
@@ -382,6 +358,9 @@ def new_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
+        if not returns:
+            write(name, place, 0)
+            return None
         given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
         write(name, place, sum(tensor.nbytes for tensor in out))
         return given
@@ -389,37 +368,27 @@ def new_lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     return plan
 
 
-def _general(func: Any) -> Any:
-    def plan(args: Any, kwargs: Any) -> Any:
-        return general(func, args, kwargs)
-
-    return plan
+_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like}
 
 
-def _by_hand(func: Any, function: Any) -> Any:
-    def plan(args: Any, kwargs: Any) -> Any:
-        return function(func, args, kwargs or {})
-
-    return plan
-
-
-def _shorthand(func: Any) -> Any:
-    """`to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole."""
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        return func.decompose(*args, **(kwargs or {}))
-
-    return plan
+def plan_by(function: Any, func: Any) -> Any:
+    """A plan that is written by hand: function(func, args, kwargs)."""
+    return lambda args, kwargs: function(func, args, kwargs or {})
 
 
 def make_plan(func: Any) -> Any:
-    by_hand = SPECIAL.get(func)
-    if by_hand is not None:
-        return _by_hand(func, by_hand)
+    """A function(args, kwargs) that runs this operator: the shortest way that its schema and its entry allow."""
+    facts = facts_of(func)
+    if facts.plan is not None:
+        return plan_by(facts.plan, func)
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        return _shorthand(func)
+        # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
+        return lambda args, kwargs: func.decompose(*args, **(kwargs or {}))
+    rules = rules_of(func)
+    if facts.fast_path is not None:
+        return _FAST_PATHS[facts.fast_path](func, rules)
     schema = func._schema
-    arguments = schema.arguments
+    arguments, returns = schema.arguments, schema.returns
     kinds = [str(a.type) for a in arguments]
     slots = tuple(i for i, a in enumerate(arguments) if kinds[i] in ("Tensor", "Optional[Tensor]") and not a.kwarg_only)
     list_slots = tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k)
@@ -427,37 +396,24 @@ def make_plan(func: Any) -> Any:
         a.kwarg_only and ("Tensor" in k or a.name in ("device", "generator"))
         for a, k in zip(arguments, kinds, strict=True)
     )
-    generator = any("Generator" in k for k in kinds)
-    call = kernels.call_of(func)
-    aten = torch.ops.aten
-    if func in (aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default):
-        return like(func, call)
-    if func is aten._local_scalar_dense.default:
-        return scalar(func)
-    if loose or generator or func.namespace != "aten":
-        return _general(func)
+    in_general = partial(general, func)
+    if loose or any("Generator" in k for k in kinds) or func.namespace != "aten":
+        return in_general
     if list_slots:
-        whole = schema.name.startswith("aten::_foreach_") and not slots and refusals.refusal_of(func) is None
-        if whole and not schema.returns:
-            return lists(func, call, list_slots)
-        if whole and len(schema.returns) == 1 and not schema.is_mutable:
-            return new_lists(func, call, list_slots)
-        return _general(func)
-    single = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor" and slots[:1] == (0,)
-    if not single:
-        several = (
-            len(schema.returns) > 1 and slots and not schema.is_mutable and str(schema.returns[0].type) == "Tensor"
-        )
-        plain = all(str(r.type) == "Tensor" and r.alias_info is None for r in schema.returns)
-        return many(func, call, slots) if several and plain else _general(func)
-    if func in (aten.detach.default, aten.alias.default):
-        return detach(func)
-    alias = schema.returns[0].alias_info
+        whole = schema.name.startswith("aten::_foreach_") and not slots and rules.refuse is None
+        simple = not returns or (len(returns) == 1 and not schema.is_mutable)
+        return lists(func, rules.call, list_slots) if whole and simple else in_general
+    tensors = bool(returns) and all(str(r.type) == "Tensor" for r in returns)
+    if len(returns) > 1 and tensors and slots and not schema.is_mutable:
+        return many(func, rules, slots) if all(r.alias_info is None for r in returns) else in_general
+    if len(returns) != 1 or not tensors or slots[:1] != (0,):
+        return in_general
+    alias = returns[0].alias_info
     if alias is None:
-        return _general(func) if schema.is_mutable else one(func, call, slots)
+        return in_general if schema.is_mutable else one(func, rules, slots)
     if alias.is_write:
-        return in_place(func, call, slots)
-    return view(func, call) if len(slots) == 1 else _general(func)
+        return in_place(func, rules, slots)
+    return view(func, rules.call) if len(slots) == 1 else in_general
 
 
 PLANS.maker = make_plan

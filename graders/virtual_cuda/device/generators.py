@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import SPECIAL, general
-from virtual_cuda.device.fast_paths import make_plan
+from virtual_cuda.device.dispatch import general
+from virtual_cuda.device.fast_paths import make_plan, plan_by
 from virtual_cuda.device.state import CUDA, VirtualGpu, now
 from virtual_cuda.device.tensor import PLANS
+from virtual_cuda.ops.registry import facts_of, operator
 
 aten: Final = torch.ops.aten
 _HostGenerator = torch.Generator
@@ -190,11 +191,9 @@ def dropout(func: Any, args: Any, kwargs: Any) -> Any:
 
 def choose(func: Any) -> Any:
     """Random operators are recognised by their schema when they are met."""
-    if func not in SPECIAL and any(a.name == "generator" for a in func._schema.arguments):
-        SPECIAL[func] = throw
-    return make_plan(func)
+    random = any(a.name == "generator" for a in func._schema.arguments)
+    return plan_by(throw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
-for _func in (aten.native_dropout.default, aten._fused_dropout.default):
-    SPECIAL[_func] = dropout
+operator("native_dropout", "_fused_dropout", plan=dropout)
 PLANS.maker = choose

@@ -15,8 +15,9 @@ import torch.nn.parallel._functions
 from virtual_cuda.device.dispatch import allocate, write
 from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, now
 from virtual_cuda.device.tensor import Tensor
-from virtual_cuda.ops import kernels, syncs
+from virtual_cuda.ops import syncs
 from virtual_cuda.ops.messages import accelerator_error
+from virtual_cuda.ops.registry import call_of
 from virtual_cuda.torch_api.cuda_module import index_of
 
 
@@ -322,7 +323,7 @@ class CUDAGraph:
             self._again(*step)
 
     def _again(self, func: Any, given: list[Any], named: dict[str, Any], results: list[torch.Tensor]) -> None:
-        again = kernels.call_of(func)(*given, **named)
+        again = call_of(func)(*given, **named)
         assert self._place is not None
         write(str(func), self._place, 0)
         fresh = [t for t in (again if isinstance(again, (list, tuple)) else [again]) if isinstance(t, torch.Tensor)]

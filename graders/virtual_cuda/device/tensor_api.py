@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device import transfers
 from virtual_cuda.device.dispatch import allocate, shut, write
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.messages import not_on_host, type_name, without_lazy
+from virtual_cuda.ops.syncs import HOST, record_copy
 
 _Base: Final[Any] = torch._C.TensorBase
 
@@ -24,7 +24,7 @@ def _device(self: Any) -> torch.device:
 def _numpy(self: Any, *, force: bool = False) -> Any:
     if force:
         return self.detach().cpu().resolve_conj().resolve_neg().numpy()
-    raise not_on_host(self._block.place)
+    raise not_on_host(self._block.place.label)
 
 
 def _array(self: Any, dtype: Any = None, copy: Any = None) -> Any:
@@ -37,7 +37,7 @@ def _tolist(self: Any) -> Any:
         raise shut(place)
     # As C++ does it: a copy to the host, read there.
     write("aten._to_copy.default", place, 0)
-    transfers.record("to_host", self._inner, False, False, place.label, transfers.HOST, wait="tolist")
+    record_copy("to_host", self._inner, False, False, place.label, HOST, wait="tolist")
     return self._inner.tolist()
 
 

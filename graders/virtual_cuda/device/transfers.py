@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import allocate, deliver, shut, special, write
-from virtual_cuda.device.state import Place, is_pinned, now, place_of
+from virtual_cuda.device.dispatch import allocate, deliver, shut, write
+from virtual_cuda.device.state import Place, is_pinned, place_of
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
-from virtual_cuda.ledger.records import TRANSFER
-from virtual_cuda.ops import kernels, syncs
-from virtual_cuda.recording import site
+from virtual_cuda.ops import elementwise
+from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.syncs import HOST, record_copy
 
 aten: Final = torch.ops.aten
-HOST: Final = "cpu"
-
-
-def record(
-    direction: str,
-    tensor: torch.Tensor,
-    pinned: bool,
-    non_blocking: bool,
-    source: str,
-    target: str,
-    wait: str = "copy",
-) -> None:
-    """One copy into the ledger. The host waits for every copy it did not ask to be asynchronous."""
-    gpu = now.gpu
-    if gpu is None:
-        return
-    nbytes = tensor.nbytes
-    if nbytes == 0:
-        return  # nothing is copied, so nobody waits
-    code, offset = site(2)
-    gpu.ledger.rows.append(
-        (TRANSFER, perf_counter(), code, offset, direction, nbytes, pinned, bool(non_blocking), source, target)
-    )
-    if not non_blocking and direction != "between_devices":
-        syncs.note(wait, where=(code, offset))
 
 
 def to_device(
@@ -53,11 +27,10 @@ def to_device(
     else:
         inner = torch.ops.aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
     shell = deliver(inner, place, "aten._to_copy.default")
-    record("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
+    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
     return shell
 
 
-@special(aten._to_copy.default)
 def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     source = args[0]
     options = dict(kwargs)
@@ -75,19 +48,18 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     target = place if device is None else place_of(device)
     if target is None and device.type != "cpu":
         return func(inner, device=device, **options)
-    out = kernels.INTEGER_KERNELS[func](inner, **options)
+    out = elementwise.to_copy(inner, **options)
     if target is None:
         write(str(func), place, 0)
-        record("to_host", inner, False, non_blocking, place.label, HOST)
+        record_copy("to_host", inner, False, non_blocking, place.label, HOST)
         return out
     block = allocate(target, out.untyped_storage().nbytes())
     write(str(func), target, out.nbytes)
     if target is not place:
-        record("between_devices", inner, False, non_blocking, place.label, target.label)
+        record_copy("between_devices", inner, False, non_blocking, place.label, target.label)
     return wrap(out, block)
 
 
-@special(aten.copy_.default)
 def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source = args[0], args[1]
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
@@ -96,20 +68,20 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     if place.shut:
         raise shut(place)
     if not on_device:
-        kernels.INTEGER_KERNELS[func](target, source._inner)
+        elementwise.copy_(target, source._inner)
         write(str(func), place, 0)
-        record("to_host", source._inner, is_pinned(target), non_blocking, place.label, HOST)
+        record_copy("to_host", source._inner, is_pinned(target), non_blocking, place.label, HOST)
         return target
     if not from_device:
         target._inner.copy_(source)
         write(str(func), place, 0)
-        record("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
+        record_copy("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
         return target
-    kernels.INTEGER_KERNELS[func](target._inner, source._inner)
+    elementwise.copy_(target._inner, source._inner)
     write(str(func), place, 0)
     other = source._block.place
     if other is not place:
-        record("between_devices", source._inner, False, non_blocking, other.label, place.label)
+        record_copy("between_devices", source._inner, False, non_blocking, other.label, place.label)
     return target
 
 
@@ -118,7 +90,6 @@ def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return _copy_(aten.copy_.default, (target, source, non_blocking), {})
 
 
-@special(aten.set_.source_Tensor)
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source = args
     if type(target) not in VIRTUAL or type(source) not in VIRTUAL:
@@ -132,3 +103,8 @@ def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target._block = source._block
     refresh(target)
     return target
+
+
+operator("_to_copy", plan=_to_copy, kernel=elementwise.to_copy)
+operator("copy_", plan=_copy_, kernel=elementwise.copy_)
+operator("set_.source_Tensor", plan=_set_)

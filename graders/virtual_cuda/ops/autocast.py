@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import pathlib
 from typing import Any, Final
 
 import torch
@@ -12,6 +9,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.dispatch import mood
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.ops.registry import autocast_policies
 
 aten: Final = torch.ops.aten
 _KEY: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
@@ -123,7 +121,18 @@ def _promote(op: Any, args: Any, kwargs: Any) -> Any:
     return _cast_all(op, args, kwargs, dtype)
 
 
-_POLICIES: Final = {"lower": _lower, "fp32": _fp32, "optional": _optional, "append": _append, "promote": _promote}
+def _banned(op: Any, args: Any, kwargs: Any) -> Any:
+    raise RuntimeError(_BANNED)
+
+
+POLICIES: Final = {
+    "lower": _lower,
+    "fp32": _fp32,
+    "optional": _optional,
+    "append": _append,
+    "promote": _promote,
+    "banned": _banned,
+}
 
 
 def _kernel(op: Any, policy: Any) -> Any:
@@ -134,27 +143,15 @@ def _kernel(op: Any, policy: Any) -> Any:
     return kernel
 
 
-def _binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
-    raise RuntimeError(_BANNED)
-
-
-@functools.cache
-def policies() -> dict[str, list[str]]:
-    path = pathlib.Path(__file__).with_name("facts") / "operators.json"
-    lists: dict[str, list[str]] = json.loads(path.read_text())["autocast"]
-    return lists
-
-
 def register(library: Any) -> None:
-    for policy, names in policies().items():
-        for name in names:
-            base, _, overload = name.partition(".")
-            packet = getattr(aten, base, None)
-            if packet is None or (overload or "default") not in packet.overloads():
-                continue  # a newer torch's operator
-            op = getattr(packet, overload or "default")
-            library.impl(name, _kernel(op, _POLICIES[policy]), "AutocastCUDA", allow_override=True)
-    library.impl("binary_cross_entropy", _binary_cross_entropy, "AutocastCUDA", allow_override=True)
+    """Give every operator that has an autocast policy its kernel for autocast."""
+    for name, policy in autocast_policies().items():
+        base, _, overload = name.partition(".")
+        packet = getattr(aten, base, None)
+        if packet is None or overload not in packet.overloads():
+            continue  # a newer torch's operator
+        kernel = _kernel(getattr(packet, overload), POLICIES[policy])
+        library.impl(name.removesuffix(".default"), kernel, "AutocastCUDA", allow_override=True)
 
 
 def patches() -> list[tuple[Any, str, Any]]:

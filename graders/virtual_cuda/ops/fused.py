@@ -11,12 +11,13 @@ import torch.nn.functional
 from torch import nn
 from torch.autograd import grad as _grad
 
-from virtual_cuda.device.dispatch import allocate, shut, special, write
+from virtual_cuda.device.dispatch import allocate, shut, write
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import argument_elsewhere, label_of, lengths_elsewhere, without_lazy
+from virtual_cuda.ops.messages import argument_elsewhere, label_of, type_name, without_lazy
 from virtual_cuda.ops.placement import compare, on_host
+from virtual_cuda.ops.registry import operator
 
 aten: Final = torch.ops.aten
 
@@ -341,7 +342,11 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
     """The lengths are read on the host and the batch sizes stay there, whatever device the data are on."""
     data, lengths, *rest = args
     if not on_host(lengths):
-        raise lengths_elsewhere(lengths)
+        kind = type_name(lengths).rpartition(".")[2].removesuffix("Tensor")
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, "
+            f"but got {lengths.dim()}D {label_of(lengths)} {kind} tensor"
+        )
     place = data._block.place
     if place.shut:
         raise shut(place)
@@ -350,7 +355,7 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(packed, Block(place, packed.untyped_storage().nbytes())), sizes
 
 
-special(torch.ops.aten._pack_padded_sequence.default)(_pack_padded_sequence)
+operator("_pack_padded_sequence", plan=_pack_padded_sequence)
 
 
 def composite_placement_patches() -> list[tuple[Any, str, Any]]:

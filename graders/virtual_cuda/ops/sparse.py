@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import Unwrapped, allocate, rescue, shut, special, wrap_output, write
+from virtual_cuda.device.dispatch import Unwrapped, allocate, shut, wrap_layout, wrap_output, write
 from virtual_cuda.device.state import CPU, Block, Place, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
-from virtual_cuda.device.transfers import record
-from virtual_cuda.ops import kernels, placement, syncs
+from virtual_cuda.ops import placement
+from virtual_cuda.ops.registry import call_of, operator
+from virtual_cuda.ops.rescue import rescue
+from virtual_cuda.ops.syncs import HOST, record_copy, waits_of
 from virtual_cuda.torch_api.creation import place_named
 
 aten: Final = torch.ops.aten
@@ -145,9 +147,9 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     if seen.place is not None and seen.place.shut:
         raise shut(seen.place)
     if (seen.plain and seen.place is not None) or len(seen.places) > 1:
-        placement.judge(func, args, kwargs, seen)
+        placement.judge(func, args, kwargs)
     try:
-        out = (kernels.call_of(func) if isinstance(func, torch._ops.OpOverload) else func)(*inner, **named)
+        out = call_of(func)(*inner, **named)
     except Exception as error:
         if target is None:
             raise
@@ -155,11 +157,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     closed, nbytes = seen.close(out, target)
     if target is not None and isinstance(out, (torch.Tensor, list, tuple)):
         write(str(func), target, nbytes)
-        tick = syncs.of(func) if isinstance(func, torch._ops.OpOverload) else None
-        if tick is not None:
-            tick(args, kwargs, out)
-        elif func in _WAITS:
-            syncs.note("sparse", _WAITS[func])
+        if (count_waits := waits_of(func)) is not None:
+            count_waits(args, kwargs)
     return closed
 
 
@@ -174,7 +173,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     moved = inner.to(kwargs["dtype"]) if kwargs.get("dtype") is not None else inner.clone()
     if target is None:
         for part in parts(inner):
-            record("to_host", part, False, bool(kwargs.get("non_blocking")), place.label, "cpu")
+            record_copy("to_host", part, False, bool(kwargs.get("non_blocking")), place.label, HOST)
         return moved
     return wrap(moved, target)[0]
 
@@ -185,44 +184,22 @@ def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: tor
     shell, nbytes = wrap(inner, place)
     write("aten._to_copy.default", place, nbytes)
     for part in parts(inner):
-        record("to_device", part, False, non_blocking, "cpu", place.label)
+        record_copy("to_device", part, False, non_blocking, HOST, place.label)
     return shell.requires_grad_(tensor.requires_grad)
 
 
-# How often the host waits: measured on an H200.
-_WAITS: Final[dict[Any, int]] = {
-    aten._to_sparse.default: 1,
-    aten._to_sparse.sparse_dim: 1,
-    aten._to_sparse_csr.default: 2,
-}
+wrap_layout.function = wrap
 
 # Operators that make a sparse tensor out of strided ones; all others are known by their arguments.
-special(
-    *(
-        getattr(getattr(aten, name), overload)
-        for name in [
-            "_to_sparse",
-            "_to_sparse_csr",
-            "_to_sparse_csc",
-            "_to_sparse_bsr",
-            "_to_sparse_bsc",
-            "sparse_mask",
-            "sparse_coo_tensor",
-            "_sparse_coo_tensor_unsafe",
-            "_sparse_coo_tensor_with_dims",
-            "_sparse_coo_tensor_with_dims_and_tensors",
-            "_sparse_compressed_tensor_with_dims",
-            "embedding_sparse_backward",
-            "_embedding_bag_sparse_backward",
-            "_embedding_bag_backward",
-            "_gather_sparse_backward",
-        ]
-        if hasattr(aten, name)
-        for overload in getattr(aten, name).overloads()
-        if "out" not in overload
-    )
-)(run)
-
+# How often the host waits was measured on an H200.
+operator("_to_sparse.default", "_to_sparse.sparse_dim", plan=run, waits=("sparse", 1))
+operator("_to_sparse_csr", plan=run, waits=("sparse", 2))
+operator("_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc", "sparse_mask", plan=run)
+operator("sparse_coo_tensor.size", "sparse_coo_tensor.indices", "sparse_coo_tensor.indices_size", plan=run)
+operator("_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims", plan=run)
+operator("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_with_dims", plan=run)
+operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run)
+operator("_embedding_bag_backward", "_gather_sparse_backward", plan=run)
 
 COMPRESSED: Final = (
     "sparse_compressed_tensor",

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from virtual_cuda.ops.syncs import WAITS
+from virtual_cuda.ops.operators import waits_known
 from virtual_cuda.torch_api.patching import Patch
 
 WARNING: Final = "called a synchronizing CUDA operation"
@@ -29,17 +29,11 @@ def kind_of(func: Any) -> str:
     name = base_name(func)
     if name in COPIES:
         return "copy"
-    known = _known(func)
-    if known is not None:
-        return known[0]
+    waits = waits_known(func)
+    if waits is not None:
+        return waits[0]
     bare = name.strip("_")
     return "linalg" if bare.startswith("linalg_") else bare
-
-
-def _known(func: Any) -> tuple[str, Any] | None:
-    """What is known of an operator's waits from an H200: their kind and their number, or how to find the number."""
-    name, overload = base_name(func), func._schema.overload_name
-    return WAITS.get(f"{name}.{overload}" if overload else name) or WAITS.get(name)
 
 
 class Waits(Protocol):
@@ -64,10 +58,10 @@ class KnownWaits:
 
 def _expected(func: Any, args: Any, kwargs: Any) -> int:
     """How often the host would wait for this call on CUDA."""
-    known = _known(func)
-    if known is None:
+    waits = waits_known(func)
+    if waits is None:
         return 0
-    kind, count = known
+    kind, count = waits
     given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
     if kind == "boolean index" and "indices" in given:
         # How many elements a mask selects has to be counted first; a fill needs no count.

@@ -8,11 +8,11 @@ from typing import Any, Final
 import torch
 import torch.utils.dlpack
 
-from virtual_cuda.device import transfers
-from virtual_cuda.device.dispatch import allocate, shut, special, write
+from virtual_cuda.device.dispatch import allocate, shut, write
 from virtual_cuda.device.state import CUDA, Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
-from virtual_cuda.ops import kernels, syncs
+from virtual_cuda.ops import syncs
+from virtual_cuda.ops.registry import operator
 from virtual_cuda.torch_api import tensor_types
 from virtual_cuda.torch_api.creation import place_named
 
@@ -140,7 +140,7 @@ class UntypedStorage(torch.UntypedStorage):
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         filled = _Base._set_from_file(self, *args, **kwargs)
-        transfers.record("to_device", _bytes(self), False, False, "cpu", self._block.place.label)
+        syncs.record_copy("to_device", _bytes(self), False, False, "cpu", self._block.place.label)
         return filled
 
 
@@ -199,11 +199,11 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     target, origin = _place(self), _place(raw)
     _copy(self, raw, bool(non_blocking))
     if target is None and origin is not None:
-        transfers.record("to_host", _bytes(raw), False, bool(non_blocking), origin.label, "cpu")
+        syncs.record_copy("to_host", _bytes(raw), False, bool(non_blocking), origin.label, "cpu")
     elif target is not None and origin is None:
-        transfers.record("to_device", _bytes(raw), False, bool(non_blocking), "cpu", target.label)
+        syncs.record_copy("to_device", _bytes(raw), False, bool(non_blocking), "cpu", target.label)
     elif target is not None and origin is not None and origin is not target:
-        transfers.record("between_devices", _bytes(raw), False, bool(non_blocking), origin.label, target.label)
+        syncs.record_copy("between_devices", _bytes(raw), False, bool(non_blocking), origin.label, target.label)
     return self
 
 
@@ -246,11 +246,9 @@ def _has_compatible_shallow_copy_type(func: Any, args: Any, kwargs: Any) -> bool
     return True
 
 
-special(aten.set_.source_Storage, aten.set_.source_Storage_storage_offset, aten.set_.source_Tensor_storage_offset)(
-    _set_
-)
-special(aten.set_.default)(_set_nothing)
-special(aten._has_compatible_shallow_copy_type.default)(_has_compatible_shallow_copy_type)
+operator("set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor_storage_offset", plan=_set_)
+operator("set_.default", plan=_set_nothing)
+operator("_has_compatible_shallow_copy_type", plan=_has_compatible_shallow_copy_type)
 
 
 def is_storage(original: Any) -> Any:
@@ -262,7 +260,7 @@ def is_storage(original: Any) -> Any:
 
 # Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off while an inner
 # kernel runs, and the kernel would read from nowhere: the process dies. So they are real zeros here.
-kernels.REPLACED[aten._efficientzerotensor.default] = aten.zeros.default
+operator("_efficientzerotensor", kernel=aten.zeros.default)
 
 Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
 

@@ -1,0 +1,177 @@
+"""Arithmetic, comparisons, casts, fills and random numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.ops.placement import Call, anywhere, crosses, elementwise, on_host, stays, takes_no_number
+from virtual_cuda.ops.registry import NOT_EMULATED, name_of, operator
+from virtual_cuda.ops.syncs import device_values, unless_empty
+
+aten: Final = torch.ops.aten
+HALF: Final = (torch.float16, torch.bfloat16)
+WHOLE: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_NARROW: Final = (torch.int8, torch.int16, torch.int32)
+
+
+# ---- dtypes the CPU has no kernel for --------------------------------------------------------------------------------
+
+
+def widened(narrow: tuple[torch.dtype, ...], wide: torch.dtype, back: torch.dtype | None = None) -> Any:
+    """An emulation that computes `narrow` dtypes in a `wide` one, and casts back (bool to `back` where it is given)."""
+
+    def emulate(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+        dtypes = [a.dtype for a in inner if isinstance(a, torch.Tensor)]
+        given = next((dtype for dtype in dtypes if dtype in narrow), None)
+        if given is None or not isinstance(error, NotImplementedError):
+            return NOT_EMULATED
+        # Indices and targets are whole numbers too: where the operator takes those, only the first tensor is widened.
+        first = next(i for i, a in enumerate(inner) if isinstance(a, torch.Tensor))
+        args = [
+            a.to(wide) if isinstance(a, torch.Tensor) and a.dtype is given and (given in HALF or i == first) else a
+            for i, a in enumerate(inner)
+        ]
+        out = func(*args, **kwargs)
+        target = back if back is not None and given is torch.bool else given
+        if isinstance(out, tuple):
+            return tuple(t.to(target) if t.dtype is wide else t for t in out)
+        return out.to(target)
+
+    return emulate
+
+
+# ---- integers --------------------------------------------------------------------------------------------------------
+
+
+def _divided_by_zero(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+    """The quotient or remainder where some divisors are zero, which the CPU refuses."""
+    if "ZeroDivisionError" not in str(error) or len(inner) < 2:
+        return NOT_EMULATED
+    name = name_of(func)
+    plain = name.rstrip("_")
+    mode = "floor" if plain == "floor_divide" else kwargs.get("rounding_mode")
+    dividend, divisor = inner[0], inner[1]
+    dtype = torch.result_type(dividend, divisor)
+    shape = (torch.as_tensor(dividend) + torch.as_tensor(divisor)).shape
+    one = torch.as_tensor(dividend, dtype=dtype).expand(shape)
+    other = torch.as_tensor(divisor, dtype=dtype).expand(shape)
+    zero = other == 0
+    safe = other.masked_fill(zero, 1)
+    if plain in ("floor_divide", "div"):
+        usual = torch.div(one, safe, rounding_mode=mode)
+    else:
+        usual = torch.remainder(one, safe) if plain == "remainder" else torch.fmod(one, safe)
+    result = torch.where(zero, _by_zero(one, mode), usual)
+    if name.endswith("_"):
+        return dividend.copy_(result)
+    out = kwargs.get("out")
+    return result if out is None else out.copy_(result)
+
+
+def _by_zero(dividend: torch.Tensor, mode: str | None) -> torch.Tensor:
+    """All bits set, 64 of them only where the dividend needs so many; rounding down takes one off below zero."""
+    ones = torch.full_like(dividend, 255 if dividend.dtype is torch.uint8 else -1)
+    if dividend.dtype is torch.int64:
+        ones = ones.masked_fill((dividend >= 0) & (dividend < 1 << 32), 0xFFFFFFFF)
+    if mode == "floor" and dividend.dtype is not torch.uint8:
+        ones = torch.where(dividend < 0, ones - 1, ones)
+    return ones
+
+
+def _to_integers(source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A float tensor as integers: what does not fit becomes the nearest of 32 or of 64 bits, and is then cut."""
+    wide = torch.int32 if dtype in _NARROW else torch.int64
+    limits = torch.iinfo(wide)
+    # The largest integer is no float: the comparison is with the power of two above it.
+    whole = source.to(wide).masked_fill(source >= -float(limits.min), limits.max)
+    whole = whole.masked_fill(source <= float(limits.min), limits.min)
+    # Only the instruction from float to 32 bits drops the sign bit of what is not a number.
+    empty = 0 if wide is torch.int32 and source.dtype is not torch.float64 else limits.min
+    return whole.masked_fill(source.isnan(), empty).to(dtype)
+
+
+def _before_cast(source: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """`source`, already as integers where a cast to `dtype` would give others on the CPU than on CUDA."""
+    if dtype is None or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return source
+    if not source.is_floating_point() or not source.numel():
+        return source
+    bound = float(2**31 if dtype in _NARROW else 2**63)
+    return source if bool((source.abs() < bound).all()) else _to_integers(source, dtype)
+
+
+def to_copy(source: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The kernel of `_to_copy`, which casts as CUDA does."""
+    copied: torch.Tensor = aten._to_copy.default(_before_cast(source, options.get("dtype")), **options)
+    return copied
+
+
+def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """The kernel of `copy_`, which casts as CUDA does."""
+    return target.copy_(_before_cast(source, target.dtype))
+
+
+# ---- placement -------------------------------------------------------------------------------------------------------
+
+
+def _addcmul(call: Call) -> Any:
+    number = elementwise(call.func, call.given)
+    if number is not None and number[1] == "tensor1":
+        raise RuntimeError(
+            "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, "
+            "CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
+        )
+    return takes_no_number("weight", "tensor2")(call)
+
+
+def _copies(call: Call) -> Any:
+    """Copies under another name."""
+    base, source = call.given["self"], call.given.get("src", call.given.get("value"))
+    if not (name_of(call.func) == "fill_" and on_host(source)):  # a host number needs no copy
+        crosses(source, base)
+    return stays(call, base)
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+operator(
+    *("add", "add_", "sub", "sub_", "mul", "mul_", "neg", "sqrt", "rsqrt", "pow", "exp", "log", "reciprocal"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "t", "transpose", "permute", "view", "expand", "unsqueeze", "select"),
+    *("clone", "relu", "relu_", "sigmoid", "tanh", "gelu", "silu", "leaky_relu", "zero_"),
+    *("_foreach_add_", "_foreach_mul_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_div_"),
+    "_foreach_addcdiv_",
+    binding=True,
+)
+# To these bindings, alpha by position means something else, which is deprecated and warns.
+operator("add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", binding=False)
+operator("detach", binding=True, fast_path="detach")
+operator("alias", fast_path="detach")
+operator("zeros_like", "ones_like", "empty_like", binding=True, fast_path="like")
+operator("_local_scalar_dense", fast_path="item", waits=("item", 1))
+
+operator("div", "div_", binding=True, emulate=_divided_by_zero)
+operator("floor_divide", "floor_divide_", "remainder", "remainder_", "fmod", "fmod_", emulate=_divided_by_zero)
+operator("abs", binding=True, emulate=widened((torch.bool,), torch.uint8))
+operator("lerp", placement=takes_no_number("weight", "tensor2"))
+operator("lerp_", placement=takes_no_number("weight", "tensor2"), binding=True)
+operator("addcmul", placement=_addcmul)
+operator("addcmul_", placement=_addcmul, binding=True)
+# The probe met these with dimensions only; the rest is from the sources of the operators.
+operator("addcdiv.default", strict=("self", "tensor1", "tensor2"))
+operator("addcdiv_", strict=("self", "tensor1", "tensor2"), binding=True)
+operator("logical_and.default", strict=("self",))
+
+operator("fill_", placement=_copies, binding=True)
+operator("as_strided_scatter", "copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
+operator("resize_as_", placement=lambda call: stays(call, call.given["self"]))
+operator("is_same_size", "linspace", "logspace", placement=anywhere)
+for _name in ("linspace", "logspace"):
+    operator(f"{_name}.Scalar_Tensor", waits=("item", device_values("end")))
+    operator(f"{_name}.Tensor_Scalar", waits=("item", device_values("start")))
+    operator(f"{_name}.Tensor_Tensor", waits=("item", device_values("start", "end")))
+
+operator("normal.Tensor_Tensor", "normal.float_Tensor", waits=("normal", unless_empty("std", 2)))
+operator("multinomial", "_assert_async", asserts=True)
+operator("rrelu_with_noise", emulate=widened(HALF, torch.float32))

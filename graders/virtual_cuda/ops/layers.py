@@ -1,0 +1,242 @@
+"""Convolution, normalisation, pooling, resampling and activations of layers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
+from virtual_cuda.ops.messages import SPELLED, legacy_type_name, mismatch, not_implemented, type_name
+from virtual_cuda.ops.placement import Call, compare, on_host
+from virtual_cuda.ops.registry import operator
+
+aten: Final = torch.ops.aten
+# cuDNN has a type for these, but no engine; for other integers it has no type either.
+_CUDNN_KNOWS: Final = (torch.uint8, torch.int8, torch.int32)
+
+
+# ---- convolution -----------------------------------------------------------------------------------------------------
+
+
+def _convolution(call: Call) -> Any:
+    given = call.given
+    image, weight, bias = given["input"], given["weight"], given["bias"]
+    others = [("weight", weight), ("bias", bias)] if bias is not None else [("weight", weight)]
+    mkldnn = on_host(image) and _asks_mkldnn(image, weight, given)
+    if on_host(image) and not mkldnn:
+        dilated = any(d != 1 for d in given["dilation"])
+        depth = 3 if weight.dim() == 5 else 2
+        name = "slow_conv_transpose" if given["transposed"] else "slow_conv_dilated" if dilated else "_slow_conv"
+        ending = "_forward" if name == "_slow_conv" else ""
+        prefix = "wrapper_CUDA_" if name == "slow_conv_transpose" and depth == 2 else "wrapper_CUDA__"
+        compare(f"{prefix}{name}{depth}d{ending}", [(n, n) for n in ("input", "weight", "bias")], given)
+    for name, tensor in others:
+        if tensor.device.type != image.device.type:
+            either = f" or input should be a MKLDNN tensor and {name} is a dense tensor" if mkldnn else ""
+            raise RuntimeError(
+                f"Input type ({type_name(image)}) and {name} type ({type_name(tensor)}) should be the same{either}"
+            )
+    compare("wrapper_CUDA__cudnn_convolution", [("input", "self"), ("weight", "weight")], given)
+    return None
+
+
+def _asks_mkldnn(image: torch.Tensor, weight: torch.Tensor, given: dict[str, Any]) -> bool:
+    """Whether torch gives this convolution on the CPU to oneDNN, which words the mistake in another way."""
+    if image.dtype is not torch.float32:
+        return False
+    moves = any(s != 1 for s in given["stride"]) or any(d != 1 for d in given["dilation"])
+    if not moves and image.shape[0] < 16 and all(side == 1 for side in weight.shape[2:][-2:]):
+        return False  # a kernel of one point
+    wide = weight.dim() > 3 and weight.shape[-1] > 3 and weight.shape[-2] > 3
+    size = image.shape[0] * image.shape[1] * image[0, 0].numel() if image.dim() < 5 else image[..., 0].numel()
+    return int(given["groups"]) > 1 or wide or image.shape[0] > 1 or size > 20480
+
+
+def _refuse_integers(args: Any, kwargs: Any) -> None:
+    """cuDNN computes no integers, though the CPU does."""
+    given, weight = args[0], args[1]
+    dtype = given.dtype
+    if dtype.is_floating_point or weight.dtype is not dtype or not given.numel():
+        return
+    dilated, transposed = any(size > 1 for size in args[5]), args[6]
+    if transposed and dilated:
+        raise not_implemented(f"slow_conv_transpose{max(weight.dim() - 2, 2)}d_out_cuda", SPELLED[dtype])
+    if dtype in _CUDNN_KNOWS:
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+    if not dtype.is_complex:
+        raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {SPELLED[dtype]}")
+
+
+def _convolution_words(inner: Any, text: str) -> Exception | None:
+    given, weight = inner[0], inner[1]
+    if given.dtype is weight.dtype or ("scalar type" not in text and "Input type" not in text):
+        return None
+    return RuntimeError(
+        f"Input type ({legacy_type_name(given)}) and weight type ({legacy_type_name(weight)}) should be the same"
+    )
+
+
+# ---- normalisation ---------------------------------------------------------------------------------------------------
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Statistics of half-precision inputs are kept in single precision."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def _batch_norm_output(training: int | None, statistics: bool) -> Any:
+    """`training` is the position of that argument, None where it is so; `statistics`: running ones are arguments."""
+
+    def output(inner: Any, kwargs: Any, out: Any) -> Any:
+        data, weight, bias = inner[0], inner[1], inner[2]
+        mean, invstd = _wide(out[1]), _wide(out[2])
+        if training is not None and not inner[training]:
+            # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps both statistics.
+            running = statistics and inner[3] is not None
+            cudnn = data.dim() >= 3 and weight is not None and bias is not None and running
+            cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
+            size = 0 if cudnn else data.shape[1]
+            kept = torch.float64 if data.dtype is torch.float64 else torch.float32
+            mean, invstd = torch.empty(size, dtype=kept), torch.empty(size, dtype=kept)
+            if size and running:
+                mean.copy_(inner[3])
+                invstd.copy_((inner[4].to(kept) + inner[-1]).rsqrt())
+        return (out[0], mean, invstd, *out[3:])
+
+    return output
+
+
+def _batch_norm(call: Call) -> Any:
+    image = call.given["input"]
+    complete = call.given["weight"] is not None and call.given["bias"] is not None
+    if not on_host(image) and image.dim() >= 3 and complete and torch.backends.cudnn.enabled:
+        names = ("input", "weight", "bias", "running_mean", "running_var")
+        compare("wrapper_CUDA__cudnn_batch_norm", [(name, name) for name in names], call.given)
+    return None
+
+
+def _batch_norm_words(inner: Any, text: str) -> Exception | None:
+    given, weight, training = inner[0], inner[1], inner[5]
+    spelled = SPELLED[given.dtype]
+    mixed = weight is not None and weight.dtype is not given.dtype
+    if '"batch_norm"' not in text and "mixed dtype" not in text:
+        return None
+    if weight is not None and given.dim() >= 3:  # cuDNN's, which is asked for images and sequences
+        if mixed:
+            return RuntimeError(
+                "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; "
+                f"but type {legacy_type_name(given)} does not equal {legacy_type_name(weight)} "
+                "(while checking arguments for cudnn_batch_norm)"
+            )
+        if given.dtype in _CUDNN_KNOWS:
+            return RuntimeError(f"TensorDescriptor does not support {spelled}")
+        return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {spelled}")
+    if given.dtype.is_floating_point:
+        return mismatch(given, weight) if mixed else None
+    return not_implemented("batch_norm_stats_cuda" if training else "batch_norm_invert_std_cuda", spelled)
+
+
+def _layer_norm_words(inner: Any, text: str) -> Exception | None:
+    if "mixed dtype" not in text:
+        return None
+    given, weight = inner[0], next(value for value in inner[2:4] if value is not None)
+    if given.dtype.is_floating_point:
+        return mismatch(given, weight)
+    return not_implemented("LayerNormKernelImpl", SPELLED[given.dtype])
+
+
+def _same_as_weight(*weights: int) -> Any:
+    """The CPU's normalisations take half precision with weights in float; CUDA's do not."""
+
+    def refuse(args: Any, kwargs: Any) -> None:
+        given = args[0]
+        for slot in weights if given.dtype in HALF else ():
+            weight = args[slot] if slot < len(args) else None
+            if weight is not None and weight.dtype is not given.dtype:
+                raise mismatch(given, weight)
+
+    return refuse
+
+
+def _in_single(func: Any, statistic: int) -> Any:
+    """Backward of a norm whose statistics are wider than its input: computed in single precision, and cast back."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        half, kept = args[1].dtype, args[statistic]
+        if kept is None or kept.dtype is half or half not in HALF:
+            return func(*args, **kwargs)
+        wide = [a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+        dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+        parameters = half if dtypes.count(half) > 2 else torch.float32
+        outs = func(*wide, **kwargs)
+        return tuple(None if out is None else out.to(half if i == 0 else parameters) for i, out in enumerate(outs))
+
+    return run
+
+
+# ---- other kernels ---------------------------------------------------------------------------------------------------
+
+
+def _grid_sampler_2d(image: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """A place that is no number lies outside the picture on CUDA; on the CPU it makes the pixel no number."""
+    if not torch.isfinite(grid).all():
+        grid = torch.where(torch.isfinite(grid), grid, -1e6)
+    return aten.grid_sampler_2d.default(image, grid, interpolation_mode, padding_mode, align_corners)
+
+
+def _log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any) -> Any:
+    """CUDA keeps no buffer and computes it again."""
+    return aten.log_sigmoid_backward.default(grad_output, self, torch.exp(-self.abs()))
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+operator("convolution", placement=_convolution, refuse=_refuse_integers, words=_convolution_words, binding=True)
+operator("_convolution", placement=_convolution)
+
+operator("native_batch_norm", output=_batch_norm_output(5, True), placement=_batch_norm, words=_batch_norm_words)
+operator("_native_batch_norm_legit", output=_batch_norm_output(5, True), words=_batch_norm_words)
+operator("_native_batch_norm_legit.no_stats", output=_batch_norm_output(3, False))
+operator("_batch_norm_with_update", output=_batch_norm_output(None, True))
+operator("native_batch_norm_backward", kernel=_in_single(aten.native_batch_norm_backward.default, 5))
+operator("batch_norm_backward", kernel=_in_single(aten.batch_norm_backward.default, 5))
+operator(
+    "native_layer_norm",
+    output=lambda inner, kwargs, out: (out[0], _wide(out[1]), _wide(out[2])),
+    refuse=_same_as_weight(2, 3),
+    words=_layer_norm_words,
+    binding=True,
+)
+operator("native_layer_norm_backward", kernel=_in_single(aten.native_layer_norm_backward.default, 3))
+operator("native_group_norm", refuse=_same_as_weight(1, 2))
+
+operator("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True)
+operator("max_pool2d_with_indices", binding=True)
+operator("log_sigmoid_forward", output=lambda inner, kwargs, out: (out[0], out[1].new_empty(0)))
+operator("log_sigmoid_backward", kernel=_log_sigmoid_backward)
+operator("grid_sampler_2d", kernel=_grid_sampler_2d)
+
+_IN_SINGLE: Final = widened(HALF, torch.float32)
+operator("avg_pool3d", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward", emulate=_IN_SINGLE)
+operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
+operator("max_unpool2d", "max_unpool3d", emulate=widened(WHOLE, torch.float64))
+
+# Sums whose order the GPU does not fix: the operator's name, and what its alert calls it.
+operator("_adaptive_avg_pool2d_backward", nondeterministic="adaptive_avg_pool2d_backward_cuda")
+operator("_adaptive_avg_pool3d_backward", nondeterministic="adaptive_avg_pool3d_backward_cuda")
+for _name, _ending in {
+    "adaptive_max_pool2d_backward": "_cuda",
+    "fractional_max_pool2d_backward": "_cuda",
+    "fractional_max_pool3d_backward": "_cuda",
+    "grid_sampler_2d_backward": "_cuda",
+    "grid_sampler_3d_backward": "_cuda",
+    "reflection_pad1d_backward": "_out_cuda",
+    "reflection_pad2d_backward": "_cuda",
+    "reflection_pad3d_backward": "_out_cuda",
+    "upsample_bicubic2d_backward": "_out_cuda",
+    "upsample_bilinear2d_backward": "_out_cuda",
+    "upsample_linear1d_backward": "_out_cuda",
+    "upsample_trilinear3d_backward": "_out_cuda",
+}.items():
+    operator(_name, nondeterministic=_name + _ending)

@@ -1,0 +1,118 @@
+"""Matrix products, factorizations and solvers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.ops import syncs
+from virtual_cuda.ops.elementwise import HALF, widened
+from virtual_cuda.ops.messages import label_of
+from virtual_cuda.ops.placement import Call
+from virtual_cuda.ops.registry import ALLOWED, operator
+from virtual_cuda.ops.syncs import unless_empty
+
+aten: Final = torch.ops.aten
+
+
+# ---- kernels. Some record their waits themselves, since they may raise and have waited by then ----------------------
+
+
+def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
+    """Whether anything failed is read; where it did, also which."""
+    syncs.note("linalg")
+    try:
+        return aten._linalg_check_errors.default(info, api_name, is_matrix=is_matrix)
+    except Exception:
+        syncs.note("linalg")
+        raise
+
+
+def _cholesky(self: Any, upper: bool = False) -> Any:
+    if self.numel():
+        syncs.note("linalg")
+    return aten.cholesky.default(self, upper)
+
+
+def _cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
+    """Where the factorization stops, CUDA has already taken the square root of what is negative."""
+    factor, info = aten.linalg_cholesky_ex.default(self, upper=upper, check_errors=check_errors)
+    failed = info > 0
+    if failed.any():
+        diagonal = factor.diagonal(dim1=-2, dim2=-1)
+        order = torch.arange(1, diagonal.shape[-1] + 1)
+        diagonal.masked_fill_(failed.unsqueeze(-1) & (order >= info.unsqueeze(-1)) & (diagonal <= 0), float("nan"))
+    return factor, info
+
+
+def _lstsq(self: Any, b: Any, rcond: Any = None, *, driver: str | None = None) -> Any:
+    """CUDA has one driver, which assumes full rank."""
+    return aten.linalg_lstsq.default(self, b, rcond, driver=driver or "gels")
+
+
+def _refuse_drivers(args: Any, kwargs: Any) -> None:
+    if kwargs.get("driver") not in (None, "gels"):
+        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+
+
+def _row_major(position: int) -> Any:
+    """Matrices that LAPACK gives by columns and cuSOLVER by rows."""
+    return lambda inner, kwargs, out: tuple(t.contiguous() if i == position else t for i, t in enumerate(out))
+
+
+# ---- waits -----------------------------------------------------------------------------------------------------------
+
+
+def _pinv(given: dict[str, Any]) -> int:
+    if not given["self"].numel():
+        return 0
+    return 1 if given.get("hermitian") else 2
+
+
+def _eig(given: dict[str, Any]) -> int:
+    """Solved on the host, so in and out again; a real matrix is copied once more, as a complex one."""
+    return 2 if given["self"].is_complex() else 3
+
+
+def _matrix_exp(given: dict[str, Any]) -> int:
+    """One matrix is sorted by its norm into one of six cases, a batch by counting each case."""
+    return 6 if given["self"].dim() == 2 else 3
+
+
+# ---- placement -------------------------------------------------------------------------------------------------------
+
+
+def _cholesky_solve(call: Call) -> Any:
+    right, left = label_of(call.given["self"]), label_of(call.given["input2"])
+    raise RuntimeError(f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead.")
+
+
+def _block_diag(call: Call) -> Any:
+    first, *others = call.given["tensors"]
+    for position, tensor in enumerate(others, 1):
+        if tensor.device != first.device:
+            raise RuntimeError(
+                "torch.block_diag: input tensors must all be on the same device. "
+                f"Input 0 is on device {label_of(first)} and input {position} is on device {label_of(tensor)}"
+            )
+    return ALLOWED
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+operator("mm", "addmm", "bmm", "baddbmm", binding=True, product=True)
+operator("mv", "dot", binding=True)
+operator("trace", emulate=widened((*HALF, torch.bool), torch.float32, torch.int64))
+operator("block_diag", placement=_block_diag)
+operator("_linalg_check_errors", kernel=_check_errors)
+operator("cholesky", kernel=_cholesky)
+operator("cholesky_solve", placement=_cholesky_solve)
+operator("linalg_cholesky_ex", kernel=_cholesky_ex)
+operator("linalg_lstsq", kernel=_lstsq, waits=("linalg", 1), refuse=_refuse_drivers)
+operator("linalg_eig", output=_row_major(1), waits=("linalg", _eig))
+operator("_linalg_svd", output=_row_major(2), waits=("linalg", unless_empty("A", 2)))
+operator("_linalg_eigh", waits=("linalg", unless_empty("A", 1)))
+operator("_linalg_eigvals", waits=("linalg", 2))
+operator("linalg_matrix_exp", waits=("linalg", _matrix_exp))
+operator("linalg_pinv.atol_rtol_tensor", waits=("linalg", _pinv))

@@ -1,0 +1,188 @@
+"""The operator registry: everything the virtual device knows about an operator stands in one entry.
+
+An operator needs an entry only where CUDA differs from the CPU kernel that computes it here. Each family of operators
+has a file in this folder, which declares its entries:
+
+    operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda")
+
+A name is one of `torch.ops.aten`: "median" for all overloads, "median.dim" for one of them, whose facts go first.
+An operator is declared once; a second declaration is refused. What a real GPU and torch's own tables say is in
+`facts/*.json` (see `make_facts.py`) and becomes part of the same entries.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+ALLOWED: Final = object()  # a placement rule's answer: the arguments may be where they are
+NOT_EMULATED: Final = object()  # an emulation's answer: CUDA does not compute this either
+
+Waits = tuple[str, int | Callable[[dict[str, Any]], int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What is known of an operator. "Inner" tensors are the CPU tensors inside the device's."""
+
+    # How it runs. The first four belong to one overload: the one named, or the default one.
+    plan: Callable[[Any, Any, Any], Any] | None = None
+    """Runs the operator in place of the dispatcher: function(func, args, kwargs)."""
+    kernel: Callable[..., Any] | None = None
+    """Computes what the CPU kernel computes otherwise; takes the operator's own arguments, inner tensors."""
+    output: Callable[[Any, Any, Any], Any] | None = None
+    """Gives the results the form they have on CUDA: function(inner arguments, kwargs, results) -> results."""
+    fast_path: str | None = None
+    """A plan of `device/fast_paths.py` that the schema does not call for: "detach", "item" or "like"."""
+    binding: bool = False
+    """Whether Python's own binding is called, which takes less time than the operator; for frequent operators."""
+    product: bool = False
+    """Whether the result, a matrix product, can need far more memory than the factors."""
+    emulate: Callable[[Any, Any, Any, Exception], Any] | None = None
+    """Computes where the CPU kernel has raised and CUDA does not: function(func, inner, kwargs, error)."""
+
+    # When the host waits.
+    waits: Waits | None = None
+    """What the ledger calls the wait, and how often the host waits, or a function of the arguments by name."""
+    asserts: bool = False
+    """Whether values are checked on the device, so that the host hears of a bad index when it waits next."""
+
+    # What CUDA refuses, and in which words.
+    placement: Callable[[Any], Any] | None = None
+    """The rule for arguments on different devices: function(Call) -> ALLOWED, a result, or None to go on."""
+    strict: Sequence[str] = ()
+    """Arguments that may not be CPU numbers."""
+    output_first: bool = False
+    """Whether the device of `out=` is checked before that of the inputs."""
+    check: tuple[str, list[tuple[str, str]]] | None = None
+    """The wrapper that compares devices, and [(argument, its name in the message)] in the order of comparison."""
+    refuse: Callable[[Any, Any], None] | None = None
+    """Raises what CUDA raises for arguments that the CPU kernel takes: function(args, kwargs)."""
+    absent: bool = False
+    """Whether CUDA has no kernel at all."""
+    forbidden: dict[str, str] | None = None
+    """CUDA's refusals by dtype ("Half", or "integer" for all of those)."""
+    nondeterministic: str | None = None
+    """The name in the alert of `torch.use_deterministic_algorithms`."""
+    exact_integers: bool = False
+    """Whether whole numbers raise no such alert: they add up to the same in any order."""
+    words: Callable[[Any, str], Exception | None] | None = None
+    """CUDA's exception for a CPU kernel's: function(inner arguments, text)."""
+    spoken: dict[str, str] | None = None
+    """CUDA's messages by the CPU's, each with its exception's name."""
+
+    autocast: str | None = None
+    """The autocast policy of the one overload: a key of `autocast.POLICIES`."""
+
+
+class DuplicateOperator(ValueError):
+    """An operator, or a fact about it, is declared in two places."""
+
+    def __init__(self, name: str, places: tuple[str, str], fact: str = "") -> None:
+        super().__init__(
+            f"Operator {name!r} is declared twice{f' ({fact})' if fact else ''}: in {places[0]} and in {places[1]}. "
+            "Everything known about an operator stands in one entry."
+        )
+
+
+OVERLOADS: Final = ("plan", "kernel", "output", "fast_path", "autocast")  # facts of one overload
+_entries: Final[dict[str, dict[str, Any]]] = {}
+_declared_in: Final[dict[str, str]] = {}
+
+
+def operator(*names: str, **facts: Any) -> None:
+    """Declare what is known of these operators. The facts are the fields of `Operator`.
+
+    Raises `DuplicateOperator` for an operator that has an entry, and TypeError for a fact that does not exist.
+    """
+    Operator(**facts)
+    place = str(sys._getframe(1).f_globals.get("__name__"))
+    for name in names:
+        if name in _entries:
+            raise DuplicateOperator(name, (_declared_in[name], place))
+        _entries[name] = facts
+        _declared_in[name] = place
+
+
+def declared() -> dict[str, Operator]:
+    """The entries made by hand, by name."""
+    return {name: Operator(**facts) for name, facts in _entries.items()}
+
+
+@functools.cache
+def measured(name: str) -> dict[str, Any]:
+    """A table of `facts/`: "operators" (torch's own), "placement" or "refusals" (measured on a GPU)."""
+    table: dict[str, Any] = json.loads((pathlib.Path(__file__).parent / "facts" / f"{name}.json").read_text())
+    return table
+
+
+@functools.cache
+def autocast_policies() -> dict[str, str]:
+    """{overload: autocast policy}, without "aten."."""
+    lists = measured("operators")["autocast"]
+    found = {_overload(name): policy for policy, names in lists.items() for name in names}
+    return found | {_overload(name): facts["autocast"] for name, facts in _entries.items() if "autocast" in facts}
+
+
+def _overload(name: str) -> str:
+    return name if "." in name else f"{name}.default"
+
+
+def name_of(func: Any) -> str:
+    """ "add" of aten.add.Tensor."""
+    return str(func._schema.name.partition("::")[2])
+
+
+def _measured_facts(func: Any) -> dict[str, Any]:
+    key, operators, placement, refusals = str(func), *map(measured, ("operators", "placement", "refusals"))
+    facts: dict[str, Any] = {"absent": key in refusals["absent"], "strict": placement["strict"].get(key, ())}
+    if key in placement["delegated"]:
+        facts["check"] = placement["delegated"][key]
+    elif key in operators["checks"]:
+        method, names = operators["checks"][key]
+        facts["check"] = method, [(name, name) for name in names]
+    # Refusals are known under the plain overload's name: the in-place and `out=` forms launch the same kernel.
+    name, overload = name_of(func), func._overloadname
+    base = name if name.startswith("__") else name.removesuffix("_")
+    plain = overload.removesuffix("out").removesuffix("_") or "default"
+    names = (key, f"aten.{base}.{overload}", f"aten.{base}.{plain}")
+    for fact in ("forbidden", "spoken"):
+        facts[fact] = next((refusals[fact][name] for name in names if name in refusals[fact]), None)
+    return facts
+
+
+@functools.cache
+def facts_of(func: Any) -> Operator:
+    """Everything known of an overload: its own entry's facts, then those for all overloads, and the measured ones."""
+    if getattr(func, "namespace", None) != "aten":  # a custom operator, or a function of torch
+        return Operator()
+    facts = _measured_facts(func)
+    name, overload = name_of(func), func._overloadname
+    own, common = _entries.get(f"{name}.{overload}", {}), _entries.get(name, {})
+    by_hand = {k: v for k, v in common.items() if k not in OVERLOADS or overload == "default"} | own
+    for fact in by_hand:
+        if facts.get(fact):
+            key = next(key for key in (f"{name}.{overload}", name) if fact in _entries.get(key, {}))
+            raise DuplicateOperator(key, (_declared_in[key], "facts/*.json"), fact)
+    return Operator(**facts | by_hand)
+
+
+def binding_of(func: Any) -> Any:
+    """The callable that runs `func` on plain tensors: Python's own binding for a frequent operator, or `func`."""
+    if not facts_of(func).binding or any(a.kwarg_only and "Tensor" in str(a.type) for a in func._schema.arguments):
+        return func
+    name = name_of(func)
+    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+    return next((getattr(home, name) for home in homes if hasattr(home, name)), func)
+
+
+def call_of(func: Any) -> Any:
+    """The callable that runs `func` on inner tensors: a kernel of ours, or the CPU's."""
+    return facts_of(func).kernel or binding_of(func)

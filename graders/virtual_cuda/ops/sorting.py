@@ -1,0 +1,236 @@
+"""Reductions, sorting, ranking, counting and comparing whole tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from virtual_cuda.ops import syncs
+from virtual_cuda.ops.elementwise import WHOLE, widened
+from virtual_cuda.ops.messages import label_of
+from virtual_cuda.ops.placement import Call
+from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.syncs import unless_empty
+
+aten: Final = torch.ops.aten
+_NETWORK: Final = 32  # up to so many elements an unstable sort is a bitonic network; beyond, every sort is stable
+
+
+# ---- ties ------------------------------------------------------------------------------------------------------------
+
+
+def _network(keys: torch.Tensor) -> torch.Tensor:
+    """The permutation that CUDA's bitonic network for 32 elements leaves in rows sorted by integer keys."""
+    rows, length = keys.shape
+    slots = torch.arange(_NETWORK).expand(rows, _NETWORK).clone()
+    # What is not there sorts to the end.
+    ranks = torch.full((rows, _NETWORK), torch.iinfo(torch.int64).max)
+    ranks[:, :length] = keys
+    there = slots < length
+    thread = torch.arange(_NETWORK // 2)
+    size = 2
+    while size <= _NETWORK:
+        flag = (thread & (size // 2)) != 0 if size < _NETWORK else torch.zeros_like(thread, dtype=torch.bool)
+        stride = size // 2
+        while stride:
+            left = 2 * thread - (thread & (stride - 1))
+            right = left + stride
+            before = ((ranks[:, left] < ranks[:, right]) & there[:, left]) | ~there[:, right]
+            swap = before == flag
+            for table in (slots, ranks, there):
+                one, other = table[:, left], table[:, right]
+                table[:, left], table[:, right] = torch.where(swap, other, one), torch.where(swap, one, other)
+            stride //= 2
+        size *= 2
+    return slots[:, :length]
+
+
+def _ranks(rows: torch.Tensor, descending: bool) -> torch.Tensor:
+    """Equal elements get equal integers, in the order of the sort; all that is no number is equal, and largest."""
+    order = rows.sort(dim=1, descending=descending, stable=True)
+    steps = order.values[:, 1:] != order.values[:, :-1]
+    if rows.is_floating_point():
+        steps &= ~(order.values[:, 1:].isnan() & order.values[:, :-1].isnan())
+    ranks = torch.zeros(rows.shape, dtype=torch.int64)
+    ranks[:, 1:] = steps.cumsum(1)
+    return torch.empty_like(ranks).scatter_(1, order.indices, ranks)
+
+
+def _as_rows(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, Any]:
+    """The tensor as rows along `dim`, and the way back."""
+    moved = tensor.movedim(dim, -1)
+    shape = moved.shape
+
+    def back(rows: torch.Tensor) -> torch.Tensor:
+        return rows.reshape(*shape[:-1], rows.shape[-1]).movedim(-1, dim).contiguous()
+
+    return moved.reshape(-1, shape[-1]), back
+
+
+def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """`sort` without `stable`: up to 32 elements through the network."""
+    if self.dim() and self.numel() and 2 <= self.shape[dim] <= _NETWORK and not self.is_complex():
+        rows, back = _as_rows(self, dim)
+        ranks = _ranks(rows, descending)
+        if int(ranks.max(1).values.min()) != rows.shape[1] - 1:  # else nothing is equal: any sort will do
+            order = _network(ranks)
+            return back(rows.gather(1, order)), back(order)
+    return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
+
+
+def _sort_stable(self: torch.Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
+    if stable:
+        return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
+    return _sort(self, dim, descending)
+
+
+def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """First all beyond the last one chosen, as they come, then as many equal to it as are needed; then sorted."""
+    if self.dim() == 0 or self.numel() == 0 or not 0 < k <= self.shape[dim]:
+        return aten.topk.default(self, k, dim, largest, sorted)
+    rows, back = _as_rows(self, dim)
+    ranks = _ranks(rows, largest)
+    last = ranks.sort(1).values[:, k - 1 : k]
+    # Beyond: 0, equal: 1, the rest: 2; a stable sort of that is the order of collection.
+    chosen = ((ranks == last) + 2 * (ranks > last)).sort(dim=1, stable=True).indices[:, :k]
+    if sorted:
+        kept = ranks.gather(1, chosen)
+        order = _network(kept) if 2 <= k <= _NETWORK else kept.sort(dim=1, stable=True).indices
+        chosen = chosen.gather(1, order)
+    return back(rows.gather(1, chosen)), back(chosen)
+
+
+def _equal_one(func: Any, dim_at: int, dim_default: int | None, last: bool = False) -> Any:
+    """`kthvalue` and `median` name the first element equal to the value found, `mode` the last."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        values, indices = func(*args, **kwargs)
+        self = args[0]
+        dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", dim_default)
+        if self.dim() == 0 or self.numel() == 0:
+            return values, indices
+        keep = values.dim() == self.dim()
+        wanted = values if keep else values.unsqueeze(dim)
+        same = self == wanted
+        if self.is_floating_point():
+            same |= self.isnan() & wanted.isnan()
+        if last:
+            return values, self.shape[dim] - 1 - same.flip(dim).to(torch.uint8).argmax(dim, keepdim=keep)
+        return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
+
+    return run
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """The smallest value is fetched to refuse negative ones (a byte cannot be), the largest to know the size.
+
+    The waits are recorded here, since the operator may raise after the first.
+    """
+    if self.numel() == 0 or self.dim() != 1 or self.is_floating_point():
+        return aten.bincount.default(self, weights, minlength)
+    if self.dtype is not torch.uint8:
+        syncs.note("bincount")
+    out = aten.bincount.default(self, weights, minlength)
+    syncs.note("bincount")
+    return out
+
+
+def _unique(inner: Any, kwargs: Any, out: Any) -> Any:
+    """The result is the front of a buffer as long as the input."""
+    found = out[0]
+    buffer = found.new_empty(max(inner[0].numel(), found.numel()))
+    return (buffer[: found.numel()].copy_(found), *out[1:])
+
+
+def _equal(given: dict[str, Any]) -> int:
+    """Different shapes, no elements, or the very same elements are known to be so without a look."""
+    one, other = given["self"], given["other"]
+    if one.shape != other.shape or one.numel() == 0:
+        return 0
+    return int(one.data_ptr() != other.data_ptr() or one.stride() != other.stride() or one.dtype is not other.dtype)
+
+
+def _histc(given: dict[str, Any]) -> int:
+    """Without a range, the smallest and the largest value are fetched."""
+    return 2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0
+
+
+def _isin(given: dict[str, Any]) -> int:
+    """Few candidates are compared one by one; many are sorted, which counts the different ones of both."""
+    elements, candidates = given["elements"], given["test_elements"]
+    if candidates.numel() < 10.0 * elements.numel() ** 0.145:
+        return 0
+    return 1 if given.get("assume_unique") else 3
+
+
+def _unique_consecutive(given: dict[str, Any]) -> int:
+    return 1 if given.get("dim") is None and given["self"].numel() else 0
+
+
+def _repeat_interleave(given: dict[str, Any]) -> int:
+    return 0 if given.get("output_size") is not None or not given["repeats"].numel() else 2
+
+
+def _segment_reduce_waits(given: dict[str, Any]) -> int:
+    """Lengths are checked on the host; offsets are trusted."""
+    return 2 if given.get("lengths") is not None and not given.get("unsafe") else 0
+
+
+# ---- placement -------------------------------------------------------------------------------------------------------
+
+
+def _segment_reduce(call: Call) -> Any:
+    name = "offsets" if call.given.get("lengths") is None else "lengths"
+    raise RuntimeError(
+        f"Expected data.get_device() == {name}_value.get_device() to be true, but got false.  "
+        "(Could this error message be improved?  If so, please report an enhancement request to PyTorch.)"
+    )
+
+
+def _searchsorted(call: Call) -> Any:
+    sorter, boundaries = call.given.get("sorter"), call.given["sorted_sequence"]
+    values = call.given["self"]
+    same = not isinstance(values, torch.Tensor) or values.device == boundaries.device
+    if sorter is not None and same and sorter.device != boundaries.device:
+        raise RuntimeError(
+            "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor "
+            f"device type {label_of(sorter)} and input value tensor device type {label_of(boundaries)}"
+        )
+    return None
+
+
+# ---- entries ---------------------------------------------------------------------------------------------------------
+
+_BOOL: Final = widened((torch.bool,), torch.uint8)
+
+operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", "prod", output_first=True)
+operator("sum", "mean", "argmax", binding=True, output_first=True)
+operator("max", "min", binding=True)
+# These bindings give a named tuple, which the dispatcher would not open.
+operator("max.dim", "max.names_dim", "min.dim", "min.names_dim", binding=False)
+operator("sort.default", kernel=_sort)
+operator("sort.stable", kernel=_sort_stable)
+operator("topk", kernel=_topk)
+operator("kthvalue", kernel=_equal_one(aten.kthvalue.default, 2, -1))
+operator("mode", kernel=_equal_one(aten.mode.default, 1, -1, last=True))
+operator("median", emulate=_BOOL)
+_ALERT: Final = "median CUDA with indices output"
+operator("median.dim", kernel=_equal_one(aten.median.dim, 1, None), nondeterministic=_ALERT)
+operator("median.dim_values", nondeterministic=_ALERT)
+operator("nanmedian", emulate=_BOOL)
+operator("nanmedian.dim", kernel=_equal_one(aten.nanmedian.dim, 1, None))
+operator("cumsum", nondeterministic="cumsum_cuda_kernel", exact_integers=True)
+operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_integers=True)
+operator("histc", waits=("histc", _histc), nondeterministic="_histc_cuda", emulate=widened(WHOLE, torch.float64))
+operator("_unique", "_unique2", output=_unique, waits=("unique", unless_empty("self", 1)))
+operator("unique_consecutive", waits=("unique", _unique_consecutive))
+operator("equal", waits=("equal", _equal))
+operator("allclose", waits=("allclose", 1))
+operator("isin.Tensor_Tensor", waits=("isin", _isin))
+operator("repeat_interleave.Tensor", waits=("repeat_interleave", _repeat_interleave))
+operator("segment_reduce", waits=("segment_reduce", _segment_reduce_waits), placement=_segment_reduce)
+operator("searchsorted", placement=_searchsorted)
