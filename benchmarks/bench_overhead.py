@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 from benchmarks.tables import Table, options, times
 

@@ -1,7 +1,7 @@
-"""Where student code runs: the virtual CUDA device, a real device, or the plain CPU.
+"""A CUDA device on a machine without a GPU, and a ledger of what code does on it or on a real device.
 
-The names below are fetched when they are first asked for: torch comes with them, and much of this package (the
-ledger, patching) is used by code that must not wait for torch.
+The public API is `__all__` of this module, of `virtual_cuda.ledger` and the classes of `virtual_cuda.errors`. All other
+modules are private. Names are imported when they are first used, so that `import virtual_cuda` does not import torch.
 """
 
 from __future__ import annotations
@@ -10,38 +10,69 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from virtual_cuda.device.context import virtual_cuda
     from virtual_cuda.device.state import VirtualGpu
-    from virtual_cuda.devices import Bench, open
-    from virtual_cuda.real.session import RealDevice, real_device
+    from virtual_cuda.device.tensor import Parameter, Tensor
+    from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
+    from virtual_cuda.ledger import Ledger
+    from virtual_cuda.patching import Patch, patch, patch_imported_names
+    from virtual_cuda.real.session import RealDevice, device_count, device_failure, limit_memory, real_device
+    from virtual_cuda.recording import site
+    from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.mps import no_accelerator, virtual_mps
+    from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
 
 __all__ = [
-    "Bench",
+    "AnyEvent",
+    "Event",
+    "Ledger",
+    "OpenDevice",
+    "Parameter",
+    "Patch",
     "RealDevice",
+    "Stream",
+    "Tensor",
     "VirtualGpu",
+    "choose_device",
+    "device_count",
+    "device_failure",
+    "format_size",
+    "limit_memory",
     "no_accelerator",
-    "open",
+    "open_device",
+    "parse_size",
+    "patch",
+    "patch_imported_names",
     "real_device",
+    "record_wait",
+    "site",
     "virtual_cuda",
     "virtual_mps",
+    "wait_patch",
 ]
 
-_HOMES = {
-    "Bench": "devices",
-    "open": "devices",
-    "RealDevice": "real.session",
-    "real_device": "real.session",
-    "VirtualGpu": "device.state",
-    "virtual_cuda": "device.context",
-    "no_accelerator": "torch_api.mps",
-    "virtual_mps": "torch_api.mps",
+_NAMES = {
+    "device.state": "VirtualGpu",
+    "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
+    "device.tensor": "Parameter Tensor",
+    "devices": "OpenDevice choose_device open_device virtual_cuda",
+    "ledger": "Ledger",
+    "real.session": "RealDevice device_count device_failure limit_memory real_device",
+    "recording": "site",
+    "sizes": "format_size parse_size",
+    "torch_api.mps": "no_accelerator virtual_mps",
+    "patching": "Patch patch patch_imported_names",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except (AttributeError, ImportError) as error:
+        from virtual_cuda.errors import torch_lacks  # not at the top: every pytest run imports this module
+
+        raise torch_lacks(error) or error from error
     globals()[name] = found
     return found

@@ -3,62 +3,142 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import os
+import pkgutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
+import torch.utils._device
 
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.errors import BadDeviceCount, NoSuchDevice
-from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.real.session import available, real_device
+from virtual_cuda import ops, torch_api
+from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
+from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, torch_lacks
+from virtual_cuda.ledger import Ledger
+from virtual_cuda.ops.dispatch import mood
+from virtual_cuda.patching import Opening, claim, patch, registry
+from virtual_cuda.real.session import device_count, real_device
 from virtual_cuda.sizes import parse_size
+from virtual_cuda.torch_api import compatibility
+from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
+from virtual_cuda.torch_api.imports import OriginalImports
 
-Kind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
+DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 
 _NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
 
+# Every module registers its patches of torch when it is imported.
+for _package in (ops, torch_api):
+    for _module in pkgutil.iter_modules(_package.__path__, f"{_package.__name__}."):
+        importlib.import_module(_module.name)
+
+
+@contextlib.contextmanager
+def virtual_cuda(
+    devices: int = 1, memory: int | str = "8 GiB", name: str = "Virtual CUDA device"
+) -> Iterator[VirtualGpu]:
+    """Give this process virtual CUDA devices for the length of a `with` block.
+
+    `memory` is the size of each device. Raises BadDeviceCount, BadSize, AlreadyOpen, RealDeviceInUse where the process
+    already uses a real GPU, and TorchUnsupported where this release of torch lacks an internal that is needed.
+    """
+    if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
+        raise BadDeviceCount(devices)
+    size = parse_size(memory)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(claim("virtual CUDA device"))
+        if torch.cuda.is_initialized():
+            raise RealDeviceInUse()
+        gpu = VirtualGpu(devices, size, name)
+        _open(gpu, undo)
+        yield gpu
+
+
+def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
+    compatibility.check()
+    register_kernels()
+    if _real_gpus():
+        undo.callback(withdraw_kernels)
+    torch.utils._device._device_constructors()  # a cached set that must hold the original functions
+    try:
+        patches = patch(registry.patches(Opening(gpu, undo)), undo)
+    except (AttributeError, ImportError) as error:
+        raise torch_lacks(error) or error from error
+    imports = OriginalImports(patches)
+    sys.meta_path.insert(0, imports)
+    undo.callback(sys.meta_path.remove, imports)
+    undo.callback(_close, gpu)
+    now.gpu = gpu
+
+
+def _close(gpu: VirtualGpu) -> None:
+    now.gpu = None
+    for place in gpu.places:
+        place.shut = True
+        gpu.ledger.peaks[place.label] = place.memory.peak
+
+
+@functools.cache
+def _real_gpus() -> bool:
+    """Whether this process could use a real GPU once the virtual one is closed."""
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
+
+
+def _after_fork_in_child() -> None:
+    """A forked worker must not touch the device: CUDA cannot be used after a fork."""
+    if now.gpu is not None:
+        mood.forked = True
+        for place in now.gpu.places:
+            place.shut = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
 
 @dataclass(frozen=True)
-class Bench:
-    """An open bench: the device student code is told to use, and the ledger of what it does there."""
+class OpenDevice:
+    """The device student code is told to use, and the ledger of what it does there."""
 
     kind: str  # "virtual", "cuda", "mps" or "cpu"
-    device: torch.device  # equal to what a tensor there says it is on
+    device: torch.device  # equal to the device of a tensor there
     ledger: Ledger
-    why: str  # one sentence: why this bench
+    why: str  # one sentence: why this device
 
 
-def choose(kind: str, devices: int = 1) -> tuple[str, str]:
-    """Which bench is meant, and why: for "auto" this machine's GPUs if there are enough of them, else virtual ones."""
+def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
+    """The kind of device that is meant, and why: for "auto" real GPUs if there are enough of them, else virtual."""
     if kind != "auto":
         return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
-    found = available("cuda")
+    found = device_count("cuda")
     if found >= devices:
         return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"
     if found:
         return "virtual", f"only {found} of the {devices} GPUs asked for here, so {_NAMES['virtual']}"
-    # MPS is not chosen even where it is there: it knows neither pinned memory nor peaks.
+    # MPS is not chosen even where there is one: it has neither pinned memory nor peaks.
     return "virtual", f"no GPU here, so {_NAMES['virtual']}"
 
 
 @contextlib.contextmanager
-def open(kind: Kind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> Iterator[Bench]:
-    """Open a bench for the length of a `with` block; `memory` is the size of each virtual device.
+def open_device(kind: DeviceKind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> Iterator[OpenDevice]:
+    """Open a device for the length of a `with` block; `memory` is the size of each virtual device.
 
-    "auto" takes the machine's own GPUs and falls back on virtual ones; "virtual", "cuda", "mps" and "cpu" are taken
-    at their word.
+    "auto" takes the machine's own GPUs and falls back on virtual ones. Raises BadDeviceCount, BadSize, AlreadyOpen, and
+    NoSuchDevice where this machine does not have the device.
     """
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise BadDeviceCount(devices)
     size = parse_size(memory)
-    chosen, why = choose(kind, devices)
+    chosen, why = choose_device(kind, devices)
     if chosen == "virtual":
         with virtual_cuda(devices=devices, memory=size) as gpu:
-            yield Bench(chosen, torch.device("cuda", 0), gpu.ledger, why)
+            yield OpenDevice(chosen, torch.device("cuda", 0), gpu.ledger, why)
         return
-    if chosen in ("cuda", "mps") and 0 < available(chosen) < devices:
-        raise NoSuchDevice(chosen, devices, available(chosen))
-    with real_device(chosen) as bench:
-        yield Bench(chosen, bench.device, bench.ledger, why)
+    if chosen in ("cuda", "mps") and 0 < device_count(chosen) < devices:
+        raise NoSuchDevice(chosen, devices, device_count(chosen))
+    with real_device(chosen) as real:
+        yield OpenDevice(chosen, real.device, real.ledger, why)

@@ -1,29 +1,26 @@
-"""Errors that the virtual CUDA device and the recorders of real devices raise."""
+"""Errors that the virtual CUDA device and the recorders of real devices raise. An error carries data; its text is
+made when it is shown."""
 
 from __future__ import annotations
 
-
-class DojoError(Exception):
-    """Any error that gpudojo raises on purpose."""
-
-
-class Refusal(DojoError):
-    """One that whoever raises it has words for already."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return self.why
+import sys
+from typing import Any
 
 
-class BenchError(DojoError, RuntimeError):
-    """A bench cannot be opened, or is used in a way it does not allow."""
+class VirtualCudaError(Exception):
+    """Any error that this package raises on purpose."""
 
 
-class BadSize(BenchError, ValueError):
-    """Something that should say how much memory there is does not."""
+class BadTimeline(VirtualCudaError, ValueError):
+    """A timeline from outside is not one that this package would make."""
+
+
+class DeviceError(VirtualCudaError, RuntimeError):
+    """A device cannot be opened, or is used in a way it does not allow."""
+
+
+class BadSize(DeviceError, ValueError):
+    """A memory size cannot be understood."""
 
     def __init__(self, size: object) -> None:
         super().__init__(size)
@@ -33,8 +30,8 @@ class BadSize(BenchError, ValueError):
         return f'{self.size!r} is not a size; write a number of bytes, or for example "8 GiB" or "512 MiB"'
 
 
-class BadDeviceCount(BenchError, ValueError):
-    """Something that should say how many devices there are does not."""
+class BadDeviceCount(DeviceError, ValueError):
+    """A number of devices cannot be understood, or is out of range."""
 
     def __init__(self, count: object) -> None:
         super().__init__(count)
@@ -44,19 +41,19 @@ class BadDeviceCount(BenchError, ValueError):
         return f"{self.count!r} is not a number of devices; write a whole number, 1 or more"
 
 
-class AlreadyOpen(BenchError):
-    """A bench is entered while another one is open in this process."""
+class AlreadyOpen(DeviceError):
+    """A device is opened while another one is open in this process."""
 
-    def __init__(self, bench: str = "virtual CUDA device") -> None:
-        super().__init__(bench)
-        self.bench = bench
+    def __init__(self, device: str = "virtual CUDA device") -> None:
+        super().__init__(device)
+        self.device = device
 
     def __str__(self) -> str:
-        return f"a {self.bench} is already open in this process; leave its `with` block before you enter another one"
+        return f"a {self.device} is already open in this process; leave its `with` block before you enter another one"
 
 
-class NoSuchDevice(BenchError):
-    """A bench is asked for on a device that this machine, or torch, does not have."""
+class NoSuchDevice(DeviceError):
+    """This machine, or its torch, does not have the device that was asked for."""
 
     def __init__(self, kind: object, wanted: int = 1, found: int = 0) -> None:
         super().__init__(kind, wanted, found)
@@ -66,30 +63,26 @@ class NoSuchDevice(BenchError):
 
     def __str__(self) -> str:
         if self.kind not in ("cuda", "mps", "cpu"):
-            return f'there is no bench {self.kind!r}; the benches are "auto", "virtual", "cuda", "mps" and "cpu"'
+            return f'there is no device {self.kind!r}; choose "auto", "virtual", "cuda", "mps" or "cpu"'
+        there = f"this machine has no {self.kind!r} device that torch can use"
         if self.found:
             there = f"this machine has {self.found} {self.kind!r} device{'s' * (self.found > 1)}, not {self.wanted}"
-        else:
-            there = f"this machine has no {self.kind!r} device that torch can use"
-        return f'{there}; open the bench "virtual" for a CUDA device that needs no GPU'
+        return f'{there}; choose "virtual" for a CUDA device that needs no GPU'
 
 
-class SelectionOnly(BenchError):
-    """Something is to be computed on a virtual device that is only there to be selected."""
+class SelectionOnly(DeviceError):
+    """A model is moved to a virtual device that can only be selected."""
 
     def __init__(self, device: str = "mps") -> None:
         super().__init__(device)
         self.device = device
 
     def __str__(self) -> str:
-        return (
-            f"the virtual device {self.device!r} can be selected, and tried with a tensor, but holds no model; "
-            "which device a machine has is asked of torch"
-        )
+        return f"the virtual device {self.device!r} supports device selection only; models cannot run on it"
 
 
-class RealDeviceInUse(BenchError):
-    """The virtual device is entered by a process that already works on a real GPU."""
+class RealDeviceInUse(DeviceError):
+    """The virtual device is opened by a process that already uses a real GPU."""
 
     def __init__(self, device: str = "cuda") -> None:
         super().__init__(device)
@@ -102,8 +95,8 @@ class RealDeviceInUse(BenchError):
         )
 
 
-class DeviceClosed(BenchError):
-    """A tensor of a virtual device is used after the device is gone."""
+class DeviceClosed(DeviceError):
+    """A tensor of a virtual device is used after the device was closed."""
 
     def __init__(self, device: str = "cuda:0") -> None:
         super().__init__(device)
@@ -116,8 +109,8 @@ class DeviceClosed(BenchError):
         )
 
 
-class TorchUnsupported(BenchError):
-    """This release of torch no longer has an internal that the virtual device stands on."""
+class TorchUnsupported(DeviceError):
+    """This release of torch lacks an internal that the virtual device needs."""
 
     def __init__(self, part: str, version: str) -> None:
         super().__init__(part, version)
@@ -129,3 +122,26 @@ class TorchUnsupported(BenchError):
             f"this torch ({self.version}) has changed {self.part}, which the virtual CUDA device is built on; "
             "install the torch that constraints.txt names, or a newer gpudojo"
         )
+
+
+class DuplicatePatch(DeviceError):
+    """Two patches of one stage replace the same attribute of torch."""
+
+    def __init__(self, target: str, first: str, second: str) -> None:
+        super().__init__(target, first, second)
+        self.target = target
+        self.first = first
+        self.second = second
+
+    def __str__(self) -> str:
+        return f"{self.target} is patched by both {self.first} and {self.second} in the same stage"
+
+
+def torch_lacks(error: AttributeError | ImportError) -> TorchUnsupported | None:
+    """TorchUnsupported, if what is missing is missing in torch and not in this package."""
+    home: Any = error.name
+    if isinstance(error, AttributeError):
+        home = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", "")
+    if str(home).partition(".")[0] != "torch":
+        return None
+    return TorchUnsupported(f"something ({error})", str(vars(sys.modules["torch"]).get("__version__", "")))

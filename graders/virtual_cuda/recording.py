@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from virtual_cuda.ledger.records import BACKWARD, END, FORWARD, GRAD, INFERENCE, OPTIMIZER_STEP, SCALER_CALL, Row
-from virtual_cuda.torch_api.patching import Patch
+from virtual_cuda.patching import Patch
 
 _LIBRARIES: Final = tuple(
     os.path.join(os.path.realpath(path), "")

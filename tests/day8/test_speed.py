@@ -113,7 +113,7 @@ def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> No
         sum(range(200_000))
         return tensor + 1
 
-    with bench.open("cpu") as opened:
+    with bench.open_device("cpu") as opened:
         fast = pixel_race.race(Call(lambda t: t + 1, REFERENCE, opened, 8), slow, None, inputs)
         late = pixel_race.race(Call(slow, REFERENCE, opened, 8), slow, None, inputs)
     assert fast["rounds"] == pixel_race.ROUNDS
@@ -127,7 +127,7 @@ def test_the_loop_gains_nothing_by_waiting_and_the_student_loses() -> None:
         time.sleep(0.02)
         return tensor + 1
 
-    with bench.open("cpu") as opened:
+    with bench.open_device("cpu") as opened:
         found = pixel_race.race(Call(waiting, REFERENCE, opened, 8), waiting, None, lambda number: (torch.ones(2),))
     assert found["student"] >= 0.02
     assert found["loop"] < 0.02 or not pixel_race.FINE
@@ -144,7 +144,7 @@ def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.M
     for kind in ("virtual", "cpu"):
         with observing.open_machine("unwatched", kind) as plain:
             assert (plain.device.type, torch.cuda.is_available()) == ("cpu", False)
-    monkeypatch.setattr(observing.benches, "open", open_)
+    monkeypatch.setattr(observing.virtual_cuda, "open_device", open_)
     with observing.open_machine("unwatched", "cuda"):
         assert opened == ["cuda"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda import VirtualGpu, virtual_cuda
 
 
 @pytest.fixture

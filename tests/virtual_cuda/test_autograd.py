@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda import VirtualGpu
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda import VirtualGpu, virtual_cuda
 
 
 def test_what_the_device_says_about_itself() -> None:

@@ -6,14 +6,24 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_cuda.ledger.drawing import NARROWEST, NOTHING_BESIDE, UNSEEN, columns, compared, drawn, legend, plain, size
-from virtual_cuda.ledger.timeline import Event, Timeline
+from virtual_cuda.ledger.drawing import (
+    NARROWEST,
+    NOTHING_BESIDE,
+    UNSEEN,
+    columns,
+    compared,
+    draw_timeline,
+    plain_lines,
+    size,
+    timeline_legend,
+)
+from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
 
 def timeline(*told: tuple[str, int, int, bool, bool, int], **more: object) -> Timeline:
     """Of kind, bytes, line, grad, autocast and live."""
     events = [
-        msgspec.convert([kind, at, size, line, grad, autocast, live, "x"], Event)
+        msgspec.convert([kind, at, size, line, grad, autocast, live, "x"], TimelineEvent)
         for at, (kind, size, line, grad, autocast, live) in enumerate(told)
     ]
     counts = {kind: sum(event.kind == kind for event in events) for kind in {event.kind for event in events}}
@@ -44,7 +54,7 @@ SMALL = timeline(
 
 
 def test_the_picture() -> None:
-    assert plain(drawn(SMALL, 100)) == [
+    assert plain_lines(draw_timeline(SMALL, 100)) == [
         "train: 1 wall, 16 events in its busiest call, in the scenario “usual” on cuda",
         "    host ────────F──BS┊│",
         "          ↓2 KiB      ┊│",
@@ -54,39 +64,39 @@ def test_the_picture() -> None:
         "         1 × │ line 7: total += loss.item()",
         NOTHING_BESIDE,
     ]
-    meanings = {meaning for line in drawn(SMALL, 100) for _, meaning in line}
+    meanings = {meaning for line in draw_timeline(SMALL, 100) for _, meaning in line}
     assert meanings == {"", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"}
     for sign in "│║┊↓↑FBSs•·◆◇":
-        assert sign in "".join(legend(100))
+        assert sign in "".join(timeline_legend(100))
 
 
 def test_yours_and_theirs() -> None:
     walls = timeline(*[("sync", 0, 7, False, False, 0)] * 12)
     wall = timeline(("sync", 0, 7, False, False, 0), to_host=4)
     assert compared(walls, wall) == "yours: 12 walls, theirs: 1; to the host 0 B, theirs: 4 B"
-    assert plain(drawn(walls, 100, wall))[-1] == compared(walls, wall)
+    assert plain_lines(draw_timeline(walls, 100, wall))[-1] == compared(walls, wall)
 
 
 @pytest.mark.parametrize("width", [40, 70, 160])
 def test_what_the_signs_mean_fits_too(width: int) -> None:
-    assert max(map(len, legend(width))) <= width
-    assert "   ".join(legend(width)) == legend(1000)[0]
+    assert max(map(len, timeline_legend(width))) <= width
+    assert "   ".join(timeline_legend(width)) == timeline_legend(1000)[0]
 
 
 def test_more_than_there_is_room_for() -> None:
     many = timeline(*[("op", 0, 3, True, False, n) for n in range(1000)], ("sync", 0, 7, False, False, 5), left_out=9)
-    heading, host, between, device, memory, *_ = plain(drawn(many, 80))
+    heading, host, between, device, memory, *_ = plain_lines(draw_timeline(many, 80))
     assert {len(line) for line in (host, between, device, memory)} <= {79, 80}
     assert host.endswith("─│")
     assert "9 of them not drawn" in heading
     loop = timeline(*[("sync", 0, 7, False, False, 5)] * 1500)
-    assert plain(drawn(loop, 80))[1].count("║") == 71
-    assert plain(drawn(loop, 80, loop))[-2] == "         1,500 × │ line 7"
+    assert plain_lines(draw_timeline(loop, 80))[1].count("║") == 71
+    assert plain_lines(draw_timeline(loop, 80, loop))[-2] == "         1,500 × │ line 7"
 
 
 def test_only_the_worst_lines_are_listed() -> None:
     waits = timeline(*[("sync", 0, line, False, False, 0) for line in range(1, 9) for _ in range(line)])
-    assert plain(drawn(waits, 80, waits))[-7:-1] == [
+    assert plain_lines(draw_timeline(waits, 80, waits))[-7:-1] == [
         *(f"         {line} × │ line {line}" for line in (8, 7, 6, 5, 4)),
         "         … and 3 lines more that made the host wait",
     ]
@@ -96,7 +106,7 @@ def test_only_the_worst_lines_are_listed() -> None:
 def test_a_hostile_name_stays_text(hostile: str) -> None:
     text = f"a{hostile}b"
     made = timeline(("sync", 0, 7, False, False, 0), function=text, scenario=text, device=text, lines={7: text})
-    shown = plain(drawn(made, 100, made))
+    shown = plain_lines(draw_timeline(made, 100, made))
     assert all(line.isprintable() for line in shown)
     assert "\N{REPLACEMENT CHARACTER}" in shown[0]
     assert "\N{REPLACEMENT CHARACTER}" in shown[-2]
@@ -117,7 +127,7 @@ def test_every_event_stands_in_one_column_in_order(
     assert len(found) <= room
     assert [event for column in found for event in column.events] == [e for e in made.events if e.kind not in UNSEEN]
     assert max((column.live for column in found), default=0) == (made.peak_bytes if found else 0)
-    lines = plain(drawn(made, room))
+    lines = plain_lines(draw_timeline(made, room))
     assert all(len(line) <= max(room, NARROWEST) for line in lines)
 
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 @pytest.fixture(autouse=True)
 def _open() -> Iterator[None]:
-    with bench.open("virtual"):
+    with bench.open_device("virtual"):
         yield
 
 

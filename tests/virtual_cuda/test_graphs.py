@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 
 def test_nothing_happens_until_replay():

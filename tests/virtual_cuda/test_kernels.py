@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 NAN, INF = float("nan"), float("inf")
 

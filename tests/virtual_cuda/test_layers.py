@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 Layer = tuple[Callable[[], nn.Module], tuple[Any, ...]]
 

@@ -21,9 +21,8 @@ import torch.utils._foreach_utils as foreach_module
 import torch.utils.checkpoint
 from torch import nn
 from torch.nn import functional as F
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.device.state import VirtualGpu
-from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, BenchError, DeviceClosed, RealDeviceInUse
+from virtual_cuda import VirtualGpu, virtual_cuda
+from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceClosed, DeviceError, RealDeviceInUse
 
 # torch's own doing, with or without a device: caches and counters.
 OWN = {
@@ -359,7 +358,7 @@ def test_memory_given_back_later_does_not_disturb_another_device() -> None:
     ],
     ids=str,
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(options: dict[str, Any], error: type[BenchError]) -> None:
+def test_bad_input_is_one_sentence_and_leaves_nothing(options: dict[str, Any], error: type[DeviceError]) -> None:
     before, kept = picture(), registries()
     with pytest.raises(error) as caught, virtual_cuda(**options):
         pytest.fail("entered")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore:The torch.cuda.*DtypeTensor", "ignore:torch.set_default_tensor_type")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda import VirtualGpu
 
 SOURCE = Path(__file__).read_text().splitlines()
 

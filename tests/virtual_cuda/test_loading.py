@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda import VirtualGpu, virtual_cuda
 
 FORK = {"multiprocessing_context": "fork"}
 

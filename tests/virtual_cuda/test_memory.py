@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda import VirtualGpu
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.devices import open
+from virtual_cuda import no_accelerator, open_device, virtual_cuda, virtual_mps
 from virtual_cuda.errors import SelectionOnly
-from virtual_cuda.torch_api.mps import no_accelerator, virtual_mps
 
 
 def usual() -> str:
@@ -67,7 +65,7 @@ def test_a_tensor_can_be_made_there_to_find_out(make: Callable[[], torch.Tensor]
     ],
 )
 def test_nothing_learns_there(make: Callable[[], object]) -> None:
-    with virtual_mps(), pytest.raises(SelectionOnly, match="the virtual device 'mps' can be selected, and tried"):
+    with virtual_mps(), pytest.raises(SelectionOnly, match="the virtual device 'mps' supports device selection only"):
         make()
 
 
@@ -113,7 +111,7 @@ def test_all_is_put_back_after_an_error() -> None:
 
 
 def test_selection_can_be_tried_on_any_bench() -> None:
-    with open("cpu") as opened, virtual_mps():
+    with open_device("cpu") as opened, virtual_mps():
         assert usual() == "mps"
         torch.ones(2)
     assert opened.ledger.operations()

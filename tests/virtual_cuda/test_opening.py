@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import virtual_cuda as bench
-from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, BenchError, NoSuchDevice
+from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceError, NoSuchDevice
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
 @no_gpu
 def test_without_a_gpu_it_is_the_virtual_device() -> None:
-    with bench.open() as opened:
+    with bench.open_device() as opened:
         x = torch.ones(2, device=opened.device)
         assert x.device == opened.device
     assert (opened.kind, opened.why) == ("virtual", "no GPU here, so the virtual CUDA device")
@@ -20,30 +20,32 @@ def test_without_a_gpu_it_is_the_virtual_device() -> None:
 
 
 def test_a_bench_that_was_asked_for_says_so() -> None:
-    with bench.open("cpu") as opened:
+    with bench.open_device("cpu") as opened:
         x = torch.ones(2, device=opened.device)
     assert (opened.kind, opened.why, opened.device) == ("cpu", "the plain CPU was asked for", x.device)
-    with bench.open("virtual", devices=2, memory="1 GiB") as opened:
+    with bench.open_device("virtual", devices=2, memory="1 GiB") as opened:
         assert torch.cuda.device_count() == 2
         assert torch.cuda.get_device_properties(1).total_memory == 1 << 30
 
 
 def test_too_few_gpus_are_replaced_by_virtual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtual_cuda.devices.available", lambda kind: 1)
-    with bench.open(devices=2) as opened:
+    monkeypatch.setattr("virtual_cuda.devices.device_count", lambda kind: 1)
+    with bench.open_device(devices=2) as opened:
         assert torch.cuda.device_count() == 2
     assert opened.why == "only 1 of the 2 GPUs asked for here, so the virtual CUDA device"
-    with pytest.raises(NoSuchDevice, match="this machine has 1 'cuda' device, not 2"), bench.open("cuda", devices=2):
+    with (
+        pytest.raises(NoSuchDevice, match="this machine has 1 'cuda' device, not 2"),
+        bench.open_device("cuda", devices=2),
+    ):
         pass
 
 
 @no_gpu
 def test_no_gpu_is_one_sentence() -> None:
-    with pytest.raises(NoSuchDevice) as caught, bench.open("cuda"):
+    with pytest.raises(NoSuchDevice) as caught, bench.open_device("cuda"):
         pass
     assert str(caught.value) == (
-        "this machine has no 'cuda' device that torch can use; "
-        'open the bench "virtual" for a CUDA device that needs no GPU'
+        "this machine has no 'cuda' device that torch can use; choose \"virtual\" for a CUDA device that needs no GPU"
     )
 
 
@@ -56,19 +58,19 @@ def test_no_gpu_is_one_sentence() -> None:
         ({"kind": "cpu", "memory": "lots"}, BadSize),
     ],
 )
-def test_bad_input(options: dict[str, object], error: type[BenchError]) -> None:
-    with pytest.raises(error), bench.open(**options):  # type: ignore[arg-type]
+def test_bad_input(options: dict[str, object], error: type[DeviceError]) -> None:
+    with pytest.raises(error), bench.open_device(**options):  # type: ignore[arg-type]
         pass
 
 
 @pytest.mark.parametrize(("outer", "inner"), [("cpu", "cpu"), ("cpu", "virtual"), ("virtual", "cpu")])
 def test_one_bench_at_a_time(outer: str, inner: str) -> None:
-    with bench.open(outer) as opened:  # type: ignore[arg-type]
-        with pytest.raises(AlreadyOpen, match="is already open in this process"), bench.open(inner):  # type: ignore[arg-type]
+    with bench.open_device(outer) as opened:  # type: ignore[arg-type]
+        with pytest.raises(AlreadyOpen, match="is already open in this process"), bench.open_device(inner):  # type: ignore[arg-type]
             pass
         torch.ones(2, device=opened.device)
     assert opened.ledger.operations()
-    with bench.open(inner):  # type: ignore[arg-type]
+    with bench.open_device(inner):  # type: ignore[arg-type]
         pass
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 aten = torch.ops.aten
 

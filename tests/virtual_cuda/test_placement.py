@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as functional
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 SAME = "Expected all tensors to be on the same device, but "
 TWO = SAME + "found at least two devices, cuda:0 and cpu!"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 pytestmark = pytest.mark.filterwarnings(

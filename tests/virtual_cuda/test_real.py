@@ -13,12 +13,11 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import real_device, virtual_cuda
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.questions import operations, per_line
 from virtual_cuda.real import waits as real_waits
-from virtual_cuda.real.session import real_device
 from virtual_cuda.real.waits import WARNING, CudaWaits
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from virtual_cuda.devices import open as open_bench
+from virtual_cuda import open_device
 from virtual_cuda.recording import devices_of
 
 
 @pytest.fixture(params=["virtual", "cpu"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with open_bench(request.param) as opened:
+    with open_device(request.param) as opened:
         yield opened
 
 
@@ -118,7 +118,7 @@ def test_doors_are_put_back() -> None:
     before = (nn.Module.__call__, torch.autograd.backward, torch.amp.GradScaler.step)
     region = torch.autograd.profiler.record_function.__exit__
     for kind in ("virtual", "cpu"):
-        with pytest.raises(ZeroDivisionError), open_bench(kind):  # type: ignore[arg-type]
+        with pytest.raises(ZeroDivisionError), open_device(kind):  # type: ignore[arg-type]
             1 / (nn.Module.__call__ is before[0])  # False, and so an error, if it is replaced meanwhile
     assert before == (nn.Module.__call__, torch.autograd.backward, torch.amp.GradScaler.step)
     assert torch.autograd.profiler.record_function.__exit__ is region

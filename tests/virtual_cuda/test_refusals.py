@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 HALF, DOUBLE, INT, LONG, BYTE, BOOL = torch.half, torch.double, torch.int, torch.long, torch.uint8, torch.bool
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 
 def through(value, **options):

@@ -8,8 +8,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_cuda import errors
-from virtual_cuda.sizes import format_size, parse_size
+from virtual_cuda import errors, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -114,10 +113,10 @@ def test_a_printed_size_reads_back_within_its_two_decimals(count: int) -> None:
     ],
 )
 def test_an_error_is_one_line_with_its_data_and_survives_pickling(
-    error: errors.BenchError, kinds: tuple[type[Exception], ...], words: str
+    error: errors.DeviceError, kinds: tuple[type[Exception], ...], words: str
 ) -> None:
     assert words in str(error)
     assert "\n" not in str(error)
-    assert all(isinstance(error, kind) for kind in (*kinds, errors.DojoError))
+    assert all(isinstance(error, kind) for kind in (*kinds, errors.VirtualCudaError))
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

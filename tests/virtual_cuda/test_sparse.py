@@ -8,7 +8,7 @@ import io
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 INDICES, VALUES = [[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0]

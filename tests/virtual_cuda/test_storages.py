@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 
 def waits(gpu) -> int:

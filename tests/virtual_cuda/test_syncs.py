@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger.records import SYNC
 
 

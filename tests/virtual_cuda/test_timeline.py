@@ -8,7 +8,7 @@ import sys
 
 import msgspec
 import pytest
-from gpudojo.model.errors import BadEvidence
+from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -26,9 +26,9 @@ from virtual_cuda.ledger.timeline import (
     LONGEST,
     MOST_EVENTS,
     MOST_LINES,
-    Event,
     Timeline,
-    checked,
+    TimelineEvent,
+    check_timeline,
     encoded,
     timeline_of,
 )
@@ -73,7 +73,7 @@ LEDGER: list[Record] = [
 
 
 def test_a_call_record_by_record() -> None:
-    made = checked(timeline_of(LEDGER, "train", "usual", FILE, "cuda:0", SOURCE))
+    made = check_timeline(timeline_of(LEDGER, "train", "usual", FILE, "cuda:0", SOURCE))
     assert [event.kind for event in made.events] == [
         *("op", "to device", "upload sync", "forward", "inner forward", "op", "backward", "step", "scaler"),
         *("sync", "sync", "explicit sync", "memory", "to host", "sync"),
@@ -83,7 +83,7 @@ def test_a_call_record_by_record() -> None:
     assert (made.to_device, made.to_host, made.peak_bytes, made.left_out) == (64, 8, 4096, 0)
     assert made.lines == {2: SOURCE[1], 3: SOURCE[2], 4: SOURCE[3]}
     first, _, _, passing, _, second, backward, *_ = made.events
-    assert first == Event("op", 0, 512, 2, True, False, 1536, "add")
+    assert first == TimelineEvent("op", 0, 512, 2, True, False, 1536, "add")
     assert (second.autocast, second.live) == (True, 4096)
     assert (passing.name, passing.grad, passing.live) == ("Net", True, 1536)
     assert backward.line is None, "a line of another file is no line of this one"
@@ -105,7 +105,7 @@ def test_too_many_operations_are_thinned_out_and_copies_and_waits_stay() -> None
         ledger.append(op(len(ledger), 512 if step != 1234 else 1 << 30))
         if step % 100 == 0:
             ledger += [up(len(ledger)), read(len(ledger) + 1)]
-    made = checked(timeline_of(ledger, "train", "usual", FILE, source=SOURCE))
+    made = check_timeline(timeline_of(ledger, "train", "usual", FILE, source=SOURCE))
     assert len(made.events) == MOST_EVENTS
     assert made.left_out == len(ledger) - MOST_EVENTS
     assert sum(event.kind == "sync" for event in made.events) == made.walls == 30
@@ -116,13 +116,13 @@ def test_too_many_operations_are_thinned_out_and_copies_and_waits_stay() -> None
 
 
 def test_a_loop_over_elements_is_small_and_counts_all_its_waits() -> None:
-    made = checked(timeline_of([read(n) for n in range(20_000)], "train", "usual", FILE))
+    made = check_timeline(timeline_of([read(n) for n in range(20_000)], "train", "usual", FILE))
     assert (len(made.events), made.walls, made.waits) == (MOST_EVENTS, 20_000, {4: 20_000})
 
 
 def test_long_names_leave_room_for_fewer_events() -> None:
     ledger = [Sync(n, 0.0, at(1), f"{n}".rjust(500, "é"), False) for n in range(4000)]
-    made = checked(timeline_of(ledger, "t" * 500, "usual", FILE, source=["x" * 500]))
+    made = check_timeline(timeline_of(ledger, "t" * 500, "usual", FILE, source=["x" * 500]))
     assert len(encoded(made)) <= LARGEST
     assert 200 < len(made.events) < MOST_EVENTS
     assert all(len(text) == LONGEST for text in (made.function, made.lines[1], made.events[0].name))
@@ -131,21 +131,21 @@ def test_long_names_leave_room_for_fewer_events() -> None:
 def test_only_the_busiest_lines_travel() -> None:
     ledger: list[Record] = [op(n, 0, n % 500 + 1) for n in range(1000)]
     ledger.append(read(1000, 500))
-    made = checked(timeline_of(ledger, "train", "usual", FILE, source=[f"line {n}" for n in range(1, 501)]))
+    made = check_timeline(timeline_of(ledger, "train", "usual", FILE, source=[f"line {n}" for n in range(1, 501)]))
     assert len(made.lines) == MOST_LINES
     assert made.lines[500] == "line 500", "it made the host wait"
 
 
 def test_a_text_that_cannot_be_encoded_is_sent_all_the_same() -> None:
     ledger = [Forward(0, 0.0, at(1), "Net\ud800", True, True, False, (), 0)]
-    assert checked(timeline_of(ledger, "train", "usual", FILE)).events[0].name == "Net?"
+    assert check_timeline(timeline_of(ledger, "train", "usual", FILE)).events[0].name == "Net?"
 
 
 def test_nothing_is_a_timeline_too() -> None:
-    assert checked(timeline_of([], "train", "usual", FILE)).events == []
+    assert check_timeline(timeline_of([], "train", "usual", FILE)).events == []
 
 
-EVENT = Event("op", 0, 1, 1, True, False, 1, "add")
+EVENT = TimelineEvent("op", 0, 1, 1, True, False, 1, "add")
 GOOD = Timeline("f", "usual", "cuda", [EVENT], counts={"op": 1})
 
 
@@ -168,9 +168,9 @@ GOOD = Timeline("f", "usual", "cuda", [EVENT], counts={"op": 1})
     ],
 )
 def test_what_no_child_of_ours_would_send_is_refused(wrong: dict[str, object]) -> None:
-    assert checked(GOOD) == GOOD
-    with pytest.raises(BadEvidence):
-        checked(msgspec.structs.replace(GOOD, **wrong))
+    assert check_timeline(GOOD) == GOOD
+    with pytest.raises(BadTimeline):
+        check_timeline(msgspec.structs.replace(GOOD, **wrong))
 
 
 def test_no_torch_is_needed() -> None:

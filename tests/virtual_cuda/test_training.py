@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 Make = Callable[[Any], torch.optim.Optimizer]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from virtual_cuda.device.context import virtual_cuda
+from virtual_cuda import virtual_cuda
 
 
 def test_methods_of_the_class_take_device_tensors() -> None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from virtual_cuda.errors import DojoError
-
 from gpudojo.model.catalogue import day, misconceptions_of, registered, sources, whole
+from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.release.stubs import solution_lines, stub_of
 

@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Final
 
-from virtual_cuda.errors import DojoError
-
 from gpudojo.classes.attempt import Attempt, Terms
 from gpudojo.classes.dask_messages import HASH, Introduction, Order, Reply, pack, unpack_order, versions
 from gpudojo.classes.scheduler import Scheduler, Work, at_once, keeper_for
 from gpudojo.classes.store import Record, encode
-from gpudojo.model.errors import BadParcel
+from gpudojo.model.errors import BadParcel, DojoError
 from gpudojo.sandbox.isolation import Layers, examine
 
 AT_ONCE: Final = sys.maxsize  # as many as orders come: Dask gives a worker no more of them than it has threads

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from virtual_cuda.errors import DojoError
 
 from gpudojo.classes import store
 from gpudojo.classes.attempt import BEFORE
@@ -22,7 +21,7 @@ from gpudojo.grading.explain import explained
 from gpudojo.grading.judge import UNJUDGED, judge
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import BadClass
+from gpudojo.model.errors import BadClass, DojoError
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total

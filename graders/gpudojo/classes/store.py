@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from virtual_cuda.ledger.timeline import Timeline, checked
+from virtual_cuda.ledger import Timeline
 
 from gpudojo.model.errors import BadClass, BadEvidence
-from gpudojo.model.evidence import Evidence, Raised, validated
+from gpudojo.model.evidence import Evidence, Raised, checked_timeline, validated
 from gpudojo.model.results_file import replacing
 
 VERSION = 1
@@ -107,7 +107,7 @@ def decode(data: bytes) -> Record:
     for seen in record.seen.values():
         validated(seen.evidence)
         for timeline in (*seen.timelines, *filter(None, [seen.timeline])):
-            checked(timeline)
+            checked_timeline(timeline)
     return record
 
 

@@ -23,7 +23,7 @@ from gpudojo.cli.results import export, report
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from virtual_cuda.ledger.ledger import Ledger
+    from virtual_cuda.ledger import Ledger
 
 
 # A text and not a function of this module: the ledger leaves out gpudojo's own frames, and so would see none of it.
@@ -69,14 +69,14 @@ def main() -> None:
 def bench(trace: Path | None, picture: Path | None, memory: str) -> None:
     """Train on a virtual CUDA device and show what each line moved where."""
     from rich.console import Console
-    from virtual_cuda.device.context import virtual_cuda
-    from virtual_cuda.errors import BenchError
+    from virtual_cuda import virtual_cuda
+    from virtual_cuda.errors import DeviceError
 
     linecache.cache[FILE] = (len(TRAINING_LOOP), None, TRAINING_LOOP.splitlines(True), FILE)
     try:
         with virtual_cuda(memory=memory) as gpu:
             exec(compile(TRAINING_LOOP, FILE, "exec"), {"__name__": "__main__"})
-    except BenchError as error:
+    except DeviceError as error:
         raise click.ClickException(str(error)) from error
     console = Console(highlight=False)
     show(by_line(gpu.ledger), gpu.ledger, console)
@@ -140,13 +140,13 @@ def by_line(ledger: Ledger) -> Table:
     """The training loop, and beside each line what it caused."""
     from rich.syntax import Syntax
     from rich.table import Table
-    from virtual_cuda.ledger.views import COLUMNS, in_all, line_rows
+    from virtual_cuda.ledger import COLUMNS, line_rows, totals
 
     colours = Syntax("", "python", background_color="default")
     table = Table(title="What moved where, by source line", title_justify="left", show_footer=True)
     table.add_column("", justify="right", style="dim", no_wrap=True)
     table.add_column(FILE, footer="in all")
-    for heading, sum_ in zip(COLUMNS, in_all(ledger.records), strict=True):
+    for heading, sum_ in zip(COLUMNS, totals(ledger.records), strict=True):
         table.add_column(heading, justify="right", no_wrap=True, footer=sum_)
     for row in line_rows(ledger.records, FILE, TRAINING_LOOP.splitlines()):
         shown = colours.highlight(row.code)

@@ -51,10 +51,9 @@ def day_(name: str, title: str | None, exercises: int, points: int, root: Path |
 
 
 def _plant(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.authoring.new import plant, surroundings
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
 
     root = (root or repository()).resolve()
     try:
@@ -72,10 +71,9 @@ def _plant(root: Path | None, files: Callable[[Surroundings], dict[str, str | No
 @which_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
     """Make a class of submissions in FOLDER, from this repository's own solutions, right and wrong."""
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.authoring import sample as sampling
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
 
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")

@@ -66,9 +66,10 @@ def classroom(
     environment = dict(os.environ)
     if not hasattr(os, "fork"):
         _stop("grading needs Linux or macOS; on Windows, use WSL", environment)
-    from virtual_cuda.errors import BadSize, DojoError
-    from virtual_cuda.sizes import parse_size
+    from virtual_cuda import parse_size
+    from virtual_cuda.errors import BadSize
 
+    from gpudojo.model.errors import DojoError
     from gpudojo.platforms._checkout import Terms, measure
     from gpudojo.platforms.github_classroom import messages as reporting
 
@@ -161,8 +162,7 @@ def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, which `dojo release student` has written."""
-    from virtual_cuda.errors import DojoError
-
+    from gpudojo.model.errors import DojoError
     from gpudojo.platforms.classroom50.bundle import bundle
     from gpudojo.release import student as tree
 
@@ -188,9 +188,8 @@ def classroom50(released: Path, target: Path) -> None:
 @which_root
 def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
     """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
     from gpudojo.platforms.gradescope.bundle import archive, write
 
     if out.suffix != ".zip":

@@ -39,17 +39,18 @@ def _torch() -> bool:
     except importlib.metadata.PackageNotFoundError:
         click.echo("torch: not installed\n  pip install torch")
         return True
-    from virtual_cuda.devices import choose
-    from virtual_cuda.errors import DojoError
+    from virtual_cuda import choose_device
+
+    from gpudojo.model.errors import DojoError
 
     try:
         import torch
 
-        kind, why = choose("auto")
+        kind, why = choose_device("auto")
         built = "with CUDA" if torch.version.cuda else "without CUDA"
         click.echo(f"torch: {version}, built {built}")
         click.echo(f"bench: {kind} ({why})")
-        from virtual_cuda.device.context import virtual_cuda
+        from virtual_cuda import virtual_cuda
 
         if kind == "virtual":
             with virtual_cuda():

@@ -85,12 +85,13 @@ def grade(
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
     from rich.console import Console
-    from virtual_cuda.errors import BadSize, DojoError
-    from virtual_cuda.sizes import parse_size
+    from virtual_cuda import parse_size
+    from virtual_cuda.errors import BadSize
 
     from gpudojo.classes.display import Display
     from gpudojo.classes.grading import ClassGrading
     from gpudojo.classes.options import Asked
+    from gpudojo.model.errors import DojoError
 
     if rejudge and fresh:
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")

@@ -54,9 +54,8 @@ def student(target: Path, day: str, root: Path | None) -> None:
     The references are run and judged first, and every file is searched for their lines. It takes a quarter of a
     minute, needs no network, and gives the same bytes every time.
     """
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
     from gpudojo.platforms import seals
     from gpudojo.release.student import release as make
 
@@ -81,9 +80,8 @@ def student(target: Path, day: str, root: Path | None) -> None:
 @click.option("--package", default="gpudojo", show_default=True, help="What pip installs where there is no wheel.")
 def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> None:
     """Make one notebook for each exercise, and one for the whole day, from reference/."""
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.cli.options import repository
+    from gpudojo.model.errors import DojoError
     from gpudojo.release import notebooks as making
 
     root = root or repository()

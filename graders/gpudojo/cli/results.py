@@ -42,7 +42,7 @@ def export(
     submission: str | None,
 ) -> None:
     """Write RESULTS, a results.json of `dojo grade`, for another program."""
-    from virtual_cuda.errors import DojoError
+    from gpudojo.model.errors import DojoError
 
     def say(sentence: str) -> None:
         click.echo(f"note: {sentence}", err=True)
@@ -103,8 +103,7 @@ def report(results: Path, out: Path | None, anonymous: bool, only: str | None, c
 
     Each page is one file that loads nothing. With --anonymous no name is on a page or in the name of a file.
     """
-    from virtual_cuda.errors import DojoError
-
+    from gpudojo.model.errors import DojoError
     from gpudojo.report.writing import ReportOptions, write_report
 
     if only is not None and class_only:

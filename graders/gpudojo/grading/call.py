@@ -18,8 +18,8 @@ from gpudojo.grading.load import raised
 from gpudojo.model.evidence import Array, Raised
 
 if TYPE_CHECKING:
-    from virtual_cuda.devices import Bench
-    from virtual_cuda.ledger.ledger import Ledger
+    from virtual_cuda import OpenDevice
+    from virtual_cuda.ledger import Ledger
 
 
 class _Late:
@@ -60,7 +60,7 @@ class StudentRaised(Exception):
 class Call:
     """What a probe works with: the function, the bench, the seed, and after each call its part of the ledger."""
 
-    def __init__(self, function: Any, path: Path, bench: Bench, seed: int) -> None:
+    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int) -> None:
         self.function = function
         self.path = path
         self.bench = bench
@@ -121,9 +121,9 @@ def of_known_classes(result: Any, depth: int = 0) -> Any:
 
 @lru_cache(maxsize=1)
 def _known_classes() -> frozenset[type]:
-    from virtual_cuda.device import tensor
+    from virtual_cuda import Parameter, Tensor
 
-    return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, tensor.Tensor, tensor.Parameter})
+    return frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Tensor, Parameter})
 
 
 def array(tensor: Any) -> Array:

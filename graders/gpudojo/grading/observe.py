@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import virtual_cuda as benches
-from virtual_cuda.devices import Bench
+import virtual_cuda
+from virtual_cuda import OpenDevice, patch_imported_names
 from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
-from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.torch_api.patching import imported_into
+from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.load import Submission, load
@@ -20,28 +19,28 @@ from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
 
 @contextlib.contextmanager
-def open_machine(machine: str, kind: str) -> Iterator[Bench]:
+def open_machine(machine: str, kind: str) -> Iterator[OpenDevice]:
     """`bench` is the chosen one; `a gpu` is it too, if it is one, and else virtual; `unwatched` is for clocks.
 
     A clock would time the virtual device's bookkeeping instead of the student's work: there `unwatched` is the CPU.
     `one gpu`, `two gpus`, `mac` and `laptop` are machines to choose a device on.
     """
     if machine == "bench":
-        with benches.open(kind) as bench:  # type: ignore[arg-type]
+        with virtual_cuda.open_device(kind) as bench:  # type: ignore[arg-type]
             yield bench
     elif machine == "a gpu":
-        with benches.open("virtual" if kind in ("cpu", "mps") else kind) as bench:  # type: ignore[arg-type]
+        with virtual_cuda.open_device("virtual" if kind in ("cpu", "mps") else kind) as bench:  # type: ignore[arg-type]
             yield bench
     elif machine in ("one gpu", "two gpus"):
-        with benches.open("virtual", devices=1 if machine == "one gpu" else 2) as bench:
+        with virtual_cuda.open_device("virtual", devices=1 if machine == "one gpu" else 2) as bench:
             yield bench
     elif machine == "unwatched" and kind not in ("virtual", "cpu"):
-        with benches.open(kind) as bench:  # type: ignore[arg-type]
+        with virtual_cuda.open_device(kind) as bench:  # type: ignore[arg-type]
             yield bench
     else:
-        around = benches.virtual_mps() if machine == "mac" else benches.no_accelerator(built=True)
+        around = virtual_cuda.virtual_mps() if machine == "mac" else virtual_cuda.no_accelerator(built=True)
         with around:
-            yield Bench(machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}")
+            yield OpenDevice(machine, torch.device("cpu"), Ledger(), f"the exercise is about a {machine}")
 
 
 def observe(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Evidence:
@@ -92,7 +91,7 @@ def _look(name: str, student: Any, probe: Probe, submission: Submission, kind: s
         if submission.asks:  # on another machine, which this one is not
             submission = load(submission.path)
             student = submission.names.get(name, student)
-        names.enter_context(imported_into(submission.names))
+        names.enter_context(patch_imported_names(submission.names))
         try:
             return Observation(CallStatus.RETURNED, probe.look(Call(student, submission.path, bench, seed)))
         except StudentRaised as error:

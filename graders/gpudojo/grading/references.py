@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
-from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, checked
+from virtual_cuda.ledger import MOST_CALLS, Timeline
 
 from gpudojo.model.catalogue import day_of, day_with
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
-from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, decode_evidence, encode_evidence
+from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, checked_timeline, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Exercise, Function
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.timeline import Timeline
+    from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.load import Submission
 
@@ -72,7 +72,7 @@ class Shipped(msgspec.Struct, frozen=True):
             found = msgspec.msgpack.decode(_unpacked(packed), type=list[Timeline])
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error}") from None
-        return [checked(timeline) for timeline in found[:MOST_CALLS]]
+        return [checked_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
         """Raises where nothing was recorded that a run on this bench with this seed could be judged by."""
@@ -173,9 +173,9 @@ class Recorded:
         self.recorded = recorded
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        from virtual_cuda.devices import choose
+        from virtual_cuda import choose_device
 
-        return self.recorded.evidence_of(exercise.stem, function.name, choose(kind)[0], seed)
+        return self.recorded.evidence_of(exercise.stem, function.name, choose_device(kind)[0], seed)
 
     def signature(self, exercise: Exercise, function: Function) -> str:
         return self.recorded.signature(exercise.stem, function.name)

@@ -9,17 +9,15 @@ import linecache
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from virtual_cuda.ledger import records
-from virtual_cuda.ledger.records import ALLOCATION, OPERATION
-from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, checked, timeline_of
+from virtual_cuda.ledger import MOST_CALLS, Timeline, records, timeline_of
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
+from gpudojo.model.evidence import checked_timeline
 from gpudojo.model.exercise import Function, Probe
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.ledger import Ledger
-    from virtual_cuda.ledger.records import Record
+    from virtual_cuda.ledger import Ledger, Record
 
 
 MOST: Final = 200  # points: a picture has not much more room
@@ -40,9 +38,9 @@ def _in_use(part: Ledger, base: int) -> list[int]:
     """Of all devices, one by one: who asks uses a single one."""
     live = []
     for row in part.written():
-        if row[0] == OPERATION:
+        if row[0] == records.OPERATION:
             live.append(max(row[9] - base, 0))
-        elif row[0] == ALLOCATION:
+        elif row[0] == records.ALLOCATION:
             live.append(max(row[6] - base, 0))
     return live
 
@@ -143,7 +141,7 @@ class Busiest(_Watching):
         made = timeline_of(
             self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes, place=self.place
         )
-        return checked(made)
+        return checked_timeline(made)
 
 
 class EveryCall(_Watching):
@@ -162,7 +160,7 @@ class EveryCall(_Watching):
                     ledger.records, self.function, scenario, str(call.path), device, (), peak, place=place
                 )
                 with contextlib.suppress(BadEvidence):  # a picture less is no reason to have no reference
-                    self.timelines.append(checked(made))
+                    self.timelines.append(checked_timeline(made))
 
 
 def _weight(ledger: Ledger) -> tuple[int, int]:

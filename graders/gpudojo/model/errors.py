@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from virtual_cuda.errors import DojoError, Refusal
+from virtual_cuda.errors import VirtualCudaError
+
+# The base class of every error that gpudojo or its device raises on purpose, so that one `except` reports both.
+DojoError = VirtualCudaError
+
+
+class Refusal(DojoError):
+    """An error whose text is complete where it is raised."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
 
 
 class CannotBegin(Refusal):

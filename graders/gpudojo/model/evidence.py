@@ -7,6 +7,8 @@ import math
 from typing import Any, Final
 
 import msgspec
+from virtual_cuda.errors import BadTimeline
+from virtual_cuda.ledger import Timeline, check_timeline
 
 from gpudojo.model.errors import BadEvidence
 
@@ -138,3 +140,11 @@ def _array(value: dict[str, Any]) -> Array:
     if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(array.data):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array
+
+
+def checked_timeline(timeline: Timeline) -> Timeline:
+    """The timeline, if it is well-formed; raises BadEvidence."""
+    try:
+        return check_timeline(timeline)
+    except BadTimeline as error:
+        raise BadEvidence(str(error)) from None

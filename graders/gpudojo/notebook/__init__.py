@@ -46,9 +46,8 @@ def look(
     seconds: float = SECONDS,
 ) -> Report:
     """What `check` shows, as an object."""
-    from virtual_cuda.devices import choose
+    from virtual_cuda import choose_device, device_count
     from virtual_cuda.errors import NoSuchDevice
-    from virtual_cuda.real.session import available
 
     from gpudojo.grading.references import known_seeds
     from gpudojo.model.errors import NoSuchSeed
@@ -57,7 +56,7 @@ def look(
 
     if hints is not None and (isinstance(hints, bool) or not isinstance(hints, int)):
         return Report(said=(f"hints is how many to show, as in hints=2, and not {type(hints).__name__} objects.",))
-    if bench not in ("auto", "virtual", "cpu", "cuda", "mps") or (bench in ("cuda", "mps") and not available(bench)):
+    if bench not in ("auto", "virtual", "cpu", "cuda", "mps") or (bench in ("cuda", "mps") and not device_count(bench)):
         return Report(said=(f"{NoSuchDevice(bench)}.",))
     tasks = _tasks()
     said: list[str] = []
@@ -81,7 +80,7 @@ def look(
         seeds = known_seeds(Path.cwd() / NOWHERE, exercise)
         if seeds is not None and seed not in seeds:
             return Report(said=(f"{NoSuchSeed(seed, seeds)}.",))
-    kind, _ = choose(bench)
+    kind, _ = choose_device(bench)
     count = 1 if hints is None else hints
     try:
         for name, thing in wanted:

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from virtual_cuda.ledger import questions
-from virtual_cuda.ledger.drawing import drawn, legend, plain
-from virtual_cuda.ledger.timeline import Timeline
-from virtual_cuda.ledger.views import COLUMNS, LineRow, in_all, line_rows
+from virtual_cuda.ledger import (
+    COLUMNS,
+    LineRow,
+    Timeline,
+    draw_timeline,
+    line_rows,
+    plain_lines,
+    questions,
+    timeline_legend,
+    totals,
+)
 
 from gpudojo.grading.watching import Busiest
 from gpudojo.grading.wording import BAR_WIDTH, Part, bar, compose, hint_parts, laid_out
@@ -35,7 +42,7 @@ class Moves:
 def moves(busiest: Busiest, live: Live) -> Moves | None:
     """None where the function had nothing to do with a device."""
     records = tuple(record for record in busiest.records if record.site is not None)
-    sums = in_all(records)
+    sums = totals(records)
     if not any(sums):
         return None
     rows = line_rows(records, live.file, live.source, live.first)
@@ -194,8 +201,10 @@ def _checked_text(checked: Checked) -> Iterator[str]:
     if checked.moves is not None:
         yield from _moves_text(checked.moves)
     if checked.picture is not None:
-        yield from (f"  {line}" for line in plain(drawn(checked.picture[0], TEXT_WIDTH, checked.picture[1])))
-        yield from (f"  {line}" for line in legend(TEXT_WIDTH))
+        yield from (
+            f"  {line}" for line in plain_lines(draw_timeline(checked.picture[0], TEXT_WIDTH, checked.picture[1]))
+        )
+        yield from (f"  {line}" for line in timeline_legend(TEXT_WIDTH))
 
 
 def _moves_text(moves: Moves) -> Iterator[str]:
@@ -327,9 +336,9 @@ def _picture(yours: Timeline, theirs: Timeline | None) -> str:
             f'<span class="t-{meaning.replace(" ", "")}">{escape(text)}</span>' if meaning else escape(text)
             for text, meaning in line
         )
-        for line in drawn(yours, PICTURE, theirs)
+        for line in draw_timeline(yours, PICTURE, theirs)
     ]
-    signs = "<br>".join(map(escape, legend(PICTURE)))
+    signs = "<br>".join(map(escape, timeline_legend(PICTURE)))
     return f'<pre class="t">{chr(10).join(lines)}</pre><div class="q">{signs}</div>'
 
 

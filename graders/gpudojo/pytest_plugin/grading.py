@@ -13,11 +13,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from virtual_cuda.errors import DojoError
 
 from gpudojo.grading.explain import explained, timed_out
 from gpudojo.grading.references import Reference, reference_for
 from gpudojo.grading.time_limits import time_limit
+from gpudojo.model.errors import DojoError
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Function, Probe
 from gpudojo.model.results import CheckResult, Outcome

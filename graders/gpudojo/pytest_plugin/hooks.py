@@ -77,13 +77,12 @@ class ExerciseHooks:
 
     def _start(self, files: Mapping[Path, Exercise]) -> str:
         """The line about device and seed; raises UsageError where an option asks for what is not here."""
-        from virtual_cuda.devices import choose
-        from virtual_cuda.real.session import available
+        from virtual_cuda import choose_device, device_count
 
         asked, seed = str(self.config.getoption("dojo_bench")), seed_of(self.config)
         bench = option_name(self.config, "bench")
-        kind, why = choose(asked)
-        if kind in ("cuda", "mps") and not available(kind):
+        kind, why = choose_device(asked)
+        if kind in ("cuda", "mps") and not device_count(kind):
             raise pytest.UsageError(f"{bench} {asked}: {NoSuchDevice(kind)}")
         for path, exercise in files.items():
             try:

@@ -14,7 +14,7 @@ from gpudojo.model.errors import BadEvidence
 from gpudojo.model.exercise import Exercise, Function
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.timeline import Timeline
+    from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.watching import Busiest
 
@@ -50,7 +50,7 @@ class Pair:
 
     def timelines(self) -> tuple[Timeline, Timeline | None] | None:
         """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
-        from virtual_cuda.ledger.timeline import same_call
+        from virtual_cuda.ledger import same_call
 
         name = self.functions[0].name
         try:
@@ -91,7 +91,7 @@ def write_section(
 
 
 def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, Pair]]) -> None:
-    from virtual_cuda.ledger.drawing import drawn, legend
+    from virtual_cuda.ledger import draw_timeline, timeline_legend
 
     reporter.section("what your code did", sep="=")
     width, nothing = reporter._tw.fullwidth, []
@@ -103,21 +103,21 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
             if found is None:
                 nothing.append(name)
                 continue
-            for line in drawn(found[0], width, found[1]):
+            for line in draw_timeline(found[0], width, found[1]):
                 for text, meaning in line:
                     reporter.write(text, **COLOURS.get(meaning, {}))
                 reporter.write_line("")
             reporter.write_line("")
     if nothing:
         reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
-    for signs in legend(width):
+    for signs in timeline_legend(width):
         reporter.write_line(signs, light=True)
 
 
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
     """A file for each function; the student's file is in its name where there are several."""
     import msgspec
-    from virtual_cuda.ledger.views import trace_of
+    from virtual_cuda.ledger import trace_of
 
     written = 0
     for path, pairs in files.items():

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from virtual_cuda.errors import DojoError
 
 from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, compressed, compressed_timelines, pack
 from gpudojo.model.catalogue import day
-from gpudojo.model.errors import CannotRelease
+from gpudojo.model.errors import CannotRelease, DojoError
 from gpudojo.model.evidence import Evidence, Observation, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.timeline import Timeline
+    from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.references import Written
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from markupsafe import Markup
-from virtual_cuda.ledger.timeline import Timeline, same_call
+from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus

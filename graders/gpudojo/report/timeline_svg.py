@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from markupsafe import Markup
-from virtual_cuda.ledger.timeline import Event, Kind, Timeline
+from virtual_cuda.ledger import Timeline, TimelineEvent
 
 from gpudojo.report.rendering import counted, size, visible
 
@@ -67,7 +67,7 @@ class CallTotals:
 def totals(timeline: Timeline) -> CallTotals:
     """The numbers of a timeline, ready to show."""
 
-    def copies(kind: Kind, sent: int) -> str:
+    def copies(kind: Literal["to device", "to host"], sent: int) -> str:
         count = timeline.counts.get(kind, 0)
         return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
 
@@ -115,7 +115,7 @@ def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
     return [entry for entry in LEGEND if entry[0] in drawn]
 
 
-def _kind(event: Event) -> str:
+def _kind(event: TimelineEvent) -> str:
     """The class of the style sheet that a mark has."""
     match event.kind:
         case "op":
@@ -140,7 +140,7 @@ class _Drawing:
         for _, run in itertools.groupby(placed, lambda pair: _group_key(*pair)):
             yield self._mark(list(run))
 
-    def _mark(self, run: Sequence[tuple[int, Event]]) -> Markup:
+    def _mark(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
         place, event = run[0]
         x = self.x(place)
         if event.kind == "op":
@@ -158,7 +158,7 @@ class _Drawing:
             return self._group(f"pass {event.kind}", _words(event, 1), event, shaped)
         return self._group(_kind(event), _words(event, 1), event, Markup('<path d="{}"/>').format(shape))
 
-    def _ticks(self, run: Sequence[tuple[int, Event]]) -> Markup:
+    def _ticks(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
         event = run[0][1]
         top = DEVICE[0] + 3 if event.grad else (DEVICE[0] + DEVICE[1]) / 2
         ticks = "".join(f"M{self.x(place):.1f} {top:g}V{DEVICE[1] - 3}" for place, _ in run)
@@ -169,7 +169,7 @@ class _Drawing:
         shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide)
         return self._group(f"tick {_kind(event)}", told, event, shape)
 
-    def _arrow(self, x: float, event: Event) -> str:
+    def _arrow(self, x: float, event: TimelineEvent) -> str:
         """An arrow; its width is the logarithm of the bytes."""
         carried = min(max(event.bytes, 0), self.widest)  # untrusted, and may be negative
         wide = 1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)
@@ -181,12 +181,12 @@ class _Drawing:
             f"M{x - half:.1f} {start}V{neck}H{x - head:.1f}L{x:.1f} {end}L{x + head:.1f} {neck}H{x + half:.1f}V{start}Z"
         )
 
-    def _group(self, kind: str, told: str, event: Event, shape: Markup) -> Markup:
+    def _group(self, kind: str, told: str, event: TimelineEvent, shape: Markup) -> Markup:
         return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
             kind, visible(self.says(self._where(event) + told)), shape
         )
 
-    def _where(self, event: Event) -> str:
+    def _where(self, event: TimelineEvent) -> str:
         if event.line is None or not self.code:
             return ""
         code = self.timeline.lines.get(event.line, "").strip()
@@ -209,14 +209,14 @@ class _Drawing:
         ).format("".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT)
 
 
-def _group_key(place: int, event: Event) -> tuple[object, ...]:
+def _group_key(place: int, event: TimelineEvent) -> tuple[object, ...]:
     """What groups events: neighbouring operations that look alike are one mark, every other event is its own."""
     if event.kind == "op":
         return ("op", event.line, event.grad, event.autocast)
     return (place,)
 
 
-def _words(event: Event, count: int) -> str:
+def _words(event: TimelineEvent, count: int) -> str:
     match event.kind:
         case "op":
             modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]

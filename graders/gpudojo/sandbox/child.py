@@ -52,7 +52,7 @@ from gpudojo.sandbox.protocol import (
 from gpudojo.submissions.definitions import choose
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.timeline import Timeline
+    from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.load import Submission
     from gpudojo.grading.watching import Busiest
@@ -170,7 +170,7 @@ def looked_at(
     job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
 ) -> Generator[Glimpse, None, Saw]:
     """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
-    from virtual_cuda.real.session import lost
+    from virtual_cuda import device_failure
 
     from gpudojo.grading.load import raised
     from gpudojo.grading.time_limits import TimedOut
@@ -191,7 +191,7 @@ def looked_at(
                 # It had what earlier scenarios had left of the time; the limit is what a student knows of.
                 said = msgspec.structs.replace(seen.raised, message=str(TimedOut(job.seconds)))
                 late = seen = msgspec.structs.replace(seen, raised=said)
-            if job.on_gpu and (error := lost()) is not None:
+            if job.on_gpu and (error := device_failure()) is not None:
                 spent = True
                 if seen.raised is None:  # it came up after everything had been looked at
                     seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
@@ -258,10 +258,9 @@ def _out_of_time(line: int | None) -> Observation:
 def _observed(
     exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
 ) -> Observation:
-    from virtual_cuda.errors import DojoError
-
     from gpudojo.grading.load import raised
     from gpudojo.grading.observe import observe_one
+    from gpudojo.model.errors import DojoError
 
     try:
         seen = observe_one(exercise, function, probe, submission, kind, seed)
@@ -326,9 +325,9 @@ def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences
 def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
     try:
         if job.on_gpu:
-            from virtual_cuda.real import session as owning
+            from virtual_cuda import limit_memory
 
-            owning.take(job.gpu_memory)
+            limit_memory(job.gpu_memory)
         yield Fenced(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked

@@ -78,7 +78,7 @@ def _train(learns: bool) -> None:
     """A little of everything the exercises do, on the virtual device; no solution of any of them."""
     import torch
     from torch import nn
-    from virtual_cuda.device.context import virtual_cuda
+    from virtual_cuda import virtual_cuda
 
     for _ in range(2):
         with virtual_cuda(devices=2):

@@ -8,10 +8,10 @@ import struct
 from typing import Annotated, Any, Final
 
 import msgspec
-from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, checked
+from virtual_cuda.ledger import MOST_CALLS, Timeline
 
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import Evidence, Observation, Raised, validated
+from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, validated
 
 SPAWN, KILL, READY, EXITED, FAILED, TOO_HEAVY, TOO_HEAVY_THERE = 1, 2, 3, 4, 5, 6, 7  # there: on the GPU
 # What the grader asks: the request, the child's number, and its bytes at most, of the host and of a GPU.
@@ -196,8 +196,8 @@ class Frames:
 
 def _checked(frame: Any) -> Frame:
     if isinstance(frame, Saw):
-        drawn = None if frame.timeline is None else checked(frame.timeline)
-        every = [checked(timeline) for timeline in frame.timelines]
+        drawn = None if frame.timeline is None else checked_timeline(frame.timeline)
+        every = [checked_timeline(timeline) for timeline in frame.timelines]
         return msgspec.structs.replace(frame, evidence=validated(frame.evidence), timeline=drawn, timelines=every)
     result: Frame = frame
     return result

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from virtual_cuda.device.memory import Memory, Piece
-from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.device.messages import invalid_ordinal
+from virtual_cuda.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,10 +101,36 @@ def place_of(device: torch.device) -> Place | None:
         return None
     index = gpu.current if device.index is None else device.index
     if index >= len(gpu.places):
-        from virtual_cuda.ops.messages import invalid_ordinal
-
         raise invalid_ordinal()
     return gpu.places[index]
+
+
+def place_named(device: Any) -> Place | None:
+    """The open place that "cuda", "cuda:1", 0 or a torch.device names."""
+    if isinstance(device, str):
+        if device == "cuda" and now.gpu is not None:
+            return now.gpu.places[now.gpu.current]
+        if not device.startswith("cuda"):
+            return None
+        device = torch.device(device)
+    elif isinstance(device, int) and not isinstance(device, bool):
+        device = torch.device("cuda", device)
+    return place_of(device) if isinstance(device, torch.device) else None
+
+
+def index_of(gpu: VirtualGpu, device: Any = None, optional: bool = True) -> int:
+    """The index a device argument of torch.cuda names, as torch.cuda._utils._get_device_index understands it."""
+    if device is None:
+        return gpu.current
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        return gpu.current if device.index is None else int(device.index)
+    if isinstance(device, bool) or not isinstance(device, int):
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
+    return device
 
 
 _pinned: Final[dict[int, Any]] = {}
@@ -133,5 +160,6 @@ def _remember(tensor: torch.Tensor) -> None:
     _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
 
 
-def forget_all() -> None:
+def forget_pinned() -> None:
+    """Forget which tensors are pinned; done when the device closes."""
     _pinned.clear()

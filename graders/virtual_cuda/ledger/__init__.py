@@ -1,1 +1,59 @@
-"""The ledger: what happened on a device, with file and line, and questions about it. No torch."""
+"""The ledger of a device: its records, questions about them, and pictures of them. Public, and free of torch."""
+
+from __future__ import annotations
+
+from virtual_cuda.ledger import questions, records
+from virtual_cuda.ledger.drawing import draw_timeline, plain_lines, timeline_legend
+from virtual_cuda.ledger.ledger import Ledger, records_of
+from virtual_cuda.ledger.records import (
+    Allocation,
+    Backward,
+    Forward,
+    Operation,
+    OptimizerStep,
+    Record,
+    ScalerCall,
+    Site,
+    Sync,
+    Transfer,
+)
+from virtual_cuda.ledger.timeline import (
+    MOST_CALLS,
+    Timeline,
+    TimelineEvent,
+    check_timeline,
+    same_call,
+    timeline_of,
+)
+from virtual_cuda.ledger.views import COLUMNS, LineRow, line_rows, totals, trace_of
+
+__all__ = [
+    "COLUMNS",
+    "MOST_CALLS",
+    "Allocation",
+    "Backward",
+    "Forward",
+    "Ledger",
+    "LineRow",
+    "Operation",
+    "OptimizerStep",
+    "Record",
+    "ScalerCall",
+    "Site",
+    "Sync",
+    "Timeline",
+    "TimelineEvent",
+    "Transfer",
+    "check_timeline",
+    "draw_timeline",
+    "line_rows",
+    "plain_lines",
+    "questions",
+    "records",
+    "records_of",
+    "same_call",
+    "timeline_legend",
+    "timeline_of",
+    "totals",
+    "trace_of",
+]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from virtual_cuda.ledger.timeline import Event, Timeline
+from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
 # What happens without a column of its own: it shows in the memory, or inside a pass or a copy that is drawn already.
 UNSEEN: Final = frozenset({"memory", "inner forward", "upload sync"})
@@ -18,7 +18,7 @@ SHARE: Final = 0.75  # of the columns, at most, for events that have one each; t
 class Column:
     """Some events that follow one another."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[TimelineEvent] = field(default_factory=list)
     live: int = 0  # bytes, the most in it
 
     def count(self, *kinds: str) -> int:
@@ -48,7 +48,7 @@ def columns(timeline: Timeline, room: int) -> list[Column]:
     return found
 
 
-def _places(events: Sequence[Event], room: int) -> list[int]:
+def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
     if len(events) <= room:
         return list(range(len(events)))
     special = sum(event.kind != "op" for event in events)
@@ -66,7 +66,7 @@ def _places(events: Sequence[Event], room: int) -> list[int]:
     return places
 
 
-def _fill_memory(found: Sequence[Column], events: Sequence[Event]) -> None:
+def _fill_memory(found: Sequence[Column], events: Sequence[TimelineEvent]) -> None:
     """Each column's memory: the most from its first event to the next column's."""
     starts = [column.events[0].at for column in found]
     place = 0
@@ -77,8 +77,10 @@ def _fill_memory(found: Sequence[Column], events: Sequence[Event]) -> None:
             found[place].live = max(found[place].live, event.live)
 
 
-Piece = tuple[str, str]  # a text and its meaning: "", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"
-Line = tuple[Piece, ...]
+Fragment = tuple[
+    str, str
+]  # a text and its meaning: "", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"
+DrawnLine = tuple[Fragment, ...]
 
 LABEL: Final = 9
 NARROWEST: Final = 40
@@ -100,11 +102,11 @@ LEGEND: Final = (
 )
 
 
-def drawn(timeline: Timeline, width: int, theirs: Timeline | None = None) -> list[Line]:
+def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None) -> list[DrawnLine]:
     """The picture, `width` characters wide, and what is to be said of it."""
     width = min(max(width, NARROWEST), WIDEST)
     found = columns(timeline, width - LABEL)
-    lines: list[Line] = [((_cut(_heading(timeline), width), ""),)]
+    lines: list[DrawnLine] = [((_cut(_heading(timeline), width), ""),)]
     if found:
         lines += [
             _lane("host", found, _on_host, "pass"),
@@ -117,7 +119,7 @@ def drawn(timeline: Timeline, width: int, theirs: Timeline | None = None) -> lis
     return lines + [((line, ""),) for line in textwrap.wrap(said, width, subsequent_indent="  ")]
 
 
-def legend(width: int) -> list[str]:
+def timeline_legend(width: int) -> list[str]:
     """What the signs mean, in as many lines as it takes."""
     lines = [""]
     for entry in LEGEND:
@@ -129,7 +131,7 @@ def legend(width: int) -> list[str]:
     return lines
 
 
-def plain(lines: Sequence[Line]) -> list[str]:
+def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
     """Without colour."""
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
@@ -168,8 +170,8 @@ def _heading(timeline: Timeline) -> str:
     )
 
 
-def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str) -> Line:
-    pieces: list[Piece] = [(f"{label:>{LABEL - 1}} ", "")]
+def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str) -> DrawnLine:
+    pieces: list[Fragment] = [(f"{label:>{LABEL - 1}} ", "")]
     for column in found:
         if column.walls:
             several = column.count("sync")
@@ -180,7 +182,7 @@ def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], me
     return tuple(_joined(_labelled(pieces, found) if not label else pieces))
 
 
-def _labelled(pieces: list[Piece], found: Sequence[Column]) -> list[Piece]:
+def _labelled(pieces: list[Fragment], found: Sequence[Column]) -> list[Fragment]:
     """Arrows with their bytes beside them, where nothing else stands."""
     cells = [text for text, _ in pieces]
     for place, column in enumerate(found, 1):
@@ -215,7 +217,7 @@ def _on_device(column: Column) -> str:
     return max(set(ticks), key=ticks.count) if ticks else LANE
 
 
-def _memory(found: Sequence[Column], peak: int) -> Line:
+def _memory(found: Sequence[Column], peak: int) -> DrawnLine:
     highest = max([peak, 1, *(column.live for column in found)])
     bars = "".join(BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found)
     return ((f"{'memory':>{LABEL - 1}} ", ""), (bars, "memory"))
@@ -239,7 +241,7 @@ def _waits(timeline: Timeline) -> Iterator[str]:
         yield f"{'':{LABEL}}… and {_number(len(worst) - LINES, 'line')} more that made the host wait"
 
 
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def _joined(pieces: Sequence[Fragment]) -> Iterator[Fragment]:
     """Neighbours of one meaning as one piece: fewer escape sequences."""
     text, meaning = "", ""
     for more, its in pieces:

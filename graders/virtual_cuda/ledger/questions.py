@@ -23,7 +23,7 @@ from virtual_cuda.ledger.records import (
 )
 
 Records = Sequence[Record]
-Line = tuple[str, int]
+SourceLine = tuple[str, int]
 K = TypeVar("K")
 R = TypeVar("R", bound=Record)
 
@@ -70,12 +70,12 @@ def on_line(records: Records, file: str, line: int) -> tuple[Record, ...]:
 # Lines
 
 
-def per_line(records: Records) -> Counter[Line]:
+def per_line(records: Records) -> Counter[SourceLine]:
     """How many of the records each line caused; those without a site are left out."""
     return Counter((r.site.file, r.site.line) for r in records if r.site is not None)
 
 
-def hot_lines(records: Records, at_least: int) -> dict[Line, int]:
+def hot_lines(records: Records, at_least: int) -> dict[SourceLine, int]:
     """The lines that caused at least so many of the records, the busiest first."""
     return {line: count for line, count in per_line(records).most_common() if count >= at_least}
 
@@ -206,7 +206,7 @@ def grown_operations(smaller: Records, larger: Records) -> dict[str, tuple[int, 
     return _grown(operation_counts(smaller), operation_counts(larger))
 
 
-def grown_lines(smaller: Records, larger: Records) -> dict[Line, tuple[int, int]]:
+def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int, int]]:
     """The lines that caused more operations on the larger input, and how many each time."""
     return _grown(per_line(operations(smaller)), per_line(operations(larger)))
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
-from gpudojo.model.errors import BadEvidence
 
+from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -29,7 +29,7 @@ LONGEST: Final = 100  # characters of a line or a name
 FEWEST: Final = 50  # events, below which thinning out any more would leave no picture
 _HIGHEST: Final = 1 << 62
 
-Kind = Literal[
+EventKind = Literal[
     "op",
     "to device",
     "to host",
@@ -51,35 +51,37 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("op", "inner forward", "memory"), 2),
 }
 Count = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
-Line = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
-Text = Annotated[str, msgspec.Meta(max_length=LONGEST)]
+LineNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+ShortText = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One record; `grad` and `autocast` are told of operations, `grad` of forward passes too."""
 
-    kind: Kind
+    kind: EventKind
     at: Count  # its place in the order of all the call's records, from 0
     bytes: Annotated[int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)]  # copied, taken, or with a minus given back
-    line: Line | None  # of the student's file
+    line: LineNumber | None  # of the student's file
     grad: bool
     autocast: bool
     live: Count  # bytes on the devices after it
-    name: Text  # the operator, the module, or what made the host wait
+    name: ShortText  # the operator, the module, or what made the host wait
 
 
 class Timeline(msgspec.Struct, frozen=True):
     """One call of one function. The sums are those of all that happened, whatever was left out of the events."""
 
-    function: Text
-    scenario: Text
-    device: Text
-    events: Annotated[list[Event], msgspec.Meta(max_length=MOST_EVENTS)]
+    function: ShortText
+    scenario: ShortText
+    device: ShortText
+    events: Annotated[list[TimelineEvent], msgspec.Meta(max_length=MOST_EVENTS)]
     peak_bytes: Count = 0
     left_out: Count = 0
-    lines: Annotated[dict[Line, Text], msgspec.Meta(max_length=MOST_LINES)] = {}
-    counts: dict[Kind, Count] = {}
-    waits: Annotated[dict[Line, Count], msgspec.Meta(max_length=MOST_LINES)] = {}  # synchronising reads of each line
+    lines: Annotated[dict[LineNumber, ShortText], msgspec.Meta(max_length=MOST_LINES)] = {}
+    counts: dict[EventKind, Count] = {}
+    waits: Annotated[
+        dict[LineNumber, Count], msgspec.Meta(max_length=MOST_LINES)
+    ] = {}  # synchronising reads of each line
     to_device: Count = 0  # bytes
     to_host: Count = 0
     place: Count | None = None  # among the calls in its scenario, from 0; None where nobody wrote it down
@@ -141,24 +143,24 @@ def encoded(timeline: Timeline) -> bytes:
     return msgspec.msgpack.encode(timeline)
 
 
-def checked(timeline: Timeline) -> Timeline:
-    """The timeline, if all that its types cannot say of it is so as well; raises BadEvidence."""
+def check_timeline(timeline: Timeline) -> Timeline:
+    """The timeline, if all that its types cannot say of it is so as well; raises BadTimeline."""
     try:
         data = encoded(timeline)
         whole = msgspec.msgpack.decode(data, type=Timeline)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadEvidence(f"a timeline of something else: {str(error)[:LONGEST]}") from None
+        raise BadTimeline(f"a timeline of something else: {str(error)[:LONGEST]}") from None
     if len(data) > LARGEST:
-        raise BadEvidence(f"a timeline of {len(data)} bytes is more than {LARGEST}")
+        raise BadTimeline(f"a timeline of {len(data)} bytes is more than {LARGEST}")
     order = [event.at for event in whole.events]
     if order != sorted(set(order)):
-        raise BadEvidence("the events of a timeline are not in order")
+        raise BadTimeline("the events of a timeline are not in order")
     if sum(whole.counts.values()) != len(whole.events) + whole.left_out:
-        raise BadEvidence("a timeline does not count its own events")
+        raise BadTimeline("a timeline does not count its own events")
     return whole
 
 
-def _events(ledger: Sequence[Record], file: str) -> list[Event]:
+def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
     ledger = tuple(ledger)
     live = dict(_before(ledger))
     events = []
@@ -170,7 +172,7 @@ def _events(ledger: Sequence[Record], file: str) -> list[Event]:
         kind, size, grad, autocast, name = _told(record)
         if kind == "sync" and name == "copy" and at and _uploads(ledger[at - 1]):
             kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
-        events.append(Event(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
+        events.append(TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
     return events
 
 
@@ -187,13 +189,13 @@ def _before(ledger: Sequence[Record]) -> Iterable[tuple[str, int]]:
     return first.items()
 
 
-def _told(record: Record) -> tuple[Kind, int, bool, bool, str]:
+def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:
     match record:
         case Operation():
             name = record.name.removeprefix("aten.").partition(".")[0]
             return "op", record.bytes, record.builds_graph, record.autocast is not None, name
         case Transfer():
-            kinds: dict[str, Kind] = {"to_device": "to device", "to_host": "to host"}
+            kinds: dict[str, EventKind] = {"to_device": "to device", "to_host": "to host"}
             name = f"{record.source} to {record.target}"
             return kinds.get(record.direction, "between devices"), record.bytes, False, False, name
         case Sync():
@@ -211,7 +213,7 @@ def _told(record: Record) -> tuple[Kind, int, bool, bool, str]:
             return "memory", record.bytes, False, False, "taken" if record.bytes >= 0 else "given back"
 
 
-def _thinned(events: list[Event], limit: int) -> list[Event]:
+def _thinned(events: list[TimelineEvent], limit: int) -> list[TimelineEvent]:
     """At most so many of them, evenly chosen, plain operations left out first; the one at the peak stays."""
     if len(events) <= limit:
         return events
@@ -226,7 +228,7 @@ def _thinned(events: list[Event], limit: int) -> list[Event]:
     return [event for event in events if event.at in kept]
 
 
-def _lines(events: Iterable[Event], source: Sequence[str]) -> dict[int, str]:
+def _lines(events: Iterable[TimelineEvent], source: Sequence[str]) -> dict[int, str]:
     """The text of the lines that did most, in their order."""
     busy = Counter(event.line for event in events if event.line is not None and event.line <= len(source))
     waited = Counter(event.line for event in events if event.line in busy and RANKS[event.kind] == 0)

@@ -54,17 +54,17 @@ class LineRow:
 def line_rows(records: Records, file: str, code: Iterable[str], first: int = 1) -> list[LineRow]:
     """A row for every line of the code, which begins at line `first` of the file."""
     return [
-        LineRow(number, text.rstrip(), in_all(questions.on_line(records, file, number)))
+        LineRow(number, text.rstrip(), totals(questions.on_line(records, file, number)))
         for number, text in enumerate(code, first)
     ]
 
 
-def in_all(records: Records) -> tuple[str, ...]:
+def totals(records: Records) -> tuple[str, ...]:
     """A text for each column, over all of the records."""
     return tuple(answer(records) for answer in COLUMNS.values())
 
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 PROCESS: Final = 1
 HOST: Final = 1
@@ -78,7 +78,7 @@ SHORTEST: Final = 1.0
 LONGEST: Final = 10_000.0
 
 
-def trace_of(records: Sequence[Record]) -> dict[str, list[Event]]:
+def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
     """The trace events of the records, track names first."""
     devices = sorted({r.device for r in records if isinstance(r, Operation)})
     tracks = {HOST: "host", COPIES: "copies", SYNCS: "synchronisations"}
@@ -92,17 +92,17 @@ def trace_of(records: Sequence[Record]) -> dict[str, list[Event]]:
     return {"traceEvents": events}
 
 
-def _track(tid: int, name: str) -> list[Event]:
-    common: Event = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
+def _track(tid: int, name: str) -> list[TraceEvent]:
+    common: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
     return [
         {"name": "thread_name", "args": {"name": name}, **common},
         {"name": "thread_sort_index", "args": {"sort_index": tid}, **common},
     ]
 
 
-def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[Event]:
+def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[TraceEvent]:
     """Passes and steps as nested slices: one never sticks out of the one it began in."""
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     enclosing: list[float] = []  # ends of the spans around this one, outermost first
     for span in spans:
         start = _microseconds(span.at)
@@ -116,11 +116,11 @@ def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[Event]
     return events
 
 
-def _short_events(records: Sequence[Record], device_tracks: dict[str, int]) -> list[Event]:
+def _short_events(records: Sequence[Record], device_tracks: dict[str, int]) -> list[TraceEvent]:
     """Operations, copies and synchronisations, one after the other on each track."""
     moments = _moments(records)
     free_from: dict[int, float] = {}
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     for record in records:
         match record:
             case Operation(device=device):
@@ -148,7 +148,7 @@ def _moments(records: Sequence[Record]) -> list[float]:
     return sorted(map(_microseconds, [*(r.at for r in records), *ends]))
 
 
-def _slice(record: Record, tid: int, start: float, duration: float) -> Event:
+def _slice(record: Record, tid: int, start: float, duration: float) -> TraceEvent:
     name, category = _title(record)
     return {
         "name": name,
@@ -162,14 +162,14 @@ def _slice(record: Record, tid: int, start: float, duration: float) -> Event:
     }
 
 
-def _marker(record: ScalerCall) -> Event:
+def _marker(record: ScalerCall) -> TraceEvent:
     name, category = _title(record)
-    where: Event = {"ph": "i", "s": "t", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
+    where: TraceEvent = {"ph": "i", "s": "t", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
     return {"name": name, "cat": category, **where, "args": _details(record)}
 
 
-def _live_bytes(record: Operation | Allocation) -> Event:
-    where: Event = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
+def _live_bytes(record: Operation | Allocation) -> TraceEvent:
+    where: TraceEvent = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
     return {"name": f"live bytes on {record.device}", "cat": "memory", **where, "args": {"bytes": record.live}}
 
 
@@ -193,8 +193,8 @@ def _title(record: Record) -> tuple[str, str]:
             return f"allocation on {device}", "memory"
 
 
-def _details(record: Record) -> Event:
-    details: Event = {"site": None if record.site is None else str(record.site), "record": record.index}
+def _details(record: Record) -> TraceEvent:
+    details: TraceEvent = {"site": None if record.site is None else str(record.site), "record": record.index}
     match record:
         case Operation():
             details |= {"bytes": record.bytes, "dtype": record.autocast, "grad": record.builds_graph}

@@ -7,9 +7,10 @@ from typing import Any, Final
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.dispatch import mood
 from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.ops.dispatch import mood
 from virtual_cuda.ops.registry import autocast_policies
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 aten: Final = torch.ops.aten
 _KEY: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
@@ -154,8 +155,10 @@ def register(library: Any) -> None:
         library.impl(name.removesuffix(".default"), kernel, "AutocastCUDA", allow_override=True)
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def _patches(opening: Opening) -> list[Patch]:
     """Keep the ledger's idea of the autocast dtype; where torch clears its weight cache, ours is cleared too."""
+    opening.undo.callback(clear_cache)
     region: Any = torch.amp.autocast_mode.autocast
     enter, leave = region.__enter__, region.__exit__
 

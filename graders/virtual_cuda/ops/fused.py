@@ -11,13 +11,14 @@ import torch.nn.functional
 from torch import nn
 from torch.autograd import grad as _grad
 
-from virtual_cuda.device.dispatch import allocate, shut, write
+from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name, without_lazy
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import argument_elsewhere, label_of, type_name, without_lazy
+from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
+from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 aten: Final = torch.ops.aten
 
@@ -108,7 +109,8 @@ def cross_entropy(original: Any) -> Any:
     return loss
 
 
-def fused_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def fused_patches(opening: Opening) -> list[Patch]:
     nn, linalg = torch._C._nn, vars(torch._C)["_linalg"]
     made: list[tuple[Any, str, Any]] = [
         (nn, "cross_entropy_loss", cross_entropy(nn.cross_entropy_loss)),
@@ -228,7 +230,8 @@ def attention(original: Any) -> Any:
     return attend
 
 
-def attention_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def attention_patches(opening: Opening) -> list[Patch]:
     made = attention(torch._C._nn.scaled_dot_product_attention)
     name = "scaled_dot_product_attention"
     return [(torch._C._nn, name, made), (torch.nn.functional, name, made)]
@@ -250,7 +253,8 @@ def _one_hot(original: Any) -> Any:
     return one_hot
 
 
-def composite_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def composite_patches(opening: Opening) -> list[Patch]:
     one_hot = _one_hot(torch._C._nn.one_hot)
     return [(torch._C._nn, "one_hot", one_hot), (torch.nn.functional, "one_hot", one_hot)]
 
@@ -358,7 +362,8 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
 operator("_pack_padded_sequence", plan=_pack_padded_sequence)
 
 
-def composite_placement_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches(Stage.WRAP)
+def composite_placement_patches(opening: Opening) -> list[Patch]:
     functional, plain = torch.nn.functional, torch._VF
     attention = _attention(_in_cuda_words(functional.scaled_dot_product_attention))
     spoken = [(plain, name, _in_cuda_words(getattr(plain, name))) for name in _NAMING_DEVICES]
@@ -533,7 +538,8 @@ def flatten_parameters(original: Any) -> Any:
     return flatten
 
 
-def rnn_patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def rnn_patches(opening: Opening) -> list[Patch]:
     functions = torch._C._VariableFunctions
     made: list[tuple[Any, str, Any]] = [(torch._VF, kind, layer(kind, getattr(functions, kind))) for kind in _PARTS]
     return [*made, (nn.RNNBase, "flatten_parameters", flatten_parameters(nn.RNNBase.flatten_parameters))]

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.device.messages import label_of, two_devices
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import label_of, two_devices
 from virtual_cuda.ops.placement import Call, elementwise, on_host, stays, tensors_in
 from virtual_cuda.ops.registry import ALLOWED, operator
 from virtual_cuda.ops.syncs import device_values, on_device

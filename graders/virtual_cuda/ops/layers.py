@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.device.messages import SPELLED, legacy_type_name, mismatch, not_implemented, type_name
 from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
-from virtual_cuda.ops.messages import SPELLED, legacy_type_name, mismatch, not_implemented, type_name
 from virtual_cuda.ops.placement import Call, compare, on_host
 from virtual_cuda.ops.registry import operator
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.device.messages import label_of
 from virtual_cuda.ops import syncs
 from virtual_cuda.ops.elementwise import HALF, widened
-from virtual_cuda.ops.messages import label_of
 from virtual_cuda.ops.placement import Call
 from virtual_cuda.ops.registry import ALLOWED, operator
 from virtual_cuda.ops.syncs import unless_empty

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.device.messages import KERNEL, SPELLED, label_of, not_implemented, two_devices
 from virtual_cuda.ops.elementwise import HALF, widened
-from virtual_cuda.ops.messages import KERNEL, SPELLED, label_of, not_implemented, two_devices
 from virtual_cuda.ops.placement import Call, anywhere, compare, on_host, takes_no_number
 from virtual_cuda.ops.registry import ALLOWED, name_of, operator
 from virtual_cuda.ops.syncs import on_device

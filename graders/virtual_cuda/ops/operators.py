@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from virtual_cuda.device.messages import SPELLED, worded
 from virtual_cuda.ops import elementwise, indexing, layers, linalg, losses, sorting
-from virtual_cuda.ops.messages import SPELLED, worded
 from virtual_cuda.ops.registry import Operator, Waits, call_of, facts_of
 from virtual_cuda.ops.syncs import waits_of
 

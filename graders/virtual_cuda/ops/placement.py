@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from virtual_cuda.device.messages import argument_elsewhere, label_of, two_devices
 from virtual_cuda.device.tensor import VIRTUAL
-from virtual_cuda.ops.messages import argument_elsewhere, label_of, two_devices
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
 from virtual_cuda.ops.syncs import HOST, record_copy, waits_of
 

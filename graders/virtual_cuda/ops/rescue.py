@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.memory import OutOfMemory
+from virtual_cuda.device.messages import KERNEL, SPELLED, not_implemented, out_of_memory, worded
 from virtual_cuda.device.state import Place, now
-from virtual_cuda.ops.messages import KERNEL, SPELLED, not_implemented, out_of_memory, worded
 from virtual_cuda.ops.registry import NOT_EMULATED, facts_of, measured
 
 _OUT_OF_RANGE: Final = re.compile(

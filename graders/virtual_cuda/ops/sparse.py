@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import Unwrapped, allocate, shut, wrap_layout, wrap_output, write
-from virtual_cuda.device.state import CPU, Block, Place, place_of
+from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.ops import placement
+from virtual_cuda.ops.dispatch import Unwrapped, allocate, shut, wrap_layout, wrap_output, write
 from virtual_cuda.ops.registry import call_of, operator
 from virtual_cuda.ops.rescue import rescue
 from virtual_cuda.ops.syncs import HOST, record_copy, waits_of
-from virtual_cuda.torch_api.creation import place_named
+from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 aten: Final = torch.ops.aten
 _make: Final = torch.Tensor._make_wrapper_subclass
@@ -275,7 +275,8 @@ def to(original: Any) -> Any:
     return converted
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@torch_patches(Stage.WRAP)
+def _patches(opening: Opening) -> list[Patch]:
     made: list[tuple[Any, str, Any]] = [(torch, name, compressed(getattr(torch, name))) for name in COMPRESSED]
     made += [(torch, "sparse_coo_tensor", coo(torch.sparse_coo_tensor)), (torch.Tensor, "to", to(torch.Tensor.to))]
     return made

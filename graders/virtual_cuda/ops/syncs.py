@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import torch
 
+from virtual_cuda.device.messages import device_assert
 from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import SYNC, TRANSFER
-from virtual_cuda.ops.messages import device_assert
 from virtual_cuda.ops.registry import facts_of
 from virtual_cuda.recording import site
 

@@ -13,10 +13,10 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSFER, Row
+from virtual_cuda.patching import Patch
 from virtual_cuda.real.usage import memory_of, storage_of
 from virtual_cuda.real.waits import COPIES, CudaWaits, base_name, kind_of, waits_of
 from virtual_cuda.recording import Recorder
-from virtual_cuda.torch_api.patching import Patch
 
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
 _UNSET: Final = object()

@@ -11,12 +11,12 @@ from typing import Any, Final
 import torch
 import torch.utils.data.dataloader as loading
 
-from virtual_cuda.device.context import withdraw
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
+from virtual_cuda.patching import Patch, claim, patch
 from virtual_cuda.real.observer import Observer, Watch
 from virtual_cuda.real.waits import explicit_doors
-from virtual_cuda.torch_api.patching import Patch, claim, patch
+from virtual_cuda.torch_api.creation import withdraw_kernels
 
 KINDS: Final = ("cuda", "mps", "cpu")
 
@@ -34,7 +34,7 @@ class RealDevice:
         return f"<real device {self.kind}: {len(self.ledger.rows)} rows in the ledger>"
 
 
-def available(kind: str) -> int:
+def device_count(kind: str) -> int:
     """How many devices of a kind this machine has."""
     if kind == "cuda":
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -127,7 +127,7 @@ def _unwatched(observer: Observer, original: Any) -> Any:
 @contextlib.contextmanager
 def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
     """Watch this process on a real device ("cuda", "mps" or "cpu") for the length of a `with` block."""
-    if kind not in KINDS or not available(kind):
+    if kind not in KINDS or not device_count(kind):
         raise NoSuchDevice(kind)
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim(f"real {kind} device"))
@@ -170,10 +170,10 @@ def _close(observer: Observer, ledger: Ledger) -> None:
     ledger.peaks.update(observer.memory.peaks())
 
 
-def take(memory: int) -> None:
+def limit_memory(memory: int) -> None:
     """Make this process's context, in which torch's allocator takes so many bytes of each GPU and no more."""
-    withdraw()  # a process that has opened the virtual device may still have its kernels
-    count = available("cuda")
+    withdraw_kernels()  # a process that has opened the virtual device may still have its kernels
+    count = device_count("cuda")
     if not count:
         raise NoSuchDevice("cuda")
     for index in range(count):
@@ -182,7 +182,7 @@ def take(memory: int) -> None:
     torch.cuda.synchronize()
 
 
-def lost() -> Exception | None:
+def device_failure() -> Exception | None:
     """What a kernel has done to the context, once the device has come to an end with all it was given."""
     if not torch.cuda.is_initialized():
         return None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from virtual_cuda.torch_api.patching import Patch
+from virtual_cuda.patching import Patch
 
 
 class Memory(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from virtual_cuda.ops.operators import waits_known
-from virtual_cuda.torch_api.patching import Patch
+from virtual_cuda.patching import Patch
 
 WARNING: Final = "called a synchronizing CUDA operation"
 _ALWAYS: Final = ("always", re.compile(WARNING), UserWarning, None, 0)

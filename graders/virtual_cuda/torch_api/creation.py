@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 import torch.utils._device
 
 from virtual_cuda.device import state
-from virtual_cuda.device.dispatch import allocate, general, mood, write
-from virtual_cuda.device.generators import is_device_generator
 from virtual_cuda.device.memory import SMALL
-from virtual_cuda.device.state import CPU, Place, now, place_of
+from virtual_cuda.device.messages import forked
+from virtual_cuda.device.state import CPU, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
-from virtual_cuda.device.transfers import copy_from, to_device
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast
-from virtual_cuda.ops.messages import forked
+from virtual_cuda.ops.dispatch import allocate, general, mood, write
+from virtual_cuda.ops.transfers import copy_from, to_device
+from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.torch_api.generators import is_device_generator
 
 _real: Final = torch.device
 
@@ -39,10 +41,6 @@ class _AnyDevice(type):
 
 
 device: Final = _AnyDevice("device", (), {"__module__": "torch", "__doc__": _real.__doc__})
-
-
-def device_patches() -> list[tuple[Any, str, Any]]:
-    return [(torch, "device", device)]
 
 
 aten: Final = torch.ops.aten
@@ -101,9 +99,25 @@ class Kernels:
                     aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)
             autocast.register(aten_only)
 
-    def destroy(self) -> None:
-        for library in self.libraries:
+
+class _Registered:
+    kernels: Kernels | None = None
+
+
+_registered: Final = _Registered()
+
+
+def register_kernels() -> None:
+    """Register the kernels of the virtual device, unless they are."""
+    _registered.kernels = _registered.kernels or Kernels()
+
+
+def withdraw_kernels() -> None:
+    """Where there is a real GPU its own kernels come back. Elsewhere ours may stay: nothing reaches them."""
+    if _registered.kernels is not None:
+        for library in _registered.kernels.libraries:
             library._destroy()
+        _registered.kernels = None
 
 
 _Base: Final[Any] = torch._C.TensorBase
@@ -112,19 +126,6 @@ _COPIED: Final = (
     "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor)."
 )
 _PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told besides the device without a detour
-
-
-def place_named(device: Any) -> Place | None:
-    """The open place that "cuda", "cuda:1", 0 or a torch.device names."""
-    if isinstance(device, str):
-        if device == "cuda" and now.gpu is not None:
-            return now.gpu.places[now.gpu.current]
-        if not device.startswith("cuda"):
-            return None
-        device = torch.device(device)
-    elif isinstance(device, int) and not isinstance(device, bool):
-        device = torch.device("cuda", device)
-    return place_of(device) if isinstance(device, torch.device) else None
 
 
 def translate(device: Any) -> Any:
@@ -247,21 +248,20 @@ def new_tensor(
     return torch.tensor(data, dtype=dtype or self.dtype, device=where, requires_grad=requires_grad)
 
 
-def conversion_patches() -> list[tuple[Any, str, Any]]:
-    made: list[tuple[Any, str, Any]] = [
-        (torch.Tensor, "to", to(_Base.to)),
-        (torch.Tensor, "cuda", cuda),
-        (torch.Tensor, "pin_memory", lambda self, device=None: state.pin(self)),
-        (torch.Tensor, "is_pinned", lambda self, device=None: state.is_pinned(self)),
-        (torch.Tensor, "new_tensor", new_tensor),
-    ]
-    for name in ("tensor", "as_tensor", "asarray"):
-        made.append((torch, name, from_data(name, getattr(torch, name))))
-    return made
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    opening.undo.callback(state.forget_pinned)
+    yield torch, "device", device
+    yield torch.Tensor, "to", to(_Base.to)
+    yield torch.Tensor, "cuda", cuda
+    yield torch.Tensor, "pin_memory", lambda self, device=None: state.pin(self)
+    yield torch.Tensor, "is_pinned", lambda self, device=None: state.is_pinned(self)
+    yield torch.Tensor, "new_tensor", new_tensor
+    for name in _FROM_DATA:
+        yield torch, name, from_data(name, getattr(torch, name))
 
 
-# made from data, by their own rules
-_ELSEWHERE = frozenset({"tensor", "as_tensor", "asarray"})
+_FROM_DATA = ("tensor", "as_tensor", "asarray")
 _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
@@ -310,22 +310,23 @@ def _on_device(args: Any, kwargs: Any) -> bool:
     return beside or torch.get_default_device().type == "cuda"
 
 
+@torch_patches()
+def _factory_patches(opening: Opening) -> tuple[Patch, ...]:
+    return _factories()
+
+
 @functools.cache
-def _factories() -> tuple[tuple[Any, str, Any], ...]:
-    """Every function of `torch` that takes a device; looked for once, because torch has a thousand names."""
+def _factories() -> tuple[Patch, ...]:
+    """Every function of `torch` that takes a device; searched once, because torch has a thousand names."""
     constructors = torch.utils._device._device_constructors()
     found = {
-        name: f for name, f in vars(torch).items() if callable(f) and name not in _ELSEWHERE and _in(f, constructors)
+        name: f for name, f in vars(torch).items() if callable(f) and name not in _FROM_DATA and _in(f, constructors)
     }
     found["normal"] = torch.normal
     made: list[tuple[Any, str, Any]] = [(torch, name, _settle(name, function)) for name, function in found.items()]
     for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
         made += [(owner, name, _numbered(name, getattr(home, name))) for name in names]
     return tuple(made)
-
-
-def factory_patches() -> tuple[tuple[Any, str, Any], ...]:
-    return _factories()
 
 
 def _in(function: Any, constructors: Any) -> bool:

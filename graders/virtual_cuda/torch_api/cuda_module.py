@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import types
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -11,26 +12,12 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 
 from virtual_cuda.device.memory import Memory
-from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda.device.messages import forked, invalid_ordinal
+from virtual_cuda.device.state import VirtualGpu, index_of
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import forked, invalid_ordinal
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 CAPABILITY: Final = (9, 0)
-
-
-def index_of(gpu: VirtualGpu, device: Any = None, optional: bool = True) -> int:
-    """The index a device argument of torch.cuda names, as torch.cuda._utils._get_device_index understands it."""
-    if device is None:
-        return gpu.current
-    if isinstance(device, str):
-        device = torch.device(device)
-    if isinstance(device, torch.device):
-        if device.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {device}")
-        return gpu.current if device.index is None else int(device.index)
-    if isinstance(device, bool) or not isinstance(device, int):
-        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
-    return device
 
 
 def memory_of(gpu: VirtualGpu, device: Any = None) -> Memory:
@@ -144,7 +131,7 @@ class Devices:
     def reset_peaks(self, device: Any = None) -> None:
         memory_of(self.gpu, device).reset_peaks()
 
-    def patches(self) -> list[tuple[Any, str, Any]]:
+    def patches(self) -> Iterator[Patch]:
         gpu = self.gpu
         shared = {
             "is_available": lambda: True,
@@ -190,7 +177,6 @@ class Devices:
             "memory_stats_as_nested_dict": lambda device=None: nested(memory_of(gpu, device).statistics()),
             "ipc_collect": lambda: None,
             "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
-            "is_current_stream_capturing": lambda: False,
         }
         accelerator = {
             **{key: value for key, value in shared.items() if key != "get_device_capability"},
@@ -208,26 +194,15 @@ class Devices:
             "_accelerator_setDeviceIndex": self.set_device,
             "_accelerator_getDeviceIndex": lambda: gpu.current,
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
-            "_cuda_getDevice": lambda: gpu.current,
-            "_cuda_setDevice": self.set_device,
-            "_cuda_getDeviceCount": lambda: len(gpu.places),
-            "_cuda_getCompiledVersion": lambda: 13000,
         }
-        version = torch.version.cuda or "13.0"
-        made: list[tuple[Any, str, Any]] = [(torch.cuda, k, v) for k, v in cuda.items()]
-        made += [(torch.cuda.memory, k, v) for k, v in cuda.items() if hasattr(torch.cuda.memory, k)]
-        made += [(torch.accelerator, k, v) for k, v in accelerator.items() if hasattr(torch.accelerator, k)]
-        made += [
-            (torch._C, k, v) for k, v in internals.items() if k.startswith("_accelerator") and hasattr(torch._C, k)
-        ]
-        made += [
-            (torch.backends.cuda, "is_built", lambda: True),
-            (torch.version, "cuda", version),
-            (torch.backends.cudnn, "is_available", lambda: True),
-            (torch.backends.cudnn, "version", lambda: 91900),
-            (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
-        ]
-        return made
+        yield from ((torch.cuda, name, value) for name, value in cuda.items())
+        for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
+            yield from ((home, name, value) for name, value in functions.items() if hasattr(home, name))
+        yield torch.backends.cuda, "is_built", lambda: True
+        yield torch.version, "cuda", torch.version.cuda or "13.0"
+        yield torch.backends.cudnn, "is_available", lambda: True
+        yield torch.backends.cudnn, "version", lambda: 91900
+        yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
 
 
 _NOT_TRACKED: Final = -2  # NVTX_NO_PUSH_POP_TRACKING: what the library answers when no tool listens
@@ -275,12 +250,12 @@ def _leave(self: Any, *error: Any) -> Any:
     return False
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    yield from Devices(opening.gpu).patches()
     emit: Any = torch.autograd.profiler.emit_nvtx
-    return [
-        (torch.cuda.nvtx, "_nvtx", _Unwatched()),
-        (emit, "__enter__", _enter),
-        (emit, "__exit__", _leave),
-        (torch.cuda.profiler, "start", lambda: None),
-        (torch.cuda.profiler, "stop", lambda: None),
-    ]
+    yield torch.cuda.nvtx, "_nvtx", _Unwatched()
+    yield emit, "__enter__", _enter
+    yield emit, "__exit__", _leave
+    yield torch.cuda.profiler, "start", lambda: None
+    yield torch.cuda.profiler, "stop", lambda: None

@@ -12,13 +12,13 @@ from typing import Any, Final
 import torch
 import torch.jit._builtins as builtins
 
-from virtual_cuda.torch_api.patching import Replaced, aside
+from virtual_cuda.patching import Opening, Patch, Replaced, aside, torch_patches
 
 
 class _Loader(importlib.abc.Loader):
     """Runs one module with the patches put aside; everything that it imports in turn runs inside."""
 
-    def __init__(self, loader: Any, finder: Latecomers) -> None:
+    def __init__(self, loader: Any, finder: OriginalImports) -> None:
         self.loader = loader
         self.finder = finder
 
@@ -42,7 +42,7 @@ class _Loader(importlib.abc.Loader):
                 self.finder.busy = False
 
 
-class Latecomers(importlib.abc.MetaPathFinder):
+class OriginalImports(importlib.abc.MetaPathFinder):
     """Stands first among the finders while the device is open, and minds torch's own modules only."""
 
     def __init__(self, patches: list[Replaced]) -> None:
@@ -61,9 +61,6 @@ class Latecomers(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def leave(self) -> None:
-        sys.meta_path.remove(self)
-
 
 _functions: Final[Any] = torch._C._VariableFunctions
 
@@ -80,7 +77,8 @@ def find(original: Any) -> Any:
     return found
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def _patches(opening: Opening) -> list[Patch]:
     # Made once per process: it must hold the functions as they were.
     builtins._get_builtin_table()
     return [(builtins, "_find_builtin", find(builtins._find_builtin))]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 import torch.cuda.comm
 import torch.nn.parallel.comm as comm
+import torch.optim.swa_utils
+import torch.utils._foreach_utils as foreach
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
+from virtual_cuda.device.messages import without_lazy
+from virtual_cuda.device.state import place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter
-from virtual_cuda.ops.messages import without_lazy
-from virtual_cuda.torch_api.creation import place_named
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
+# torch.optim hides its submodules behind functions of the same names.
+optimizer: Final = sys.modules["torch.optim.optimizer"]
+swa_utils: Final = sys.modules["torch.optim.swa_utils"]
 _grad: Final[Any] = torch._C.TensorBase.grad
 
 
@@ -81,19 +89,6 @@ def _set_grad(self: Any, gradient: Any) -> None:
         _grad.__set__(self, gradient)
     except RuntimeError as error:
         raise without_lazy(error) or error from None
-
-
-def gradient_patches() -> list[tuple[Any, str, Any]]:
-    custom = torch.autograd.function.BackwardCFunction
-    return [
-        (torch.autograd, "backward", _checked(torch.autograd.backward, "grad_tensors", 1)),
-        (torch.autograd, "grad", _checked(torch.autograd.grad, "grad_outputs", 2)),
-        (custom, "apply", _custom(custom.apply)),
-        (torch.Tensor, "grad", property(_grad.__get__, _set_grad, _grad.__delete__)),
-    ]
-
-
-_Base: Final[Any] = torch._C.TensorBase
 
 
 def make_parameter(data: Any, requires_grad: bool) -> Any:
@@ -196,14 +191,6 @@ def materialize(original: Any) -> Any:
     return made
 
 
-def module_patches() -> list[tuple[Any, str, Any]]:
-    return [
-        (nn.Module, "_apply", apply),
-        (nn.Parameter, "__new__", staticmethod(new_parameter(nn.Parameter.__new__))),
-        (UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)),
-    ]
-
-
 def _on(device: Any) -> Any:
     place = place_named(device)
     return torch.device("cpu") if place is None else place.cuda
@@ -241,6 +228,22 @@ def gather(tensors: Any, dim: int = 0, destination: Any = None, *, out: Any = No
     return torch.cat([tensor.to(target) for tensor in tensors], dim)
 
 
-def parallel_patches() -> list[tuple[Any, str, Any]]:
-    made = (scatter, broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, gather)
-    return [(home, function.__name__, function) for home in (comm, torch.cuda.comm) for function in made]
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    custom = torch.autograd.function.BackwardCFunction
+    yield torch.autograd, "backward", _checked(torch.autograd.backward, "grad_tensors", 1)
+    yield torch.autograd, "grad", _checked(torch.autograd.grad, "grad_outputs", 2)
+    yield custom, "apply", _custom(custom.apply)
+    yield torch.Tensor, "grad", property(_grad.__get__, _set_grad, _grad.__delete__)
+    yield nn.Module, "_apply", apply
+    yield nn.Parameter, "__new__", staticmethod(new_parameter(nn.Parameter.__new__))
+    yield UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)
+    for function in (scatter, broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, gather):
+        yield comm, function.__name__, function
+        yield torch.cuda.comm, function.__name__, function
+    # Gradient clipping and optimizers ask which classes and devices have kernels for lists of tensors.
+    supported = [*foreach._get_foreach_kernels_supported_devices(), "lazy"]
+    for home in (foreach, swa_utils):
+        yield home, "_get_foreach_kernels_supported_devices", lambda: supported
+    for owner in (optimizer, foreach):
+        yield owner, "_foreach_supported_types", [*vars(owner)["_foreach_supported_types"], *VIRTUAL]

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from virtual_cuda.errors import SelectionOnly
-from virtual_cuda.torch_api.patching import Patch, patch
+from virtual_cuda.patching import Patch, patch
 
 MPS = torch.device("mps")
 

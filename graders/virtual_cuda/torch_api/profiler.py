@@ -10,13 +10,12 @@ import torch
 import torch.profiler
 
 from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 MARK: Final = "[virtual device]"
 VIEW: Final = "[virtual device, nothing to do]"  # views and allocations launch no kernel
 _OURS: Final = f"{__name__.partition('.')[0]}/"
-HOST, PASSED, MARKED, DEVICE = range(
-    4
-)  # what an event in the tree is: the host's, ours, between the marks, the device's
+HOST, PASSED, MARKED, DEVICE = range(4)  # an event of the host, of this package, between the marks, of the device
 _profile: Final[Any] = torch.autograd.profiler.profile
 _Activity: Final = torch.profiler.ProfilerActivity
 _IDLE: Final = ("aten::empty", "aten::new_empty", "aten::_has_compatible", "aten::set_", "aten::resize_")
@@ -58,7 +57,7 @@ def _transparent(event: Any) -> bool:
     return event.name == "PythonSubclass" or _OURS in event.name
 
 
-class _Timeline:
+class _EventTree:
     """The events of one thread, as a tree; which are ours, which are the device's, and what time they leave."""
 
     def __init__(self) -> None:
@@ -132,9 +131,9 @@ def _cut(events: list[Any], gaps: list[tuple[float, float]]) -> None:
 
 def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[Any]:
     """The events as they would be had the device done its work."""
-    threads: dict[int, _Timeline] = {}
+    threads: dict[int, _EventTree] = {}
     for event in sorted(events, key=lambda e: (e.time_range.start, -e.time_range.end)):
-        threads.setdefault(event.thread, _Timeline()).add(event)
+        threads.setdefault(event.thread, _EventTree()).add(event)
     kept: list[Any] = []
     for line in threads.values():
         for event in line.kept:
@@ -153,7 +152,7 @@ def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[A
     ]
 
 
-def _attribute(line: _Timeline) -> None:
+def _attribute(line: _EventTree) -> None:
     """Device time to each operator and to all that called it, as torch's own timing by events has it."""
     total: dict[int, float] = {}
     for event in line.kept:
@@ -224,7 +223,8 @@ def _start(original: Any) -> Any:
     return start
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def _patches(opening: Opening) -> list[Patch]:
     start_trace, leave, parse = _profile._start_trace, _profile.__exit__, _profile._parse_kineto_results
 
     def began(self: Any) -> Any:

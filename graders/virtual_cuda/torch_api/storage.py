@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 import torch.utils.dlpack
 
-from virtual_cuda.device.dispatch import allocate, shut, write
-from virtual_cuda.device.state import CUDA, Block, Place
+from virtual_cuda.device.state import CUDA, Block, Place, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ops import syncs
+from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.registry import operator
+from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api import tensor_types
-from virtual_cuda.torch_api.creation import place_named
 
 _CUDA: Final = torch.utils.dlpack.DLDeviceType.kDLCUDA
 
@@ -76,17 +77,6 @@ Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
 Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
 
 
-def dlpack_patches() -> list[tuple[Any, str, Any]]:
-    home: Any = torch.utils.dlpack
-    take, give = from_dlpack(home.from_dlpack), to_dlpack(home.to_dlpack)
-    return [
-        (torch, "from_dlpack", take),
-        (home, "from_dlpack", take),
-        (torch, "to_dlpack", give),
-        (home, "to_dlpack", give),
-    ]
-
-
 aten: Final = torch.ops.aten
 _Base: Final[Any] = torch.UntypedStorage
 _Raw: Final[Any] = torch._C.StorageBase
@@ -140,7 +130,7 @@ class UntypedStorage(torch.UntypedStorage):
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         filled = _Base._set_from_file(self, *args, **kwargs)
-        syncs.record_copy("to_device", _bytes(self), False, False, "cpu", self._block.place.label)
+        syncs.record_copy("to_device", as_bytes(self), False, False, "cpu", self._block.place.label)
         return filled
 
 
@@ -174,7 +164,8 @@ def data_ptr(tensor: Any) -> int:
     return address(_Raw.data_ptr(inner.untyped_storage()), inner.data_ptr())
 
 
-def _bytes(storage: Any) -> torch.Tensor:
+def as_bytes(storage: Any) -> torch.Tensor:
+    """A host tensor over the bytes of a storage."""
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
@@ -199,11 +190,11 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     target, origin = _place(self), _place(raw)
     _copy(self, raw, bool(non_blocking))
     if target is None and origin is not None:
-        syncs.record_copy("to_host", _bytes(raw), False, bool(non_blocking), origin.label, "cpu")
+        syncs.record_copy("to_host", as_bytes(raw), False, bool(non_blocking), origin.label, "cpu")
     elif target is not None and origin is None:
-        syncs.record_copy("to_device", _bytes(raw), False, bool(non_blocking), "cpu", target.label)
+        syncs.record_copy("to_device", as_bytes(raw), False, bool(non_blocking), "cpu", target.label)
     elif target is not None and origin is not None and origin is not target:
-        syncs.record_copy("between_devices", _bytes(raw), False, bool(non_blocking), origin.label, target.label)
+        syncs.record_copy("between_devices", as_bytes(raw), False, bool(non_blocking), origin.label, target.label)
     return self
 
 
@@ -265,14 +256,6 @@ operator("_efficientzerotensor", kernel=aten.zeros.default)
 Tensor.untyped_storage = storage_of  # type: ignore[method-assign,assignment]
 
 
-def storage_patches() -> list[tuple[Any, str, Any]]:
-    return [
-        (torch.UntypedStorage, "__new__", staticmethod(_make)),
-        (torch.UntypedStorage, "copy_", _copy_),
-        (torch, "is_storage", is_storage(torch.is_storage)),
-    ]
-
-
 _REQUIRES_GRAD: Final = 4  # where _rebuild_tensor_v2 and _v3 take it
 _OURS: Final = ("_inner", "_block", "_parts")
 
@@ -309,5 +292,13 @@ def _parts(tensor: Any, protocol: Any) -> Any:
 Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 
 
-def saving_patches() -> list[tuple[Any, str, Any]]:
-    return storage_patches()
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    dlpack: Any = torch.utils.dlpack
+    take, give = from_dlpack(dlpack.from_dlpack), to_dlpack(dlpack.to_dlpack)
+    for home in (torch, dlpack):
+        yield home, "from_dlpack", take
+        yield home, "to_dlpack", give
+    yield torch.UntypedStorage, "__new__", staticmethod(_make)
+    yield torch.UntypedStorage, "copy_", _copy_
+    yield torch, "is_storage", is_storage(torch.is_storage)

@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 import torch
 import torch.nested
 
-from virtual_cuda.device.dispatch import shut
-from virtual_cuda.device.state import CUDA
+from virtual_cuda.device.state import CUDA, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
+from virtual_cuda.ops.dispatch import shut
 from virtual_cuda.ops.placement import tensors_in
-from virtual_cuda.torch_api.creation import place_named
+from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 DTYPES: Final = {
     "FloatTensor": torch.float32,
@@ -131,7 +131,7 @@ def set_default(original: Any) -> Any:
         dtype = _dtype_on_device(t)
         if dtype is None:
             original(t)
-            forget()
+            forget_default_type()
             return
         original(f"torch.{_name(dtype)}")
         torch.set_default_device("cuda")
@@ -140,7 +140,7 @@ def set_default(original: Any) -> Any:
     return chosen
 
 
-def forget() -> None:
+def forget_default_type() -> None:
     """A default tensor type on the device ends with it."""
     if _default.on_device:
         torch.set_default_device(None)
@@ -156,15 +156,6 @@ def new(self: Any, *args: Any, device: Any = None) -> Any:
 
 
 Tensor.new = new  # type: ignore[method-assign,assignment]
-
-
-def legacy_patches() -> list[tuple[Any, str, Any]]:
-    made: list[tuple[Any, str, Any]] = [(torch.cuda, name, made_type) for name, made_type in TYPES.items()]
-    made += [
-        (torch.Tensor, "type", typed(_Base.type)),
-        (torch, "set_default_tensor_type", set_default(torch.set_default_tensor_type)),
-    ]
-    return made
 
 
 _as_subclass: Final[Any] = torch._C.TensorBase.as_subclass
@@ -271,7 +262,7 @@ def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     raise shut(place)
 
 
-def forget_all() -> None:
+def forget_classes() -> None:
     """Classes made for a `with` block end with it."""
     for cls in _made.values():
         cls.__torch_dispatch__ = staticmethod(_closed)  # no plan knows the class any more
@@ -282,14 +273,17 @@ def forget_all() -> None:
     _made.clear()
 
 
-def subclass_patches() -> list[tuple[Any, str, Any]]:
-    make = make_wrapper(torch.Tensor._make_wrapper_subclass)
-    return [
-        (torch.Tensor, "as_subclass", as_subclass),
-        (torch.Tensor, "_make_wrapper_subclass", staticmethod(make)),
-        (torch.nested, "nested_tensor", nested(torch.nested.nested_tensor)),
-        (torch.nested, "as_nested_tensor", nested(torch.nested.as_nested_tensor)),
-    ]
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    opening.undo.callback(forget_default_type)
+    opening.undo.callback(forget_classes)
+    yield from ((torch.cuda, name, legacy) for name, legacy in TYPES.items())
+    yield torch.Tensor, "type", typed(_Base.type)
+    yield torch, "set_default_tensor_type", set_default(torch.set_default_tensor_type)
+    yield torch.Tensor, "as_subclass", as_subclass
+    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper(torch.Tensor._make_wrapper_subclass))
+    yield torch.nested, "nested_tensor", nested(torch.nested.nested_tensor)
+    yield torch.nested, "as_nested_tensor", nested(torch.nested.as_nested_tensor)
 
 
 _METHODS: Final = ("numpy", "tolist", "type")
@@ -306,17 +300,10 @@ def _either(name: str) -> Callable[..., Any]:
     return method
 
 
-def _unbound_device(self: Any) -> Any:
-    found = _Base.device.__get__(self)
-    return CUDA[found.index or 0] if found.type == "lazy" else found
-
-
-def _unbound_is_cuda(self: Any) -> Any:
-    return _Base.is_cuda.__get__(self) or _Base.device.__get__(self).type == "lazy"
-
-
-def unbound_patches() -> Iterator[tuple[Any, str, Any]]:
+@torch_patches(Stage.WRAP)
+def _unbound_patches(opening: Opening) -> Iterator[Patch]:
+    """Methods and attributes that are looked up on `torch.Tensor` and called with a device tensor."""
     for name in _METHODS:
         yield torch.Tensor, name, _either(name)
-    yield torch.Tensor, "device", property(_unbound_device)
-    yield torch.Tensor, "is_cuda", property(_unbound_is_cuda)
+    yield torch.Tensor, "device", property(_device)
+    yield torch.Tensor, "is_cuda", property(_is_cuda)

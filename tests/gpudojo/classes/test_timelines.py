@@ -16,14 +16,14 @@ from gpudojo.model.exercise import Probe
 from gpudojo.model.results import ClassResults
 from gpudojo.sandbox.child import _drawn
 from gpudojo.sandbox.protocol import Began, Fenced, Job
-from virtual_cuda.ledger.timeline import LARGEST, Event, Timeline, encoded, same_call
+from virtual_cuda.ledger.timeline import LARGEST, Timeline, TimelineEvent, encoded, same_call
 
 from tests.gpudojo.classes.test_attempt import attempt, saw, say
 from tests.gpudojo.classes.test_grading import FOURTH, REFERENCE, grade
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 
 KEY = "04_modifying_training_loop_gpu::train_epoch"
-GOOD = Timeline("train", "usual", "cuda", [Event("op", 0, 1, 1, True, False, 1, "add")], counts={"op": 1})
+GOOD = Timeline("train", "usual", "cuda", [TimelineEvent("op", 0, 1, 1, True, False, 1, "add")], counts={"op": 1})
 
 
 @pytest.fixture(scope="module")

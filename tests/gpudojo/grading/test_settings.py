@@ -31,7 +31,7 @@ def by(student: Callable[[], Any], opened: Any) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_told_once_and_put_back(name: str) -> None:
-    with bench.open("virtual", devices=2) as opened:
+    with bench.open_device("virtual", devices=2) as opened:
         drawn = torch.default_generator.get_state()
         assert by(CHANGES[name], opened)[1] == [name]
         assert torch.equal(torch.default_generator.get_state(), drawn)
@@ -40,7 +40,7 @@ def test_a_change_is_told_once_and_put_back(name: str) -> None:
 
 
 def test_drawing_random_numbers_is_no_change() -> None:
-    with bench.open("virtual") as opened:
+    with bench.open_device("virtual") as opened:
         before = torch.default_generator.get_state()
         assert by(lambda: torch.rand(3).shape[0], opened) == (3, [])
         assert not torch.equal(torch.default_generator.get_state(), before), "the dice have to go on"
@@ -51,6 +51,6 @@ def test_an_error_does_not_keep_settings_from_being_put_back() -> None:
         torch.set_default_dtype(torch.float64)
         raise ValueError
 
-    with bench.open("virtual") as opened, pytest.raises(StudentRaised):
+    with bench.open_device("virtual") as opened, pytest.raises(StudentRaised):
         by(student, opened)
     assert torch.get_default_dtype() is torch.float32

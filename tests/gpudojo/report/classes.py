@@ -11,7 +11,7 @@ from gpudojo.model.evidence import CallStatus as Saw
 from gpudojo.model.evidence import Evidence, Observation
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
 from gpudojo.model.results_file import write
-from virtual_cuda.ledger.timeline import Event, Timeline
+from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
 P, F, T, B, E = Outcome.PASSED, Outcome.FAILED, Outcome.TODO, Outcome.BLOCKED, Outcome.ERROR
 LOOP, PIXELS, MEMORY = "04_modifying_training_loop_gpu", "06_vectorizing_pixel_loops", "09_managing_memory"
@@ -88,12 +88,12 @@ def submission(number: int, name: str, text: str, record: str = "") -> Submissio
 
 def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
     """A loop that copies a batch, computes, and reads its loss back, so often."""
-    events: list[Event] = []
+    events: list[TimelineEvent] = []
 
     def add(
         kind: str, size: int = 0, line: int | None = None, grad: bool = False, live: int = 0, name: str = ""
     ) -> None:
-        events.append(Event(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name))  # type: ignore[arg-type]
+        events.append(TimelineEvent(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name))  # type: ignore[arg-type]
 
     for number in range(max(walls, 1)):
         add("to device", 4096 << number % 8, 7, live=4096, name=text[:50])

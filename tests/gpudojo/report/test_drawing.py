@@ -16,7 +16,7 @@ from gpudojo.report.student_page import SubmissionRecords, TimelinePair
 from gpudojo.report.timeline_svg import timeline_svg, totals
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_cuda.ledger.timeline import Event, Kind, Timeline
+from virtual_cuda.ledger.timeline import EventKind, Timeline, TimelineEvent
 
 from tests.gpudojo.report.classes import LOOP, MEMORY, PIXELS, record, timeline
 
@@ -29,8 +29,8 @@ def row(name: str, student: str | None = None, identifier: str | None = None) ->
 
 events = st.lists(
     st.builds(
-        Event,
-        st.sampled_from(Kind.__args__),  # type: ignore[attr-defined]
+        TimelineEvent,
+        st.sampled_from(EventKind.__args__),  # type: ignore[attr-defined]
         st.just(0),
         st.integers(-(1 << 62), 1 << 62),
         st.none() | st.integers(1, 10_000_000),
@@ -45,7 +45,7 @@ events = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(events, st.integers(0, 1 << 62), st.text(max_size=100))
-def test_whatever_a_process_sends_is_a_picture(found: list[Event], peak: int, text: str) -> None:
+def test_whatever_a_process_sends_is_a_picture(found: list[TimelineEvent], peak: int, text: str) -> None:
     """Every kind that a timeline can have, numbers of any size, and no text that ends its element."""
     made = Timeline("f", text, text, found, peak, 0, dict.fromkeys(range(1, 9), text))
     for code in (True, False):
@@ -71,7 +71,7 @@ def test_a_reference_s_picture_shows_no_code() -> None:
 
 def test_wider_arrows_carry_more() -> None:
     def shaft(carried: int) -> float:
-        event = Event("to device", 0, carried, None, False, False, 0, "")
+        event = TimelineEvent("to device", 0, carried, None, False, False, 0, "")
         svg = str(timeline_svg(Timeline("f", "s", "cuda", [event]), "x", 1, 1 << 30))
         path = svg.partition("mark to-device")[2].partition(' d="')[2]
         head, _, rest = path.partition("V")

@@ -17,7 +17,7 @@ from gpudojo.report.timeline_svg import legend
 from gpudojo.report.writing import ReportOptions, write_report
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_cuda.ledger.timeline import Event, Timeline
+from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
 from tests.gpudojo.report.classes import B, F, T, check, exercise, header, submission, timeline
 
@@ -139,9 +139,11 @@ def test_a_legend_explains_what_is_drawn_and_nothing_else() -> None:
     assert {kind for kind, _, _ in both} == {
         "wait", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
     }  # fmt: skip
-    across = Timeline("f", "s", "cuda", [Event("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")])
+    across = Timeline(
+        "f", "s", "cuda", [TimelineEvent("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")]
+    )
     assert [words for _, _, words in legend(across)] == ["copied between devices"]
-    silent = msgspec.structs.replace(across, events=[Event("memory", 0, 8, None, False, False, 8, "")])
+    silent = msgspec.structs.replace(across, events=[TimelineEvent("memory", 0, 8, None, False, False, 8, "")])
     assert legend(silent) == []
 
 

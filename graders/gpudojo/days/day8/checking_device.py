@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from virtual_cuda.torch_api.patching import Patch, imported_into, patch
+from virtual_cuda import Patch, patch, patch_imported_names
 
 from gpudojo.grading.call import Call, StudentRaised, described, settled, torch, tried
 from gpudojo.grading.judge import runs, said
@@ -131,7 +131,7 @@ def laptop(call: Call) -> dict[str, Any]:
         found = _answers(call)
         # If this makes a wrong answer right, it was an answer to what torch was built for.
         patch(_built_for_nothing(), undo)
-        undo.enter_context(imported_into(getattr(call.function, "__globals__", {})))
+        undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
         _begin_anew(call)
         return found | {"best unbuilt": tried(_answer, call)}
 

@@ -61,14 +61,11 @@ class Work:
 def working_later(clock: Clock) -> Iterator[Queue]:
     """The open virtual GPU (or the made-up Mac's) works behind the host's back for the length of a `with` block."""
     import torch as itself  # to be patched: ours only passes on what it is asked for
-    from virtual_cuda.device import streams
-    from virtual_cuda.ops import syncs
-    from virtual_cuda.recording import site
-    from virtual_cuda.torch_api.patching import patch
+    from virtual_cuda import AnyEvent, Event, Stream, patch, record_wait, site, wait_patch
 
     queue = Queue(clock)
-    note = syncs.note
-    event: Any = streams.AnyEvent
+    note = record_wait
+    event: Any = AnyEvent
 
     def noted(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
         note(kind, times, explicit, warned, where or site(2))
@@ -116,20 +113,20 @@ def working_later(clock: Clock) -> Iterator[Queue]:
 
     on_cuda = torch.cuda.is_available()
     changes: list[tuple[Any, str, Callable[..., Any]]] = [
-        (syncs, "note", noted),
+        wait_patch(noted),
         (event, "record", record),
         (event, "synchronize", synchronize),
         (event, "elapsed_time", elapsed_time),
         (event, "query", query),
-        (streams.Stream, "query", idle),
-        (streams.Stream, "synchronize", wait_for_stream),
-        (streams.Stream, "wait_stream", wait_stream),
-        (streams.Stream, "wait_event", wait_event),
+        (Stream, "query", idle),
+        (Stream, "synchronize", wait_for_stream),
+        (Stream, "wait_stream", wait_stream),
+        (Stream, "wait_event", wait_event),
     ]
     if not on_cuda:
         changes += [(torch.mps, "synchronize", waits), (torch.accelerator, "synchronize", waits)]
-        changes += [(itself, "Event", event), (torch.mps.event, "Event", streams.Event)]
-        changes += [(torch.mps, "Event", streams.Event)] if hasattr(torch.mps, "Event") else []
+        changes += [(itself, "Event", event), (torch.mps.event, "Event", Event)]
+        changes += [(torch.mps, "Event", Event)] if hasattr(torch.mps, "Event") else []
     with contextlib.ExitStack() as undo:
         patch(changes, undo)
         yield queue
@@ -200,7 +197,7 @@ def warmed_up() -> None:
 @contextlib.contextmanager
 def operators_taking(durations: Mapping[str, float]) -> Iterator[None]:
     """Whatever is read from a profiler within a `with` block says that these operators took these microseconds."""
-    from virtual_cuda.torch_api.patching import patch
+    from virtual_cuda import patch
 
     warmed_up()
     profile: Any = torch.autograd.profiler.profile

@@ -260,8 +260,8 @@ def _classifier(seed: int) -> Any:
 def _accumulated(
     call: Call, device: Any, data: Any, steps: int, dirty: bool = False, mode: bool = True, moved: bool = False
 ) -> dict[str, Any]:
+    from virtual_cuda.ledger import Backward, OptimizerStep
     from virtual_cuda.ledger import questions as training
-    from virtual_cuda.ledger.records import Backward, OptimizerStep
 
     model = _classifier(call.seed)
     if moved:

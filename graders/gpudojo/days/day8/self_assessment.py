@@ -48,7 +48,7 @@ def portable() -> str:
 
 
 def different_devices() -> str:
-    from virtual_cuda.device.context import virtual_cuda
+    from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
         model = nn.Linear(4, 2, device="cuda")
@@ -60,7 +60,7 @@ def different_devices() -> str:
 
 
 def no_grad() -> str:
-    from virtual_cuda.device.context import virtual_cuda
+    from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
         # Wide, and next to nothing to compute: what is kept for backward is what the question is about.
@@ -83,7 +83,7 @@ def no_grad() -> str:
 
 
 def out_of_memory() -> str:
-    from virtual_cuda.device.context import virtual_cuda
+    from virtual_cuda import virtual_cuda
 
     with virtual_cuda(memory=32 * MIB):
         first, emptied, half = _fits(48), _emptied(48), _fits(24)
@@ -111,7 +111,7 @@ def _word(fitted: bool) -> str:
 
 
 def another_process() -> str:
-    from virtual_cuda.device.context import virtual_cuda
+    from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
         kept = torch.empty(MIB, device="cuda")

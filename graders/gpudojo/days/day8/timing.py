@@ -125,9 +125,9 @@ def _timed_by(
 
 @contextlib.contextmanager
 def _working(call: Call, watch: Clock) -> Any:
-    from virtual_cuda.torch_api.patching import imported_into
+    from virtual_cuda import patch_imported_names
 
-    with working_later(watch) as queue, imported_into(getattr(call.function, "__globals__", {})):
+    with working_later(watch) as queue, patch_imported_names(getattr(call.function, "__globals__", {})):
         yield queue
 
 

@@ -20,7 +20,7 @@ from gpudojo.model.evidence import Array
 from gpudojo.model.exercise import Exercise, Failed, Function, Seen, called
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger.ledger import Ledger
+    from virtual_cuda.ledger import Ledger
 
 
 STAY = 'Work where the input is, and leave it as it is: no `.cpu()`, no NumPy, no "cuda", no `*=` or `[...] =` on it.'

@@ -7,8 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
-from virtual_cuda.errors import DojoError
-
+from gpudojo.model.errors import DojoError
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded, Measure, Terms, graded
 from gpudojo.platforms._entries import save_json

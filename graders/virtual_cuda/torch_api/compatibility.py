@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -12,19 +11,17 @@ import torch
 import torch._library.simple_registry as registry
 from torch import nn
 
-from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.device.state import LAZY
+from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.errors import TorchUnsupported
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 
-def patches() -> list[tuple[Any, str, Any]]:
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
     original = getattr(registry, "find_torch_dispatch_rule", None)
-    if original is None:
-        return []
-
-    def find(op: Any, subclass: Any) -> Any:
-        return None if subclass in VIRTUAL else original(op, subclass)
-
-    return [(registry, "find_torch_dispatch_rule", find)]
+    if original is not None:
+        yield registry, "find_torch_dispatch_rule", lambda op, kind: None if kind in VIRTUAL else original(op, kind)
 
 
 # What is replaced or called by name, where a name that is gone would be replaced all the same and never asked again.
@@ -61,9 +58,6 @@ def _has(path: str) -> bool:
 
 def _shell(requires_grad: bool = False) -> Any:
     """A wrapper made as `tensor.wrap` makes it, everything by position."""
-    from virtual_cuda.device.state import LAZY
-    from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
-
     last = (requires_grad, None, False, False, AUTOCAST)
     return make_shell(Tensor, (2, 3), (1, 4), 5, None, torch.float16, torch.strided, LAZY[1], False, *last)
 
@@ -154,22 +148,3 @@ def check() -> None:
         except Exception as error:
             raise TorchUnsupported(part, torch.__version__) from error
     trusted.yet = True
-
-
-def _is_torchs(error: AttributeError | ImportError) -> bool:
-    """Whether what is missing is missing in torch, and not in this package."""
-    home: Any = error.name
-    if isinstance(error, AttributeError):
-        home = getattr(error.obj, "__module__", None) or getattr(error.obj, "__name__", "")
-    return str(home).partition(".")[0] == "torch"
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """What torch lacks while our modules are loaded, or the patches made, is said in the same sentence."""
-    try:
-        yield
-    except (AttributeError, ImportError) as error:
-        if not _is_torchs(error):
-            raise
-        raise TorchUnsupported(f"something ({error})", torch.__version__) from error

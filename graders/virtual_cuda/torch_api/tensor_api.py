@@ -7,11 +7,15 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import allocate, shut, write
+from virtual_cuda.device.messages import not_on_host, type_name, without_lazy
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
-from virtual_cuda.ops.messages import not_on_host, type_name, without_lazy
+from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.syncs import HOST, record_copy
+from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.recording import Recorder
+from virtual_cuda.torch_api import storage
+from virtual_cuda.torch_api.modules import exchange
 
 _Base: Final[Any] = torch._C.TensorBase
 
@@ -42,9 +46,7 @@ def _tolist(self: Any) -> Any:
 
 
 def _data_ptr(self: Any) -> int:
-    from virtual_cuda.torch_api import storage as storages
-
-    return storages.data_ptr(self)
+    return storage.data_ptr(self)
 
 
 def _is_pinned(self: Any, device: Any = None) -> bool:
@@ -94,10 +96,6 @@ def _copy(self: Any) -> Any:
     return twin
 
 
-def _bytes(storage: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-
-
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
     if id(self) in memo:
         return memo[id(self)]
@@ -118,10 +116,10 @@ def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
         block = allocate(place, fresh.untyped_storage().nbytes())
     else:
         if kept is None:
-            storage = _bytes(inner.untyped_storage()).clone().untyped_storage()
-            kept = memo[key] = (storage, allocate(place, storage.nbytes()), self._block)
-        storage, block = kept[0], kept[1]
-        fresh = torch.empty(0, dtype=inner.dtype).set_(storage, inner.storage_offset(), inner.shape, inner.stride())
+            copied = storage.as_bytes(inner.untyped_storage()).clone().untyped_storage()
+            kept = memo[key] = (copied, allocate(place, copied.nbytes()), self._block)
+        copied, block = kept[0], kept[1]
+        fresh = torch.empty(0, dtype=inner.dtype).set_(copied, inner.storage_offset(), inner.shape, inner.stride())
     twin = wrap(fresh, block)
     twin.requires_grad_(self.requires_grad)
     twin.__class__ = type(self)
@@ -141,8 +139,6 @@ def _set_data(self: Any, value: Any) -> None:
         _Base.data.__set__(self, value)
         self._inner, self._block = value._inner, value._block
     elif mine or theirs:
-        from virtual_cuda.torch_api.modules import exchange
-
         gradient = self.grad
         kept = exchange(self, value.detach(), self.requires_grad)
         if gradient is not None:
@@ -155,7 +151,7 @@ def _get_data(self: Any) -> Any:
     return _Base.data.__get__(self)
 
 
-DATA: Final = property(_get_data, _set_data)
+_DATA: Final = property(_get_data, _set_data)
 
 
 def _get_grad(self: Any) -> Any:
@@ -218,7 +214,7 @@ def complete() -> None:
     for name, value in {
         "device": property(_device),
         "is_cuda": property(lambda self: True),
-        "data": DATA,
+        "data": _DATA,
         "grad": property(_get_grad, _set_grad, _del_grad),
         "numpy": _numpy,
         "__array__": _array,
@@ -240,3 +236,16 @@ def complete() -> None:
 
 
 complete()
+
+
+@torch_patches()
+def _patches(opening: Opening) -> list[Patch]:
+    return [(torch.Tensor, "data", _DATA)]
+
+
+@torch_patches(Stage.RECORD)
+def _recording_patches(opening: Opening) -> list[Patch]:
+    recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
+    for hook in recorder.hooks():
+        opening.undo.callback(hook.remove)
+    return recorder.patches()

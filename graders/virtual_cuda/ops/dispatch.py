@@ -11,12 +11,12 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.memory import SMALL, OutOfMemory
+from virtual_cuda.device.messages import device_assert, forked, out_of_memory
 from virtual_cuda.device.state import CPU, Block, Place, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.messages import device_assert, forked, out_of_memory
 from virtual_cuda.ops.operators import rules_of
 from virtual_cuda.ops.registry import ALLOWED
 from virtual_cuda.ops.rescue import rescue

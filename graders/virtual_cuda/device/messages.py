@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from virtual_cuda.device.memory import OutOfMemory
 from virtual_cuda.sizes import format_size
+
+if TYPE_CHECKING:
+    from virtual_cuda.device.memory import OutOfMemory
 
 _LATER = (
     "CUDA kernel errors might be asynchronously reported at some other API call, "

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from virtual_cuda.device import tensor, torch_compat
-from virtual_cuda.device.context import virtual_cuda
-from virtual_cuda.errors import TorchUnsupported
+from virtual_cuda import virtual_cuda
+from virtual_cuda.device import tensor
+from virtual_cuda.errors import TorchUnsupported, torch_lacks
+from virtual_cuda.torch_api import compatibility
 
 
 @pytest.fixture(autouse=True)
 def _look_again() -> Iterator[None]:
-    torch_compat.trusted.yet = False
+    compatibility.trusted.yet = False
     yield
-    torch_compat.trusted.yet = False
+    compatibility.trusted.yet = False
 
 
 def refused(part: str) -> None:
@@ -36,19 +37,19 @@ def refused(part: str) -> None:
 
 
 def test_this_torch_is_fit_and_is_asked_once() -> None:
-    torch_compat.check()
+    compatibility.check()
     start = time.process_time()
     for _ in range(100):
-        torch_compat.check()
+        compatibility.check()
     assert (time.process_time() - start) / 100 < 0.3e-3
 
 
-@pytest.mark.parametrize("path", torch_compat.NAMES)
+@pytest.mark.parametrize("path", compatibility.NAMES)
 def test_every_name_is_looked_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compat, "NAMES", [path.rpartition(".")[0] + ".gone"])
+    monkeypatch.setattr(compatibility, "NAMES", [path.rpartition(".")[0] + ".gone"])
     refused(path.rpartition(".")[0] + ".gone")
-    monkeypatch.setattr(torch_compat, "NAMES", [path])
-    torch_compat.check()
+    monkeypatch.setattr(compatibility, "NAMES", [path])
+    compatibility.check()
 
 
 def test_a_name_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +62,7 @@ def test_another_order_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(cls, size, strides, offset, memory_format, torch.float32, *rest)
 
     original = tensor.make_shell
-    monkeypatch.setattr(tensor, "make_shell", reordered)
+    monkeypatch.setattr(compatibility, "make_shell", reordered)
     refused("the arguments of Tensor._make_wrapper_subclass")
 
 
@@ -69,7 +70,7 @@ def test_an_argument_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def stricter(cls: Any, size: Any, *, strides: Any = None) -> Any:
         raise AssertionError("not reached")
 
-    monkeypatch.setattr(tensor, "make_shell", stricter)
+    monkeypatch.setattr(compatibility, "make_shell", stricter)
     refused("the arguments of Tensor._make_wrapper_subclass")
 
 
@@ -108,10 +109,11 @@ def test_a_torch_that_the_modules_cannot_even_be_loaded_with() -> None:
 
 
 def test_our_own_mistakes_are_not_blamed_on_torch() -> None:
-    with pytest.raises(AttributeError), torch_compat.watched():
-        _ = torch_compat.no_such_name  # type: ignore[attr-defined]
-    with pytest.raises(ImportError), torch_compat.watched():
+    with pytest.raises(AttributeError) as attribute:
+        _ = compatibility.no_such_name  # type: ignore[attr-defined]
+    with pytest.raises(ImportError) as module:
         import gpudojo.no_such_module  # noqa: F401
+    assert torch_lacks(attribute.value) is torch_lacks(module.value) is None
 
 
 def test_something_that_only_the_patches_meet(monkeypatch: pytest.MonkeyPatch) -> None:

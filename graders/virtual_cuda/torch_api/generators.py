@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.dispatch import general
-from virtual_cuda.device.fast_paths import make_plan, plan_by
-from virtual_cuda.device.state import CUDA, VirtualGpu, now
+from virtual_cuda.device.state import CUDA, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import PLANS
+from virtual_cuda.ops.dispatch import general
+from virtual_cuda.ops.fast_paths import make_plan, plan_by
 from virtual_cuda.ops.registry import facts_of, operator
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 aten: Final = torch.ops.aten
 _HostGenerator = torch.Generator
@@ -75,7 +77,7 @@ class GeneratorFactory(metaclass=_AnyGenerator):
         return _HostGenerator(device=chosen)
 
 
-class Dice:
+class DefaultGenerators:
     """The default generators of the open devices, and the functions of torch.cuda that address them."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
@@ -86,8 +88,6 @@ class Dice:
         self.following_host = True
 
     def _at(self, device: Any = None) -> Generator:
-        from virtual_cuda.torch_api.cuda_module import index_of
-
         return self.generators[index_of(self.gpu, device)]
 
     def seed_one(self, seed: int) -> None:
@@ -119,7 +119,7 @@ class Dice:
         for index, state in enumerate(states):
             self.set_state(state, index)
 
-    def patches(self) -> list[tuple[Any, str, Any]]:
+    def patches(self) -> Iterator[Patch]:
         cuda = {
             "manual_seed": self.seed_one,
             "manual_seed_all": self.seed_all,
@@ -132,27 +132,33 @@ class Dice:
             "set_rng_state_all": self.set_states,
             "default_generators": tuple(self.generators),
         }
+        for home in (torch.cuda, torch.cuda.random):
+            yield from (
+                (home, name, value) for name, value in cuda.items() if home is torch.cuda or hasattr(home, name)
+            )
         both = self.seed_both(torch.manual_seed)
-        made: list[tuple[Any, str, Any]] = [(torch.cuda, k, v) for k, v in cuda.items()]
-        made += [(torch.cuda.random, k, v) for k, v in cuda.items() if hasattr(torch.cuda.random, k)]
-        made += [
-            (torch, "manual_seed", both),
-            (torch.random, "manual_seed", both),
-            (torch, "Generator", GeneratorFactory),
-        ]
-        return made
+        yield torch, "manual_seed", both
+        yield torch.random, "manual_seed", both
+        yield torch, "Generator", GeneratorFactory
 
 
-class _Table:
-    """The dice of the open device."""
-
-    dice: Dice | None = None
-
-
-table: Final = _Table()
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    _open.defaults = DefaultGenerators(opening.gpu)
+    opening.undo.callback(setattr, _open, "defaults", None)
+    return _open.defaults.patches()
 
 
-def throw(func: Any, args: Any, kwargs: Any) -> Any:
+class _Open:
+    """The default generators of the devices that are open."""
+
+    defaults: DefaultGenerators | None = None
+
+
+_open: Final = _Open()
+
+
+def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """A random operator: the device's generator, unless one was passed, which must be the device's."""
     given = kwargs.get("generator")
     names = [a.name for a in func._schema.arguments]
@@ -160,10 +166,10 @@ def throw(func: Any, args: Any, kwargs: Any) -> Any:
     by_position = position < len(args)
     if by_position:
         given = args[position]
-    dice = table.dice
-    if given is None and dice is not None and now.gpu is not None:
+    defaults = _open.defaults
+    if given is None and defaults is not None and now.gpu is not None:
         place = next((a._block.place for a in args if hasattr(a, "_block")), None)
-        chosen = dice.generators[place.index if place is not None else now.gpu.current]
+        chosen = defaults.generators[place.index if place is not None else now.gpu.current]
         if by_position:
             args = (*args[:position], chosen, *args[position + 1 :])
         else:
@@ -175,10 +181,10 @@ def throw(func: Any, args: Any, kwargs: Any) -> Any:
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
     """Dropout has no generator argument: lend the host's generator the device's state where they have parted."""
-    dice = table.dice
-    if dice is None or dice.following_host:
+    defaults = _open.defaults
+    if defaults is None or defaults.following_host:
         return general(func, args, kwargs)
-    chosen = dice.generators[args[0]._block.place.index]
+    chosen = defaults.generators[args[0]._block.place.index]
     host = torch.default_generator
     before = host.get_state()
     host.set_state(chosen.get_state())
@@ -192,7 +198,7 @@ def dropout(func: Any, args: Any, kwargs: Any) -> Any:
 def choose(func: Any) -> Any:
     """Random operators are recognised by their schema when they are met."""
     random = any(a.name == "generator" for a in func._schema.arguments)
-    return plan_by(throw, func) if random and facts_of(func).plan is None else make_plan(func)
+    return plan_by(draw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
 operator("native_dropout", "_fused_dropout", plan=dropout)

@@ -6,19 +6,20 @@ import contextlib
 import itertools
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 import torch.cuda.graphs
 import torch.nn.parallel._functions
 
-from virtual_cuda.device.dispatch import allocate, write
-from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, now
+from virtual_cuda.device.messages import accelerator_error
+from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.messages import accelerator_error
+from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.registry import call_of
-from virtual_cuda.torch_api.cuda_module import index_of
+from virtual_cuda.patching import Opening, Patch, torch_patches
 
 
 class AnyEvent:
@@ -103,7 +104,7 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        return False
+        return capturing()
 
     def record_event(self, event: Any = None) -> Any:
         event = event or Event()
@@ -161,30 +162,6 @@ class Streams:
         if stream is not None:
             stack = _stack(stream.device_index)
             stack[-1:] = [stream]
-
-    def patches(self) -> list[tuple[Any, str, Any]]:
-        made: list[tuple[Any, str, Any]] = [
-            (torch.cuda, name, value)
-            for name, value in {
-                "Event": Event,
-                "Stream": Stream,
-                "current_stream": self.current,
-                "default_stream": self.default,
-                "stream": self.using,
-                "set_stream": self.set_stream,
-            }.items()
-        ]
-        made += [
-            (torch.cuda.streams, "Event", Event),
-            (torch.cuda.streams, "Stream", Stream),
-            (torch, "Event", AnyEvent),
-            (torch, "Stream", Stream),
-            (torch.nn.parallel._functions, "_streams", None),
-            (torch.accelerator, "current_stream", self.current),
-            (torch.accelerator, "set_stream", self.set_stream),
-            (torch.Tensor, "record_stream", _record_stream),
-        ]
-        return made
 
 
 class _Using:
@@ -367,22 +344,36 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
     raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
 
 
+# Records that the host waited for the device; takes the arguments of `ops.syncs.note`.
+record_wait: Final = syncs.note
+
+
+def wait_patch(function: Any) -> Patch:
+    """The patch that hands every wait to `function`, which takes the arguments of `record_wait`."""
+    return syncs, "note", function
+
+
 def capturing() -> bool:
     return _state.graph is not None
 
 
-def patches() -> list[tuple[Any, str, Any]]:
-    made: list[tuple[Any, str, Any]] = []
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    streams = Streams(opening.gpu)
+    for home in (torch.cuda, torch.cuda.streams, torch):
+        yield home, "Event", AnyEvent if home is torch else Event
+        yield home, "Stream", Stream
+    for home in (torch.cuda, torch.accelerator):
+        yield home, "current_stream", streams.current
+        yield home, "set_stream", streams.set_stream
     for home in (torch.cuda, torch.cuda.graphs):
-        made += [
-            (home, "CUDAGraph", CUDAGraph),
-            (home, "is_current_stream_capturing", capturing),
-            (home, "graph_pool_handle", lambda: (0, next(_pools))),
-        ]
-    made += [
-        (torch.cuda.graphs.graph, "default_capture_stream", None),
-        (torch.cuda.Stream, "is_capturing", lambda self: capturing()),
-    ]
+        yield home, "CUDAGraph", CUDAGraph
+        yield home, "is_current_stream_capturing", capturing
+        yield home, "graph_pool_handle", lambda: (0, next(_pools))
+    yield torch.cuda, "default_stream", streams.default
+    yield torch.cuda, "stream", streams.using
+    yield torch.cuda.graphs.graph, "default_capture_stream", None
+    yield torch.nn.parallel._functions, "_streams", None
+    yield torch.Tensor, "record_stream", _record_stream
     if not hasattr(torch._C, "_host_emptyCache"):
-        made.append((torch._C, "_host_emptyCache", lambda: None))
-    return made
+        yield torch._C, "_host_emptyCache", lambda: None

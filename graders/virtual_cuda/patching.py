@@ -1,0 +1,196 @@
+"""Replaces attributes of torch for a while and restores them; the registry of what the virtual device replaces."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from virtual_cuda.errors import AlreadyOpen, DuplicatePatch
+
+if TYPE_CHECKING:
+    from virtual_cuda.device.state import VirtualGpu
+
+Patch = tuple[Any, str, Any]  # owner, attribute, value
+
+
+class Replaced(NamedTuple):
+    """One patch in force."""
+
+    owner: Any
+    name: str
+    before: Any
+    put: Any
+
+
+DEEPEST: Final = 3  # how far lists in lists are searched
+_MISSING: Final = object()
+_in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` has replaced and not yet restored
+
+
+def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
+    """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
+    done: list[Replaced] = []
+    _in_force[id(done)] = done
+    undo.callback(_in_force.pop, id(done))
+    undo.callback(_put_back, done)
+    for owner, name, value in patches:
+        # vars() and not getattr: an attribute that a class inherits has to be inherited again afterwards.
+        done.append(Replaced(owner, name, vars(owner).get(name, _MISSING), value))
+        setattr(owner, name, value)
+    return done
+
+
+@contextlib.contextmanager
+def aside(done: list[Replaced]) -> Iterator[None]:
+    """Undo the patches for the length of a `with` block."""
+    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in done if one.name in vars(one.owner)]
+    _put_back(done)
+    try:
+        yield
+    finally:
+        seen = set()
+        for i, (owner, name, _, put) in enumerate(done):
+            if (id(owner), name) not in seen:  # what was changed meanwhile is what there is to restore
+                seen.add((id(owner), name))
+                done[i] = Replaced(owner, name, vars(owner).get(name, _MISSING), put)
+        for owner, name, value in now:
+            setattr(owner, name, value)
+
+
+def _put_back(done: list[Replaced]) -> None:
+    for owner, name, before, put in reversed(done):
+        if before is not _MISSING:
+            setattr(owner, name, before)
+        elif vars(owner).get(name) is put:  # otherwise somebody has overwritten it, and that should stay visible
+            delattr(owner, name)
+
+
+@contextlib.contextmanager
+def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
+    """Apply the patches in force to the global names of a file that was run before the device was opened.
+
+    `from torch.cuda import is_available` at the top of such a file, or a table of such functions, holds the original.
+    """
+    held = list(_held(names))
+    own = {id(value) for _, _, value in held}
+    replaced = {
+        id(before): vars(owner)[name]
+        for done in _in_force.values()
+        for owner, name, before, _ in done
+        if id(before) in own and isinstance(owner, ModuleType)
+    }
+    taken = [(holder, key, value) for holder, key, value in held if id(value) in replaced] if replaced else []
+    for holder, key, value in taken:
+        holder[key] = replaced[id(value)]
+    try:
+        yield
+    finally:
+        for holder, key, value in taken:
+            with contextlib.suppress(LookupError):  # the student's code may have changed it since
+                if holder[key] is replaced[id(value)]:
+                    holder[key] = value
+
+
+def _held(holder: Any, depth: int = 0) -> Iterator[tuple[Any, Any, Any]]:
+    """Every function in a file's names, and in the lists and dicts among them, each with its holder and its key."""
+    for key, value in holder.items() if type(holder) is dict else enumerate(holder):
+        if type(value) is dict or type(value) is list:
+            if depth < DEEPEST and key != "__builtins__":
+                yield from _held(value, depth + 1)
+        elif callable(value):  # not None, which a file has of its own
+            yield holder, key, value
+
+
+# ---- the registry of the virtual device's patches ------------------------------------------------------------------
+
+
+class Stage(enum.IntEnum):
+    """The order of the patches. One stage patches a target at most once; a later stage wraps an earlier one's patch."""
+
+    REPLACE = 0  # the device's own version of a function
+    WRAP = 1  # around functions of torch, and around those of the first stage
+    RECORD = 2  # the ledger's, around everything
+
+
+class Opening(NamedTuple):
+    """What a function that makes patches may use."""
+
+    gpu: VirtualGpu
+    undo: contextlib.ExitStack  # what is registered here runs when the device closes, before the patches are undone
+
+
+PatchMaker = Callable[[Opening], Iterable[Patch]]
+
+
+class PatchRegistry:
+    """All functions that make patches of the virtual device, by stage."""
+
+    def __init__(self) -> None:
+        self.makers: dict[Stage, list[PatchMaker]] = {stage: [] for stage in Stage}
+        self._checked = False
+
+    def register(self, stage: Stage = Stage.REPLACE) -> Callable[[PatchMaker], PatchMaker]:
+        """Decorator: the function returns patches, made anew each time the device is opened."""
+
+        def registered(maker: PatchMaker) -> PatchMaker:
+            self.makers[stage].append(maker)
+            self._checked = False
+            return maker
+
+        return registered
+
+    def patches(self, opening: Opening) -> Iterator[Patch]:
+        """Every patch, stage by stage, to be applied while iterating; raises DuplicatePatch.
+
+        The patches of a stage are made before the first of them is applied, so that the order of the modules does not
+        matter.
+        """
+        for makers in self.makers.values():
+            made = [(maker, list(maker(opening))) for maker in makers]
+            if not self._checked:  # the targets are the same at every opening
+                _refuse_duplicates(made)
+            for _, patches in made:
+                yield from patches
+        self._checked = True
+
+
+def _refuse_duplicates(made: list[tuple[PatchMaker, list[Patch]]]) -> None:
+    makers: dict[tuple[int, str], str] = {}
+    for maker, patches in made:
+        title = f"{maker.__module__}.{maker.__qualname__}"
+        for owner, name, _ in patches:
+            if (id(owner), name) in makers:
+                target = f"{getattr(owner, '__name__', owner)}.{name}"
+                raise DuplicatePatch(target, makers[id(owner), name], title)
+            makers[id(owner), name] = title
+
+
+registry: Final = PatchRegistry()
+torch_patches: Final = registry.register
+
+
+# ---- one device at a time ------------------------------------------------------------------------------------------
+
+
+class _Claimed:
+    """The device that is open in this process."""
+
+    device: str | None = None
+
+
+_claimed: Final = _Claimed()
+
+
+@contextlib.contextmanager
+def claim(device: str) -> Iterator[None]:
+    """Let no other device open while this one is: two recorders would each see half of what happens."""
+    if _claimed.device is not None:
+        raise AlreadyOpen(_claimed.device)
+    _claimed.device = device
+    try:
+        yield
+    finally:
+        _claimed.device = None

@@ -1,0 +1,151 @@
+"""The pytest fixture `virtual_cuda` and its marker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    # By hand instead of by its entry point, so that this works in a checkout that is not installed, too.
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "graders"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -p no:cacheprovider")
+    return pytester
+
+
+def outcomes(pytester: pytest.Pytester, source: str) -> tuple[dict[str, int], str]:
+    pytester.makepyfile(source)
+    # Not in this process: pytester would take torch out of sys.modules again, and torch cannot be imported twice.
+    result = pytester.runpytest_subprocess()
+    return result.parseoutcomes(), "\n".join(result.outlines)
+
+
+def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: pytest.Pytester) -> None:
+    found, said = outcomes(
+        run,
+        """
+        import pytest
+        import torch
+
+        before = torch.cuda.is_available(), torch.cuda.device_count(), torch.Tensor.to
+
+        def test_plain(virtual_cuda):
+            assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+            assert torch.ones(1000).to("cuda").is_cuda
+            assert virtual_cuda.ledger.bytes_to_device() == 4000
+
+        @pytest.mark.virtual_cuda(devices=2, memory="1 GiB", name="Slow device")
+        def test_all_options(virtual_cuda):
+            assert torch.cuda.device_count() == 2
+            assert torch.cuda.get_device_name(1) == "Slow device"
+            assert torch.cuda.get_device_properties(0).total_memory == 1024**3
+
+        @pytest.mark.virtual_cuda(memory="1 MiB")
+        class TestSmall:
+            def test_too_much(self, virtual_cuda):
+                with pytest.raises(torch.OutOfMemoryError):
+                    torch.empty(1024**2, device="cuda")
+
+            @pytest.mark.virtual_cuda(memory="64 MiB")
+            def test_nearest_marker_wins(self, virtual_cuda):
+                assert torch.empty(1024**2, device="cuda").is_cuda
+
+        @pytest.mark.virtual_cuda(devices=3)
+        def test_marker_without_argument():
+            assert torch.cuda.device_count() == 3
+
+        @pytest.mark.xfail(strict=True, raises=ZeroDivisionError)
+        def test_fails(virtual_cuda):
+            1 / 0
+
+        def test_device_is_gone_after_a_failing_test():
+            assert (torch.cuda.is_available(), torch.cuda.device_count(), torch.Tensor.to) == before
+
+        def test_a_new_device_has_an_empty_ledger(virtual_cuda):
+            assert len(virtual_cuda.ledger.transfers()) == 0
+        """,
+    )
+    assert found == {"passed": 7, "xfailed": 1}, said
+
+
+def test_a_forgotten_move_fails_as_on_a_gpu(run: pytest.Pytester) -> None:
+    """The README's example, before it is mended."""
+    found, said = outcomes(
+        run,
+        """
+        import torch
+        from torch import nn
+
+        def predict(model, batch):
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            return model.to(device)(batch)
+
+        def test_predict(virtual_cuda):
+            assert predict(nn.Linear(4, 2), torch.ones(8, 4)).shape == (8, 2)
+        """,
+    )
+    assert found == {"failed": 1}
+    assert "Expected all tensors to be on the same device" in said
+
+
+def test_a_marker_that_makes_no_sense_says_so(run: pytest.Pytester) -> None:
+    found, said = outcomes(
+        run,
+        """
+        import pytest
+
+        @pytest.mark.virtual_cuda(2)
+        def test_positional(): ...
+
+        @pytest.mark.virtual_cuda(gpus=2)
+        def test_unknown(): ...
+
+        @pytest.mark.virtual_cuda(memory="8 sheep")
+        def test_no_size(): ...
+
+        @pytest.mark.virtual_cuda(devices=0)
+        def test_no_device(): ...
+        """,
+    )
+    assert found == {"errors": 4}
+    for sentence in (
+        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=...; it was given 2",
+        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=...; it was given gpus",
+        "no virtual CUDA device: '8 sheep' is not a size",
+        "no virtual CUDA device: 0 is not a number of devices",
+    ):
+        assert sentence in said
+    assert "pytest_plugin.py" not in said, "the plugin's own frames are of no use to the reader"
+
+
+def test_the_marker_is_registered(run: pytest.Pytester) -> None:
+    run.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.virtual_cuda(devices=1, *"])
+
+
+def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) -> None:
+    (tmp_path / "test_unrelated.py").write_text(
+        "import os, sys\n"
+        "def test_modules():\n"
+        "    print(sorted(name for name in sys.modules if name.partition('.')[0] in ('virtual_cuda', 'gpudojo')))\n"
+        "    assert not {'torch', 'numpy', 'msgspec', 'rich'} & set(sys.modules)\n"
+        "    assert not [name for name in os.environ if 'CUDA' in name or 'DOJO' in name]\n",
+        encoding="utf-8",
+    )
+    environment = {name: value for name, value in os.environ.items() if "CUDA" not in name and "DOJO" not in name}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-s", "-p", "virtual_cuda.pytest_plugin", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(REPOSITORY / "graders")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "['virtual_cuda', 'virtual_cuda.pytest_plugin']" in done.stdout
