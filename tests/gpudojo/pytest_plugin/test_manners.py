@@ -20,6 +20,7 @@ PLUGINS = {
     "rerunfailures": ("pytest_rerunfailures", "--reruns", "1"),
 }
 THIN = ["gpudojo", "gpudojo.pytest_plugin"]
+DEVICE = ["virtual_cuda", "virtual_cuda.errors", "virtual_cuda.pytest_plugin"]
 CATALOGUE = ["gpudojo.model", "gpudojo.model.catalogue"]  # asked only about files named 01_x.py
 CONFTEST = """
 def pytest_addoption(parser):
@@ -58,7 +59,7 @@ def project(student: Student, *, numbered: bool = False, failures: int = 0) -> N
     """A made-up project with a package `graders`, options named as our short ones, and files named as exercises are."""
     student.write("conftest.py", CONFTEST)
     student.write("graders/__init__.py", "OWN = True\n")
-    expected = sorted(THIN + CATALOGUE) if numbered else THIN
+    expected = sorted(THIN + DEVICE + (CATALOGUE if numbered else []))
     student.write("tests/test_own.py", TESTS.replace("EXPECTED", repr(expected)).replace("FAILURES", str(failures)))
     student.write("pytest.ini", "[pytest]\npythonpath = .\n")
     student.write("notes.txt", "day8")
@@ -79,7 +80,9 @@ def beside() -> list[str]:
 @pytest.mark.parametrize("numbered", [False, True], ids=["without", "with files named like exercises"])
 def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbered: bool) -> None:
     project(student, numbered=numbered)
-    done = student.pytest("--seed", "7", "--hints", "many", "-p", "no:cacheprovider")
+    done = student.pytest(
+        "-p", "virtual_cuda.pytest_plugin", "--seed", "7", "--hints", "many", "-p", "no:cacheprovider"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
     assert "points" not in done.stdout
@@ -87,7 +90,7 @@ def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbe
 
 def test_an_unrelated_project_with_other_plugins(student: Student) -> None:
     project(student, failures=1)
-    done = student.pytest("--seed", "7", "--hints", "many", *beside())
+    done = student.pytest("-p", "virtual_cuda.pytest_plugin", "--seed", "7", "--hints", "many", *beside())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed, 1 rerun" in done.stdout
 
