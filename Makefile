@@ -10,10 +10,10 @@ setup:  ## make .venv with everything that is needed to work on gpudojo
 	.venv/bin/pip install -c constraints.txt -e '.[dev]'
 
 test:  ## run the tests, without the slow ones
-	.venv/bin/python -m pytest -n auto --dist loadfile
+	.venv/bin/python -m pytest -n auto --dist worksteal
 
 test-all:  ## run all tests, as CI does
-	.venv/bin/python -m pytest -n auto --dist loadfile -m "slow or not slow"
+	.venv/bin/python -m pytest -n auto --dist worksteal -m "slow or not slow"
 
 check:  ## lint, format, types and layers
 	.venv/bin/ruff check

@@ -13,22 +13,25 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.results_file import read
 
+from tests.sharing import WarmPython
+
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "examples"
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("test_*.py")), ids=lambda path: path.stem)
 def test_every_test_of_an_example_passes(
-    example: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    example: Path, tmp_path: Path, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The plugin by hand instead of by its entry point, so that this works in a checkout that is not installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -W error -p no:cacheprovider")
     source = example.read_text(encoding="utf-8")
-    pytester.makepyfile(**{example.stem: source})
-    result = pytester.runpytest_subprocess()
-    assert result.parseoutcomes() == {"passed": len(re.findall("^def test_", source, re.MULTILINE))}
+    (tmp_path / example.name).write_text(source, encoding="utf-8")
+    said = warm_python.run("pytest", cwd=tmp_path, env=os.environ).stdout
+    found = pytest.RunResult.parse_summary_nouns(said.splitlines())
+    assert found == {"passed": len(re.findall("^def test_", source, re.MULTILINE))}, said
 
 
 def words(picture: Path) -> list[str]:

@@ -7,13 +7,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gpudojo.model.results_file import read
+
+from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[3]
 PAGE = "## Add an exercise"
@@ -44,31 +45,31 @@ def copy_of_the_repository(target: Path) -> Path:
     return target
 
 
-def typed(line: str, where: Path) -> subprocess.CompletedProcess[str]:
+def typed(python: WarmPython, line: str, where: Path) -> subprocess.CompletedProcess[str]:
     """A line of the page, as a shell would run it in an environment in which the copy is installed."""
     word, *rest = shlex.split(line)
-    command = {"dojo": [sys.executable, "-m", "gpudojo"], "python": [sys.executable]}[word]
-    environment = os.environ | {"PYTHONPATH": str(where), "COLUMNS": "140", "PYTHONUTF8": "1"}
+    module, *rest = {"dojo": ["gpudojo"], "python": []}[word] + [part for part in rest if part != "-m"]
+    environment = os.environ | {"PYTHONPATH": str(where / "graders"), "COLUMNS": "140", "PYTHONUTF8": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
-    return subprocess.run([*command, *rest], cwd=where, env=environment, capture_output=True, encoding="utf-8")
+    return python.run(module, *rest, cwd=where, env=environment)
 
 
-def graded(repository: Path, submissions: Path) -> dict[str, Any]:
+def graded(python: WarmPython, repository: Path, submissions: Path) -> dict[str, Any]:
     """Each student's row, by `dojo grade`."""
-    run = typed(f"dojo grade {submissions.as_posix()} --day day9 --out results --jobs 1 -q", repository)
+    run = typed(python, f"dojo grade {submissions.as_posix()} --day day9 --out results --jobs 1 -q", repository)
     assert run.returncode == 0, run.stdout + run.stderr
     return {row.submission: row for row in read(repository / "results" / "results.json").submissions}
 
 
 @pytest.mark.timeout(600)
-def test_the_page_followed_literally_ends_in_an_exercise_that_grades(tmp_path: Path) -> None:
+def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python: WarmPython, tmp_path: Path) -> None:
     repository = copy_of_the_repository(tmp_path / "repository")
     said: list[tuple[str, str]] = []
     written: dict[str, str] = {}
     for language, block in blocks():
         if language == "sh":
             for line in block.splitlines():
-                run = typed(line, repository)
+                run = typed(warm_python, line, repository)
                 assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
                 said.append((line, run.stdout))
             continue
@@ -89,7 +90,11 @@ def test_the_page_followed_literally_ends_in_an_exercise_that_grades(tmp_path: P
 
     # Every file of the page is clean by the rules of the house, and what students write is let be.
     for rule in ("check", "format --check"):
-        run = typed(f"python -m ruff {rule} --no-cache graders/gpudojo/days/day9 reference/day9 tests/day9", repository)
+        run = typed(
+            warm_python,
+            f"python -m ruff {rule} --no-cache graders/gpudojo/days/day9 reference/day9 tests/day9",
+            repository,
+        )
         assert run.returncode == 0, run.stdout + run.stderr
 
     # A class of two.
@@ -97,7 +102,7 @@ def test_the_page_followed_literally_ends_in_an_exercise_that_grades(tmp_path: P
         target = tmp_path / "class" / student / f"{STEM}.py"
         target.parent.mkdir(parents=True)
         target.write_text(written[f"tests/day9/{solution.format(STEM)}"], encoding="utf-8")
-    found = graded(repository, tmp_path / "class")
+    found = graded(warm_python, repository, tmp_path / "class")
     assert found["right"].score == 4
     assert found["wrong"].score == 2.5
     (failed,) = [check for check in found["wrong"].exercises[0].checks if check.outcome == "failed"]

@@ -266,6 +266,7 @@ def test_bad_wishes_get_a_sentence(
         ClassGrading(Asked(**wishes), Quiet()).run()
 
 
+@pytest.mark.slow
 def test_kill_and_go_on(folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path) -> None:
     """SIGKILL for the grader in the middle: the same command goes on, and ends with the same results."""
     command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--seed", "secret"]

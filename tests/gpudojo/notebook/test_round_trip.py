@@ -14,6 +14,7 @@ from gpudojo.model.results_file import read
 from gpudojo.release.notebooks import parts
 
 from tests.gpudojo.notebook.solving import REFERENCE, ROOT, filled, reference
+from tests.sharing import WarmPython
 
 WRONG = {
     "train_epoch": "def train_epoch(model, loader, loss_fn, optimizer, device):\n    return 1 / 0",
@@ -46,25 +47,17 @@ def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def pytested(*paths: Path) -> subprocess.CompletedProcess[str]:
+def pytested(python: WarmPython, *paths: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    plugins = [
-        "-p",
-        "pytest_timeout",
-        "-p",
-        "gpudojo.pytest_plugin",
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(paths[0].parent),
-    ]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *map(str, paths)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=paths[0].parent)
+    options = ("-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin")
+    root = paths[0].parent
+    place = ("-c", os.devnull, "--rootdir", str(root))
+    return python.run("pytest", *options, *place, *map(str, paths), cwd=root, env=environment)
 
 
 @pytest.mark.timeout(250)
-def test_pytest_passes_all_checks_of_all_solved_notebooks(folder: Path) -> None:
-    done = pytested(*sorted((folder / "sheets").iterdir()), folder / "days" / "day8.ipynb")
+def test_pytest_passes_all_checks_of_all_solved_notebooks(warm_python: WarmPython, folder: Path) -> None:
+    done = pytested(warm_python, *sorted((folder / "sheets").iterdir()), folder / "days" / "day8.ipynb")
     assert done.returncode == 0, done.stdout[-3000:]
     checks = sum(len(function.checks) for exercise in day("day8") for function in exercise.functions)
     assert f"{2 * checks} passed" in done.stdout

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from gpudojo.release.student import CONFTEST
+
+from tests.sharing import WarmPython
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -17,8 +18,9 @@ REPOSITORY = Path(__file__).parents[3]
 class Student:
     """A student's folder, and pytest in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: WarmPython) -> None:
         self.folder = folder
+        self.python = python
 
     def write(self, name: str, source: str | bytes) -> Path:
         path = self.folder / name
@@ -45,14 +47,12 @@ class Student:
             "COLUMNS": "120",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        command = [sys.executable, "-m", "pytest", "-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin", *arguments]
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, input=stdin, capture_output=True, text=True, timeout=300
-        )
+        plugins = ("-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin")
+        return self.python.run("pytest", *plugins, *arguments, cwd=self.folder, env=environment, stdin=stdin)
 
 
 @pytest.fixture
-def student(tmp_path: Path) -> Student:
+def student(tmp_path: Path, warm_python: WarmPython) -> Student:
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")  # as in a released repository
-    return Student(tmp_path)
+    return Student(tmp_path, warm_python)

@@ -11,6 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.sharing import WarmPython
+
 REPOSITORY = Path(__file__).parents[3]
 FILE = "01_checking_device.py"
 RIGHT = (REPOSITORY / "reference" / "day8" / FILE).read_text(encoding="utf-8")
@@ -83,10 +85,10 @@ PASSING = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[tuple[str, str], Any]]:
+def run(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> tuple[Any, dict[tuple[str, str], Any]]:
     from tests.gpudojo.pytest_plugin.conftest import Student
 
-    student = Student(tmp_path_factory.mktemp("class"))
+    student = Student(tmp_path_factory.mktemp("class"), warm_python)
     student.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     for name, case in CASES.items():
         student.write(f"{name}/{FILE}", case.source)

@@ -35,6 +35,7 @@ def test_the_table_is_written_once_and_by_the_process_that_prints(student: Stude
     assert "--timeline and --traces do not work with -n" in said
 
 
+@pytest.mark.slow
 def test_what_did_not_run_is_counted_too(student: Student) -> None:
     student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    return 'cuda'\n")
     done = student.pytest("-p", "xdist", "-n", "1", "-x", "day8")
@@ -42,6 +43,7 @@ def test_what_did_not_run_is_counted_too(student: Student) -> None:
     assert "INTERNALERROR" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student) -> None:
     half_done(student)
     done = student.pytest("-p", "xdist", "-n", "1", "day8", "--bench", "cuda")

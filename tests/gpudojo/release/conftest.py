@@ -1,4 +1,4 @@
-"""A release is made once for all tests that look at it: it takes as long as all references do, three times over."""
+"""A release, made once for all tests that look at it: it takes as long as all references do, three times over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from gpudojo.platforms import seals
 from gpudojo.release import recording, student
 from gpudojo.release.stubs import stubs
+
+from tests.sharing import once
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "reference" / "day8"
@@ -33,7 +35,11 @@ class Released:
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     """As `dojo release student` does it."""
-    folder = tmp_path_factory.mktemp("released") / "day8"
+    return once(tmp_path_factory, "released", release)
+
+
+def release(folder: Path) -> Released:
+    """A release in a new folder beneath this one."""
     kept: list[bytes] = []
     record = recording.recorded
 
@@ -44,8 +50,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     began = time.perf_counter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording, "recorded", recorded)
-        files = student.release(ROOT, "day8", folder, seals())
-    return Released(folder, files, kept[0], time.perf_counter() - began)
+        files = student.release(ROOT, "day8", folder / "day8", seals())
+    return Released(folder / "day8", files, kept[0], time.perf_counter() - began)
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def test_a_cluster_gives_the_results_of_one_machine(
     assert (again.ran, same) == (0, results)
 
 
+@pytest.mark.slow
 def test_begun_here_and_finished_there_and_the_other_way_round(
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_no_more_is_sent_than_fits(
     assert max(most) <= dask_client.PER_THREAD
 
 
+@pytest.mark.slow
 def test_workers_are_killed_and_leave_no_processes(
     lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -146,6 +148,7 @@ def test_the_scheduler_is_killed_and_comes_back(
         assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
 
 
+@pytest.mark.slow
 def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path) -> None:
     """A worker falls silent, its submission is run by another one, and then it wakes up and ends what it had."""
     begun, held = tmp_path / "begun", tmp_path / "held"
@@ -173,6 +176,7 @@ def test_what_was_run_twice_counts_once(slow: Path, slow_rows: dict[str, Any], k
         assert max(counts) == 2  # or this test would not be about anything
 
 
+@pytest.mark.slow
 def test_one_that_ends_every_worker_is_left_to_a_human(
     lonely: Machines,
     slow: Path,

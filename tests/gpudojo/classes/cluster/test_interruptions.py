@@ -42,6 +42,7 @@ worker.introduced = introduced
 """
 
 
+@pytest.mark.slow
 def test_a_scheduler_lost_in_the_first_seconds_is_waited_for(
     brief: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_scheduler_lost_in_the_first_seconds_is_waited_for(
     assert f"the scheduler at {machines.address} is lost; trying to reach it again" in watcher.said
 
 
+@pytest.mark.slow
 def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: Path, tmp_path: Path) -> None:
     with Machines(tmp_path) as machines:
         scheduler = machines.scheduler()

@@ -113,6 +113,7 @@ def test_a_worker_without_isolation(lonely: Machines, slow: Path, slow_rows: dic
         assert {**row, "layers": []} == {**slow_rows[name], "layers": []}
 
 
+@pytest.mark.slow
 def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
     lonely: Machines, machines: Machines, slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
 ) -> None:

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from gpudojo.platforms import seals
-from gpudojo.release import student
 
 from tests.gpudojo.platforms.classroom.checkouts import lay_out
+from tests.gpudojo.release.conftest import release
+from tests.sharing import once
 
 ROOT = Path(__file__).parents[4]
 REFERENCE = ROOT / "reference" / "day8"
-SEED = 10
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workflows run on Linux")
 
@@ -37,12 +36,10 @@ class Ran:
 
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A student's repository; with one seed instead of three, because that is what takes time."""
+    """A student's repository; the one that the tests of releases look at."""
     if sys.platform != "linux":
         pytest.skip("workflows run on Linux")
-    folder = tmp_path_factory.mktemp("release") / "day8-student"
-    student.release(ROOT, "day8", folder, seals(), (SEED,))
-    return folder
+    return once(tmp_path_factory, "released", release).folder
 
 
 def environment_at(folder: Path) -> Path:
@@ -57,11 +54,15 @@ def environment_at(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def python(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The released grader, installed."""
-    made = environment_at(tmp_path_factory.mktemp("environment") / "dojo")
-    (wheel,) = (released / "vendor").glob("*.whl")
-    command = [str(made), "-I", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(command, check=True, env=bare(), capture_output=True)
-    return made
+
+    def make(folder: Path) -> Path:
+        made = environment_at(folder / "dojo")
+        (wheel,) = (released / "vendor").glob("*.whl")
+        command = [str(made), "-I", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+        subprocess.run(command, check=True, env=bare(), capture_output=True)
+        return made
+
+    return once(tmp_path_factory, "environment", make)
 
 
 def bare(**more: str) -> dict[str, str]:
@@ -76,12 +77,9 @@ Grade = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def classroom(released: Path, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Grade:
     """Grades a kind of checkout as both workflows do; the same kind is graded once."""
-    known: dict[str, Ran] = {}
 
     def grade(kind: str, *options: str, **more: str) -> Ran:
-        key = " ".join([kind, *options, *more])
-        if key not in known:
-            base = tmp_path_factory.mktemp("workspace")
+        def run(base: Path) -> Ran:
             checkout, temp, out = base / "day8-alice", base / "temp", base / "out"
             for folder in (temp, out):
                 folder.mkdir()
@@ -103,8 +101,9 @@ def classroom(released: Path, python: Path, tmp_path_factory: pytest.TempPathFac
             # from inside the checkout, which a workflow does not do: nothing that lies there may have a say
             done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
             files = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
-            known[key] = Ran(checkout, done.returncode, done.stdout + done.stderr, files, out)
-        return known[key]
+            return Ran(checkout, done.returncode, done.stdout + done.stderr, files, out)
+
+        return once(tmp_path_factory, "-".join(["checkout", kind, *options, *more]), run)
 
     return grade
 

@@ -19,6 +19,7 @@ from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
+from tests.sharing import once
 
 VISIBILITIES = {"hidden", "after_due_date", "after_published", "visible"}
 
@@ -63,7 +64,7 @@ def valid(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
     root = tmp_path_factory.mktemp("autograder")
-    data = gradescope.archive(ROOT, "day8", "a secret")
+    data = once(tmp_path_factory, "gradescope", lambda _: gradescope.archive(ROOT, "day8", "a secret"))
     for name in ("source", "submission", "results"):
         (root / name).mkdir()
     subprocess.run(["python3", "-c", UNZIP, str(root / "source")], input=data, check=True)
@@ -118,7 +119,12 @@ def select_device(prefer=None):
 
 
 @pytest.mark.parametrize(
-    "files", [{}, {FIRST: b"\xff\xfe\0 no text"}, {"essay.docx": b"PK"}], ids=["none", "binary", "docx"]
+    "files",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({FIRST: b"\xff\xfe\0 no text"}, id="binary"),
+        pytest.param({"essay.docx": b"PK"}, id="docx", marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_that_can_be_graded_is_no_points_and_a_reason(autograder: Autograder, files: dict[str, bytes]) -> None:
     result, said = autograder.run(files)
@@ -151,17 +157,22 @@ def test_a_grader_that_does_not_even_start_leaves_a_sentence(autograder: Autogra
     assert "it ended with status 127" in result["output"]
 
 
-def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(autograder: Autograder) -> None:
+def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
+    autograder: Autograder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with zipfile.ZipFile(io.BytesIO(autograder.archive)) as archive:
         modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
         assert {entry.date_time for entry in archive.infolist()} == {gradescope.DATE}
         wheel = next(name for name in modes if name.endswith(".whl"))
         inner = zipfile.ZipFile(io.BytesIO(archive.read(wheel))).namelist()
+        evidence = archive.read("evidence/day8.mp")
     assert {name for name, mode in modes.items() if mode & 0o111} == {"setup.sh", "run_autograder"}
     assert sorted(modes) == sorted(
         ["setup.sh", "run_autograder", "requirements.txt", "grader.txt", "evidence/day8.mp", wheel]
     )
     assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
+    # That the evidence is recorded to the same bytes is tested with the students' release.
+    monkeypatch.setattr(recording, "recorded", lambda *_: evidence)
     assert gradescope.archive(ROOT, "day8", "a secret") == autograder.archive
 
 
@@ -173,6 +184,7 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
         return b"evidence"
 
     monkeypatch.setattr(recording, "recorded", recorded)
+    monkeypatch.setattr(gradescope, "wheel", lambda *_: ("grader.whl", b""))
     for secret in ("one", "two", "one", None):
         gradescope.archive(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
