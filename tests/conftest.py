@@ -1,14 +1,15 @@
-"""What all tests share: compiled modules, and a Python that has torch loaded."""
+"""What all tests share: compiled modules, a Python that has torch loaded, and loaded fork servers."""
 
 from __future__ import annotations
 
 import compileall
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.sharing import WarmPython
+from tests.sharing import LoadedForkServers, WarmPython
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,3 +27,21 @@ def warm_python() -> Iterator[WarmPython]:
     made = WarmPython()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def _fork_servers() -> Iterator[LoadedForkServers]:
+    made = LoadedForkServers()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def loaded_fork_servers(_fork_servers: LoadedForkServers) -> Iterator[None]:
+    """Gradings in this process start with a fork server that has everything loaded."""
+    from gpudojo.sandbox import fork_client
+
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr(fork_client, "subprocess", _fork_servers)
+        yield

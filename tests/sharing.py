@@ -6,12 +6,14 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 import pytest
 from filelock import FileLock
@@ -123,3 +125,77 @@ class WarmPython:
         if self.server is not None:
             self.server.communicate()
             self.server = None
+
+
+# A request holds the code and the arguments of a fork server's start, and brings its control socket and its output.
+_LOADED = """
+import json, os, signal, socket, sys
+sys.path.append(sys.argv[1])
+from gpudojo.sandbox.fork_server import warm_up
+warm_up()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+requests = socket.socket(fileno=int(sys.argv[2]))
+while True:
+    data, fds, _, _ = socket.recv_fds(requests, 1 << 20, 2)
+    if not data:
+        os._exit(0)
+    pid = os.fork()
+    if not pid:
+        break
+    for fd in fds:
+        os.close(fd)
+    requests.send(str(pid).encode())
+requests.close()
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+os.setsid()
+asked = json.loads(data)
+os.environ.clear()
+os.environ.update(asked["env"])
+for target in (1, 2):
+    os.dup2(fds[1], target)
+sys.argv[1:] = [asked["path"], str(fds[0])]
+exec(asked["code"])
+"""
+
+
+class LoadedForkServers:
+    """Stands in for `subprocess` in the fork client: its fork servers are forks of one that has loaded everything."""
+
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    def __init__(self) -> None:
+        self.requests: socket.socket | None = None
+
+    def Popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **more: Any) -> Any:
+        *_, code, path, control = command
+        assert command[1:3] == ["-P", "-c"]
+        if self.requests is None:
+            self.requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            started = [sys.executable, "-P", "-c", _LOADED, path, str(there.fileno())]
+            self.process = subprocess.Popen(started, env=env, cwd="/", pass_fds=[there.fileno()])
+            there.close()
+        asked = json.dumps({"code": code, "path": path, "env": env}).encode()
+        socket.send_fds(self.requests, [asked], [int(control), stdout.fileno()])
+        return ForkedServer(int(self.requests.recv(32)))
+
+    def close(self) -> None:
+        if self.requests is not None:
+            self.requests.close()
+            self.process.wait()
+
+
+class ForkedServer:
+    """What the fork client needs of a `Popen`, of a process that is a child of another one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self, timeout: float = 60) -> None:
+        end = time.monotonic() + timeout
+        while Path(f"/proc/{self.pid}").exists():
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("fork server", timeout)
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)

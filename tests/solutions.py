@@ -1,9 +1,7 @@
-"""Is a day's corpus as it says? Every wrong solution gets its own diagnosis, every right one passes, for every check.
+"""Tests of a day's solutions: every right one passes, every wrong one gets its diagnosis, every check is tried.
 
-`right/EXERCISE/NAME.py` holds correct spellings. `wrong/EXERCISE/NAME.py` says on its first line which check it must
-fail and as which misconception: `# fails: train_epoch::learns_as_it_should as missing-step` (or `as -` for no name).
-
-A day's `test_solutions.py` imports what is here, and with `pytest_generate_tests` asks it of the folders beside itself.
+Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.solutions`. A day's
+`test_solutions.py` imports the tests from here; `pytest_generate_tests` finds the solutions in the folder of that file.
 An exercise that is still being written, with notes left in it, is skipped.
 """
 
@@ -19,15 +17,24 @@ from typing import Any
 
 import pytest
 import torch
-from gpudojo.authoring.lint import HEADER, SPELLINGS, notes
-from gpudojo.grading.judge import judge
+from gpudojo.authoring.lint import SPELLINGS, notes
+from gpudojo.authoring.solutions import HEADER, solutions
+from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load
-from gpudojo.grading.observe import observe
-from gpudojo.grading.references import reference_of
+from gpudojo.grading.references import Written, reference_of
 from gpudojo.model.catalogue import day, misconceptions
-from gpudojo.model.evidence import Evidence, decode_evidence, encode_evidence
+from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
+
+__all__ = [
+    "pytest_generate_tests",
+    "shared_names_put_back",
+    "test_a_right_solution_passes",
+    "test_a_wrong_solution_gets_its_diagnosis",
+    "test_every_check_is_failed_by_a_wrong_solution",
+    "test_every_function_has_four_right_spellings_and_the_points_add_up",
+]
 
 ROOT = Path(__file__).parents[1]
 BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
@@ -50,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     here = Path(str(metafunc.module.__file__)).parent
     if "path" in metafunc.fixturenames:
         kind = "right" if "right" in metafunc.function.__name__ else "wrong"
-        found = sorted((here / kind).glob("*/*.py"))
+        found = [each.path for each in solutions(here) if each.wrong == (kind == "wrong")]
         metafunc.parametrize("path", found, ids=lambda path: f"{path.parent.name}/{path.stem}")
     elif "exercise" in metafunc.fixturenames:
         metafunc.parametrize("exercise", day(here.name), ids=lambda exercise: exercise.stem)
@@ -84,10 +91,14 @@ def functions_in(path: Path) -> list[Any]:
 
 
 @cache
+def reference(day_name: str, stem: str) -> Written:
+    return Written(reference_of(Path("exercises") / day_name / f"{stem}.py"), keep=True)
+
+
 def wanted(day_name: str, stem: str, function: str) -> Evidence:
     exercise = exercise_of(day_name, stem)
     target = next(f for f in exercise.functions if f.name == function)
-    return observe(exercise, target, load(reference_of(Path("exercises") / day_name / f"{stem}.py")), BENCH, 8)
+    return reference(day_name, stem).evidence(exercise, target, BENCH, 8)
 
 
 def graded(path: Path) -> list[CheckResult]:
@@ -95,13 +106,11 @@ def graded(path: Path) -> list[CheckResult]:
     skip_if_unfinished(day_name, stem)
     exercise = exercise_of(day_name, stem)
     # The reference first, as in grading: a submission may spoil the process it is loaded into.
-    right = {function.name: wanted(day_name, stem, function.name) for function in functions_in(path)}
-    submission = load(path)
-    results = []
     for function in functions_in(path):
-        seen = decode_evidence(encode_evidence(observe(exercise, function, submission, BENCH, 8)))
-        results += judge(exercise, function, seen, right[function.name])
-    return results
+        wanted(day_name, stem, function.name)
+    submission, measure = load(path), reference(day_name, stem)
+    graded_by_function = (grade_function(exercise, f, submission, measure, BENCH, 8) for f in functions_in(path))
+    return [result for results in graded_by_function for result in results]
 
 
 def test_a_right_solution_passes(path: Path) -> None:
@@ -125,10 +134,11 @@ def claimed(path: Path) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def test_every_check_has_an_enemy(exercise: Exercise, request: pytest.FixtureRequest) -> None:
+def test_every_check_is_failed_by_a_wrong_solution(exercise: Exercise, request: pytest.FixtureRequest) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    enemies = {claimed(path)[:2] for path in (request.path.parent / "wrong" / exercise.stem).glob("*.py")}
-    missing = [f"{f.name}::{c.name}" for f in exercise.functions for c in f.checks if (f.name, c.name) not in enemies]
+    wrong = [each.path for each in solutions(request.path.parent, exercise.stem) if each.wrong]
+    failed = {claimed(path)[:2] for path in wrong}
+    missing = [f"{f.name}::{c.name}" for f in exercise.functions for c in f.checks if (f.name, c.name) not in failed]
     assert missing == []
 
 
@@ -136,7 +146,7 @@ def test_every_function_has_four_right_spellings_and_the_points_add_up(
     exercise: Exercise, request: pytest.FixtureRequest
 ) -> None:
     skip_if_unfinished(request.path.parent.name, exercise.stem)
-    right = sorted((request.path.parent / "right" / exercise.stem).glob("*.py"))
+    right = [each.path for each in solutions(request.path.parent, exercise.stem) if not each.wrong]
     spellings = [f.name for path in right for f in functions_in(path)]
     few = {f.name: spellings.count(f.name) for f in exercise.functions if spellings.count(f.name) < SPELLINGS}
     assert few == {}

@@ -61,6 +61,7 @@ def test_the_class_is_made_of_todays_solutions(tmp_path: Path) -> None:
     assert [name for name in anew if anew[name] != stored[name]] == []
 
 
+@pytest.mark.usefixtures("loaded_fork_servers")
 def test_the_class_is_graded_as_the_readme_says(tmp_path: Path) -> None:
     command = ["grade", str(EXAMPLES / "class"), "--out", str(tmp_path), "--time-limit", "2", "--jobs", "2"]
     outcome = CliRunner().invoke(main, command)

@@ -34,7 +34,7 @@ _LIBRARIES: Final = tuple(
 
 
 class _Files(dict[str, bool]):
-    """Whether a file is a student's; by file name, because hashing a code object costs more than an operation."""
+    """Whether a file is a student's. By file name: hashing a code object takes longer than an operation."""
 
     def __missing__(self, filename: str) -> bool:
         library = filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
@@ -69,11 +69,11 @@ class _Running(threading.local):
 
 
 class Recorder:
-    """Wraps the doors through which training code walks; each span it opens is closed, also by an exception."""
+    """Patches the functions that training code calls. Each span it opens is closed, also by an exception."""
 
     def __init__(self, rows: list[Row], reword: Callable[[Exception], Exception | None] | None = None) -> None:
         self.rows = rows
-        # A bench whose C++ device has another name than the student's gives the error to raise instead, or None.
+        # Makes the error to raise instead where C++ has another name for the device than the student; else None.
         self.reword = reword
         # The line that started the backward pass now running: autograd's own threads have no student frame.
         self.backward_site: tuple[CodeType | None, int | None] = (None, None)

@@ -1,19 +1,3 @@
-"""Does every right solution of day8 pass, does every wrong one get its diagnosis, and has every check an enemy?"""
+"""Every right solution of day8 passes, every wrong one gets its diagnosis, every check has a wrong solution."""
 
-from tests.solutions import (
-    pytest_generate_tests,
-    shared_names_put_back,
-    test_a_right_solution_passes,
-    test_a_wrong_solution_gets_its_diagnosis,
-    test_every_check_has_an_enemy,
-    test_every_function_has_four_right_spellings_and_the_points_add_up,
-)
-
-__all__ = [
-    "pytest_generate_tests",
-    "shared_names_put_back",
-    "test_a_right_solution_passes",
-    "test_a_wrong_solution_gets_its_diagnosis",
-    "test_every_check_has_an_enemy",
-    "test_every_function_has_four_right_spellings_and_the_points_add_up",
-]
+from tests.solutions import *  # noqa: F403 - the tests are the same for every day

@@ -55,7 +55,7 @@ SMALL = timeline(
 
 def test_the_picture() -> None:
     assert plain_lines(draw_timeline(SMALL, 100)) == [
-        "train: 1 wall, 16 events in its busiest call, in the scenario “usual” on cuda",
+        "train: 1 wait, 16 events in its busiest call (scenario “usual”, on cuda)",
         "    host ────────F──BS┊│",
         "          ↓2 KiB      ┊│",
         "  device ·─••••••─◆◇──┊│",
@@ -65,16 +65,16 @@ def test_the_picture() -> None:
         NOTHING_BESIDE,
     ]
     meanings = {meaning for line in draw_timeline(SMALL, 100) for _, meaning in line}
-    assert meanings == {"", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"}
+    assert meanings == {"", "wait", "copy", "grad", "no grad", "autocast", "pass", "memory"}
     for sign in "│║┊↓↑FBSs•·◆◇":
         assert sign in "".join(timeline_legend(100))
 
 
 def test_yours_and_theirs() -> None:
-    walls = timeline(*[("sync", 0, 7, False, False, 0)] * 12)
-    wall = timeline(("sync", 0, 7, False, False, 0), to_host=4)
-    assert compared(walls, wall) == "yours: 12 walls, theirs: 1; to the host 0 B, theirs: 4 B"
-    assert plain_lines(draw_timeline(walls, 100, wall))[-1] == compared(walls, wall)
+    many = timeline(*[("sync", 0, 7, False, False, 0)] * 12)
+    one = timeline(("sync", 0, 7, False, False, 0), to_host=4)
+    assert compared(many, one) == "Your code: 12 waits (reference: 1), to the host 0 B (reference: 4 B)"
+    assert plain_lines(draw_timeline(many, 100, one))[-1] == compared(many, one)
 
 
 @pytest.mark.parametrize("width", [40, 70, 160])

@@ -215,7 +215,7 @@ class Pretending(CudaWaits):
         self.students = 0
         self.modes: list[int] = []
         self.set_mode = self.modes.append
-        self.door = torch.zeros(1, dtype=torch.float64)
+        self.binding = torch.zeros(1, dtype=torch.float64)
 
     def waiting(self, times: int) -> Any:
         def operator() -> str:

@@ -78,7 +78,7 @@ def test_a_call_record_by_record() -> None:
         *("op", "to device", "upload sync", "forward", "inner forward", "op", "backward", "step", "scaler"),
         *("sync", "sync", "explicit sync", "memory", "to host", "sync"),
     ]
-    assert made.walls == 3, "a copy to the device makes nobody read, and who was told to wait knows it"
+    assert made.wait_count == 3, "a copy to the device makes nobody read, and who was told to wait knows it"
     assert made.waits == {4: 3}
     assert (made.to_device, made.to_host, made.peak_bytes, made.left_out) == (64, 8, 4096, 0)
     assert made.lines == {2: SOURCE[1], 3: SOURCE[2], 4: SOURCE[3]}
@@ -108,7 +108,7 @@ def test_too_many_operations_are_thinned_out_and_copies_and_waits_stay() -> None
     made = check_timeline(timeline_of(ledger, "train", "usual", FILE, source=SOURCE))
     assert len(made.events) == MOST_EVENTS
     assert made.left_out == len(ledger) - MOST_EVENTS
-    assert sum(event.kind == "sync" for event in made.events) == made.walls == 30
+    assert sum(event.kind == "sync" for event in made.events) == made.wait_count == 30
     assert sum(event.kind == "to device" for event in made.events) == 30
     assert max(event.live for event in made.events) == made.peak_bytes == 1 << 30
     places = [event.at for event in made.events if event.kind == "op"]
@@ -117,7 +117,7 @@ def test_too_many_operations_are_thinned_out_and_copies_and_waits_stay() -> None
 
 def test_a_loop_over_elements_is_small_and_counts_all_its_waits() -> None:
     made = check_timeline(timeline_of([read(n) for n in range(20_000)], "train", "usual", FILE))
-    assert (len(made.events), made.walls, made.waits) == (MOST_EVENTS, 20_000, {4: 20_000})
+    assert (len(made.events), made.wait_count, made.waits) == (MOST_EVENTS, 20_000, {4: 20_000})
 
 
 def test_long_names_leave_room_for_fewer_events() -> None:

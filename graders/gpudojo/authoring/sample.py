@@ -1,4 +1,4 @@
-"""Makes up a class from the solutions of the repository."""
+"""Makes a sample class of submissions from the solutions of the repository."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpudojo.authoring.solutions import solutions
 from gpudojo.model.errors import BadClass
 
-# How far students come, and in what form they hand in; the shares are those of a class in its first week.
-SOLVED, WRONG = 0.62, 0.2  # of the exercises a student has touched; the rest are still stubs
+# Shares as in a class in its first week.
+SOLVED, WRONG = 0.62, 0.2  # of the exercises; the rest are still stubs
 FORMS: Final = (("folder", 0.8), ("zip", 0.1), ("notebook", 0.1))
 BROKEN: Final = 0.03
 HOSTILE: Final = 0.01
-# Not one of the exploits of the tests: what turns up in a class that means no harm.
+# Not the exploits of the tests: what happens in a class that means no harm.
 HARMFUL: Final = (
     "while True:\n    pass\n",
     "import os\n\nos._exit(0)\n",
@@ -32,7 +33,7 @@ ATTACK: Final = re.compile(r"\bsleep\(|setattr\(|\bgc\.|_getframe|^torch\.[\w.]+
 
 @dataclass(frozen=True)
 class Made:
-    """One submission: a name, and its files; a single one with no folder is handed in as it is."""
+    """One submission: its name, its files and the form in which it is handed in."""
 
     name: str
     files: dict[str, bytes]
@@ -51,18 +52,17 @@ class Corpus:
 def corpus(root: Path, day: str) -> Corpus:
     """The repository's exercises, references and tried solutions."""
     stubs = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / "exercises" / day).glob("*.py"))}
-    tried = root / "tests" / day
-    if not stubs or not (tried / "right").is_dir():
-        raise BadClass(f"{root} is not the repository: a class is made from its exercises/{day} and tests/{day}")
+    tried = solutions(root / "tests" / day)
+    if not stubs or not tried:
+        raise BadClass(f"{root} has no exercises/{day} or no solutions in tests/{day} to make a class from")
     right = {stem: [(root / "reference" / day / f"{stem}.py").read_text(encoding="utf-8")] for stem in stubs}
     wrong: dict[str, list[str]] = {stem: [] for stem in stubs}
-    for kind, found in (("right", right), ("wrong", wrong)):
-        for path in sorted((tried / kind).glob("*/*.py")):
-            text = path.read_text(encoding="utf-8")
-            # A file with an import that must stand first cannot be put below another; an attack is no honest mistake.
-            if path.parent.name in found and "from __future__" not in text and not ATTACK.search(text):
-                # Whoever answers one function of several has the others still as stubs; the last definition counts.
-                found[path.parent.name].append(f"{_without_demo(stubs[path.parent.name])}\n\n{text}")
+    for one in tried:
+        # A file with an import that must stand first cannot be put below another; an attack is no honest mistake.
+        if one.exercise in stubs and "from __future__" not in one.source and not ATTACK.search(one.source):
+            # Who answers one function of several has the others still as stubs; the last definition counts.
+            text = f"{_without_demo(stubs[one.exercise])}\n\n{one.source}"
+            (wrong if one.wrong else right)[one.exercise].append(text)
     return Corpus(stubs, right, wrong)
 
 
@@ -71,31 +71,31 @@ def _without_demo(source: str) -> str:
 
 
 def sample(known: Corpus, students: int, seed: int, hostile: float = HOSTILE, broken: float = BROKEN) -> Iterator[Made]:
-    """So many submissions, one at a time."""
+    """The submissions of a class, one at a time; the same seed gives the same class."""
     width = len(str(students))
     for number in range(1, students + 1):
-        dice = random.Random(f"{seed} {number}")
+        generator = random.Random(f"{seed} {number}")
         name = f"student-{number:0{width}}"
-        files = {f"{stem}.py": _answer(known, stem, dice).encode() for stem in known.stubs}
-        fate = dice.random()
-        if fate < hostile:
-            files[dice.choice(sorted(files))] = dice.choice(HARMFUL).encode()
-        elif fate < hostile + broken:
-            victim = dice.choice(sorted(files))
+        files = {f"{stem}.py": _answer(known, stem, generator).encode() for stem in known.stubs}
+        chance = generator.random()
+        if chance < hostile:
+            files[generator.choice(sorted(files))] = generator.choice(HARMFUL).encode()
+        elif chance < hostile + broken:
+            victim = generator.choice(sorted(files))
             files[victim] = files[victim][: len(files[victim]) // 2] + b"\n)\n"
-        # Everybody has a name in their file: no two submissions are the same, as in a real class.
+        # A name in each submission: no two are the same, as in a real class.
         first = next(iter(files))
         files[first] = f"# {name}\n".encode() + files[first]
-        form = dice.choices([form for form, _ in FORMS], [share for _, share in FORMS])[0]
+        form = generator.choices([form for form, _ in FORMS], [share for _, share in FORMS])[0]
         yield Made(name, files, form)
 
 
-def _answer(known: Corpus, stem: str, dice: random.Random) -> str:
-    fate = dice.random()
-    if fate < SOLVED:
-        return dice.choice(known.right[stem])
-    if fate < SOLVED + WRONG and known.wrong[stem]:
-        return dice.choice(known.wrong[stem])
+def _answer(known: Corpus, stem: str, generator: random.Random) -> str:
+    chance = generator.random()
+    if chance < SOLVED:
+        return generator.choice(known.right[stem])
+    if chance < SOLVED + WRONG and known.wrong[stem]:
+        return generator.choice(known.wrong[stem])
     return known.stubs[stem]
 
 
@@ -121,7 +121,7 @@ def hand_in(made: Made, folder: Path) -> Path:
 def _notebook(made: Made) -> bytes:
     import nbformat
 
-    cells = [nbformat.v4.new_markdown_cell(f"# Day 8, {made.name}", id="title")]  # type: ignore[no-untyped-call]
+    cells = [nbformat.v4.new_markdown_cell(f"# {made.name}", id="title")]  # type: ignore[no-untyped-call]
     for number, data in enumerate(made.files.values()):
         source = _without_demo(data.decode(errors="replace"))
         cells.append(nbformat.v4.new_code_cell(source, id=f"cell-{number}"))  # type: ignore[no-untyped-call]

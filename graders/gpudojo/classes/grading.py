@@ -20,6 +20,7 @@ from gpudojo.classes.scheduler import Here, Runner, Watcher, Work
 from gpudojo.classes.store import Record
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.catalogue import wrong_points
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import iterate, write, write_csv
@@ -63,6 +64,8 @@ class ClassGrading:
             where = ", ".join(str(path) for path in asked.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
         asked.functions(self.exercises)  # before anything is made
+        if not asked.only and (problem := wrong_points(asked.day)):
+            raise BadClass(f"{problem}; see: dojo lint --day {asked.day}")
         self.store.open()
         try:
             secret = "" if self.recorded else self.store.secret(asked.secret)

@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import multiprocessing
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -16,12 +16,14 @@ import msgspec
 
 from gpudojo.classes import store
 from gpudojo.classes.attempt import BEFORE
-from gpudojo.classes.store import Incident, Record, Seen, Store, What
-from gpudojo.grading.explain import explained
-from gpudojo.grading.judge import UNJUDGED, judge
+from gpudojo.classes.store import Record, Seen, Store, What
+from gpudojo.grading.engine import judge_function
+from gpudojo.grading.explain import timed_out
+from gpudojo.grading.judge import UNJUDGED
+from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import BadClass, DojoError
+from gpudojo.model.errors import BadClass, DojoError, ReferenceFails
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
@@ -59,14 +61,12 @@ def judged(
     exercises = tuple(exercises)
     tampered = next((i for i in record.incidents if i.what is What.TAMPERED), None)
     results: list[CheckResult] = []
-    for exercise in exercises:
-        for function in exercise.functions:
-            if only and function.name not in only:
-                continue
-            if tampered is not None:
-                results += _refused(exercise, function, tampered)
-            else:
-                results += _results(exercise, function, record, reference)
+    for exercise, function in _graded(exercises, only):
+        if tampered is not None:
+            wanted = "a submission that leaves the grader alone"
+            results += _failed(exercise, function, f"not graded: {tampered.detail}", wanted)
+        else:
+            results += _results(exercise, function, record, reference)
     places = [p for p in record.places if p.file is not None]
     definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
     rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
@@ -89,37 +89,33 @@ def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str]
     """The verdict on a submission that could not."""
     exercises = tuple(exercises)
     results = [
-        _failed(
-            exercise,
-            function,
-            check.name,
-            check.claim,
-            check.points,
-            f"not graded: {problem}",
-            "a submission that can be read",
-        )
-        for exercise in exercises
-        for function in exercise.functions
-        if not only or function.name in only
-        for check in function.checks
+        result
+        for exercise, function in _graded(exercises, only)
+        for result in _failed(exercise, function, f"not graded: {problem}", "a submission that can be read")
     ]
     return Judged(Became.UNREADABLE, rows_of(results, exercises), problem, needs_human=[problem])
 
 
 def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
-    """Raises where the reference itself does not do what it is the measure of."""
-    for exercise in exercises:
-        for function in exercise.functions:
-            if only and function.name not in only:
-                continue
-            seen = reference.seen.get(f"{exercise.stem}::{function.name}")
-            if seen is None:
-                why = "; ".join(i.detail for i in reference.incidents) or "there is no evidence"
-                raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
-            for scenario, observation in seen.evidence.observations.items():
-                if observation.status is not CallStatus.RETURNED:
-                    said = observation.raised.message if observation.raised else observation.status
-                    raise BadClass(f"the reference solution of `{function.name}` does not run in `{scenario}`: {said}")
+    """Raises BadClass where the reference does not run, or a check cannot judge it: nobody could be judged then."""
+    for exercise, function in _graded(exercises, only):
+        seen = reference.seen.get(f"{exercise.stem}::{function.name}")
+        if seen is None:
+            why = "; ".join(i.detail for i in reference.incidents) or "there is no evidence"
+            raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
+        try:
+            refuse_failing(seen.evidence)
+        except ReferenceFails as error:
+            raise BadClass(str(error)) from None
+        for result in judge_function(exercise, function, seen.evidence, seen.evidence):
+            if result.outcome is Outcome.ERROR:
+                raise BadClass(f"{result.id} cannot judge the reference solution: {result.happened}")
+
+
+def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tuple[Exercise, Function]]:
+    """The functions that are graded: these, or all."""
+    every = ((exercise, function) for exercise in exercises for function in exercise.functions)
+    return ((exercise, function) for exercise, function in every if not only or function.name in only)
 
 
 def _results(exercise: Exercise, function: Function, record: Record, reference: Record) -> list[CheckResult]:
@@ -128,16 +124,15 @@ def _results(exercise: Exercise, function: Function, record: Record, reference: 
     seen = record.seen.get(key)
     if seen is None or set(seen.evidence.observations) != {probe.name for probe in function.probes}:
         seen = _late(function, seen) or _ended(exercise, function, record)
-    results = judge(exercise, function, seen.evidence, wanted.evidence)
-    lines = _lines(record, exercise.stem, function.name)
-    observations = seen.evidence.observations
-    return [explained(result, function, observations, lines, wanted.signature) for result in results]
+    file = _file(record, exercise, function)
+    lines = record.files[file].lines if file in record.files else {}
+    return judge_function(exercise, function, seen.evidence, wanted.evidence, lines, wanted.signature)
 
 
 def _late(function: Function, seen: Seen | None) -> Seen | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
     found = {} if seen is None else seen.evidence.observations
-    late = next((o for o in found.values() if o.raised is not None and o.raised.type == "TimedOut"), None)
+    late = next((each for each in found.values() if timed_out(each)), None)
     if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
         return None
     whole = {probe.name: found.get(probe.name, late) for probe in function.probes}
@@ -147,8 +142,7 @@ def _late(function: Function, seen: Seen | None) -> Seen | None:
 def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
-    file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise.stem, function.name)), None)
-    steps = (key, f"file {file}", BEFORE)
+    steps = (key, f"file {_file(record, exercise, function)}", BEFORE)
     incident = next((i for i in record.incidents if i.step in steps and i.what in ENDED), None)
     if incident is None:
         raised = Raised("NotRun", "it was not run, because the submission had used up its time", None)
@@ -159,22 +153,19 @@ def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
     return Seen(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
 
 
-def _lines(record: Record, exercise: str, function: str) -> Mapping[str, int]:
-    file = next((p.file for p in record.places if (p.exercise, p.function) == (exercise, function)), None)
-    ran = record.files.get(file or "")
-    return ran.lines if ran is not None else {}
+def _file(record: Record, exercise: Exercise, function: Function) -> str:
+    """The file whose definition of a function was graded; empty where there is none."""
+    key = (exercise.stem, function.name)
+    return next((p.file or "" for p in record.places if (p.exercise, p.function) == key), "")
 
 
-def _refused(exercise: Exercise, function: Function, tampered: Incident) -> list[CheckResult]:
-    happened = f"not graded: {tampered.detail}"
-    wanted = "a submission that leaves the grader alone"
-    return [_failed(exercise, function, c.name, c.claim, c.points, happened, wanted) for c in function.checks]
-
-
-def _failed(
-    exercise: Exercise, function: Function, check: str, claim: str, points: float, happened: str, expected: str
-) -> CheckResult:
-    return CheckResult(exercise.stem, function.name, check, claim, Outcome.FAILED, points, happened, expected)
+def _failed(exercise: Exercise, function: Function, happened: str, expected: str) -> list[CheckResult]:
+    """All checks of a function, failed for the same reason."""
+    stem, name = exercise.stem, function.name
+    return [
+        CheckResult(stem, name, check.name, check.claim, Outcome.FAILED, check.points, happened, expected)
+        for check in function.checks
+    ]
 
 
 def _placed(row: ExerciseRow, record: Record) -> ExerciseRow:
@@ -221,9 +212,11 @@ def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     for result in results:
         if result.outcome is Outcome.ERROR:
-            found.append(f"the check {result.id} failed, by our fault: {result.happened}")
+            found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")
         elif result.happened.startswith(UNJUDGED):
-            found.append(f"the check {result.id} could not judge it")
+            found.append(
+                f"the check {result.id} could not judge it: {result.happened.removeprefix(UNJUDGED).strip(' ()')}"
+            )
         elif "too good to be true" in result.happened:
             found.append(f"{result.id}: {result.happened.splitlines()[0]}")
     return found

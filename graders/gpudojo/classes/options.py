@@ -46,7 +46,8 @@ def name_of(secret: str) -> str:
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # What judges evidence and does not make it.
 JUDGING: Final = tuple(
-    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/checks", "grading/explain", "classes/judging")
+    f"gpudojo/{name}.py"
+    for name in ("grading/judge", "grading/checks", "grading/explain", "grading/engine", "classes/judging")
 )
 LOOKING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpudojo.authoring import sample as sampling
-from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, plant, surroundings
+from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
 from gpudojo.cli.options import repository, which_day, which_root, writing
 
 
@@ -50,7 +50,7 @@ def day_(name: str, title: str | None, exercises: int, points: int, root: Path |
 def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
 
     root = (root or repository()).resolve()
-    for path in plant(root, files(surroundings(root))):
+    for path in write_new(root, files(surroundings(root))):
         click.echo(f"written: {path}")
 
 
@@ -91,9 +91,9 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
         problems = sum(not finding.warning for finding in row.findings)
         fine = "[yellow]unfinished[/]" if row.notes else "[green]ok[/]"
         verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else fine
-        numbers = (row.points, row.functions, row.checks, row.enemies)
+        numbers = (row.points, row.functions, row.checks, row.wrong)
         table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
-    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "enemies")]
+    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "wrong")]
     for column, text in zip(table.columns, ["total", *(f"{number:g}" for number in sums)], strict=False):
         column.footer = text
     console = Console(highlight=False)

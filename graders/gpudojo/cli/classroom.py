@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from gpudojo.cli.options import which_day
 
 if TYPE_CHECKING:
+    from gpudojo.platforms._checkout import Graded
     from gpudojo.platforms.github_classroom.messages import Report
     from gpudojo.release.manifest import Manifest
 
@@ -70,7 +72,7 @@ def classroom(
     from virtual_cuda.errors import BadSize
 
     from gpudojo.model.errors import DojoError
-    from gpudojo.platforms._checkout import Terms, measure
+    from gpudojo.platforms._checkout import graded, judged_by
     from gpudojo.platforms.github_classroom import messages as reporting
 
     try:
@@ -80,8 +82,10 @@ def classroom(
     if out.exists() and not out.is_dir():
         raise click.BadParameter(f"{out} is not a folder", param_hint="--out")
     try:
-        terms = Terms(day, measure(day, environment, reference), time_limit, memory, require_isolation)
-        report = _report(folder, terms, _manifest(released), environment)
+        measure, manifest = judged_by(day, environment, reference), _manifest(released)
+        limits: dict[str, Any] = {"seconds": time_limit, "memory": memory, "require_isolation": require_isolation}
+        grade = partial(graded, folder, day, measure, **limits)
+        report = _report(folder, grade, measure.note, manifest, environment)
         for line in report.log(environment.get("GITHUB_ACTIONS") == "true"):
             click.echo(line)
         reporting.write(report, WHOM[whom], out, environment)
@@ -96,16 +100,16 @@ def classroom(
         _stop(f"this is a bug in gpudojo ({type(error).__name__}); please report it", environment)
 
 
-def _report(folder: Path, terms: object, released: Manifest | None, environment: Mapping[str, str]) -> Report:
-    from gpudojo.platforms._checkout import Terms, graded
+def _report(
+    folder: Path, grade: Callable[[], Graded], note: str, released: Manifest | None, environment: Mapping[str, str]
+) -> Report:
     from gpudojo.platforms.github_classroom import messages as action_files
     from gpudojo.platforms.github_classroom.messages import Report
     from gpudojo.release.manifest import changes
 
-    assert isinstance(terms, Terms)
     with action_files.guarded(environment) as touched:
-        found = graded(folder, terms)
-    notes = [terms.measure.note] if terms.measure.note else []
+        found = grade()
+    notes = [note] if note else []
     notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
     if released is None:
         notes.append("There was no release to compare the repository with.")

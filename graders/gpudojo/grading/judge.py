@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import BAR
+from gpudojo.grading.explain import author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Seen, Todo
 from gpudojo.model.results import CheckResult, Outcome
@@ -201,7 +202,7 @@ def _stumbled(exercise: Exercise, function: Function, check: Check, wanted: Seen
 
     It was made where student code ran: with credit for evidence that no check can read, spoiling it would pay.
     """
-    said = f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
     try:
         check.judge(wanted, wanted)
     except Exception:

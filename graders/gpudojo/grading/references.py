@@ -8,21 +8,16 @@ import inspect
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
 
+from gpudojo.grading.load import load
 from gpudojo.model.catalogue import day_of, day_with
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
 from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, checked_timeline, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Exercise, Function
-
-if TYPE_CHECKING:
-    from virtual_cuda.ledger import Timeline
-
-    from gpudojo.grading.load import Submission
-
 
 FOLDER: Final = Path(__file__).parent / "of_reference"
 SUFFIX: Final = ".mp"
@@ -48,10 +43,10 @@ class Shipped(msgspec.Struct, frozen=True):
         return self.signatures.get(f"{exercise}::{function}", "(…)")
 
     def evidence_of(self, exercise: str, function: str, bench: str, seed: int) -> Evidence:
-        """What the reference did on a bench.
+        """What the reference did on a device.
 
         A real GPU does what the virtual one does, within the tolerance of the checks. On the plain CPU only the probes
-        that run on the chosen bench see something else. MPS has neither CUDA's names nor its memory.
+        that run on the chosen device see something else. MPS has neither CUDA's names nor its memory.
         """
         self.refuse_unknown(bench, seed)
         name = f"{exercise}::{function}"
@@ -75,7 +70,7 @@ class Shipped(msgspec.Struct, frozen=True):
         return [checked_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
-        """Raises where nothing was recorded that a run on this bench with this seed could be judged by."""
+        """Raises where nothing was recorded that a run on this device with this seed could be judged by."""
         if seed not in self.seeds:
             raise NoSuchSeed(seed, self.seeds)
         if bench == "mps":
@@ -137,23 +132,32 @@ class Reference(Protocol):
         ...
 
 
+def refuse_failing(reference: Evidence) -> None:
+    """Raises ReferenceFails where the reference did not return in a scenario, or a probe could not use its result."""
+    for scenario, seen in reference.observations.items():
+        if seen.status is not CallStatus.RETURNED:
+            why = f"{seen.raised.type}: {seen.raised.message}" if seen.raised else f"it is {seen.status}"
+            raise ReferenceFails(reference.function, scenario, why, seen.raised.source if seen.raised else "")
+
+
 class Written:
-    """A reference solution, run on the same scenarios."""
+    """A reference solution, run on the same scenarios; with `keep`, once for each function, device and seed."""
 
-    def __init__(self, path: Path) -> None:
-        from gpudojo.grading.load import load
-
-        self.path = path
-        self.solution: Submission = load(path)
+    def __init__(self, path: Path, keep: bool = False) -> None:
+        self.path, self.keep = path, keep
+        self.solution = load(path)
+        self._known: dict[tuple[str, str, int], Evidence] = {}
 
     def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
-        from gpudojo.grading.observe import observe
+        from gpudojo.grading.observe import observe  # torch, which a grader of classes never needs
 
+        key = (function.name, kind, seed)
+        if key in self._known:
+            return self._known[key]
         wanted = observe(exercise, function, self.solution, kind, seed)
-        for scenario, each in wanted.observations.items():
-            if each.status is not CallStatus.RETURNED:
-                why = f"{each.raised.type}: {each.raised.message}" if each.raised else f"it is {each.status}"
-                raise ReferenceFails(scenario, why)
+        refuse_failing(wanted)
+        if self.keep:
+            self._known[key] = wanted
         return wanted
 
     def signature(self, exercise: Exercise, function: Function) -> str:

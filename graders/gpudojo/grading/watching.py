@@ -7,14 +7,15 @@ import dataclasses
 import itertools
 import linecache
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from virtual_cuda.ledger import MOST_CALLS, Timeline, records, timeline_of
+from virtual_cuda.ledger import MOST_CALLS, Timeline, records, same_call, timeline_of
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import checked_timeline
-from gpudojo.model.exercise import Function, Probe
+from gpudojo.model.exercise import Exercise, Function, Probe
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger, Record
@@ -125,7 +126,7 @@ class Busiest(_Watching):
         if weight <= self._weight:
             return
         ledger = call.ledgers[place]
-        # Now, while the bench is open and the ledger whole.
+        # Now, while the device is open and the ledger whole.
         self._weight, self.records, self.scenario, self.place = weight, ledger.records, scenario, place
         self.file, self.device = str(call.path), str(call.device)
         self.peak_bytes = ledger.peak_bytes(self.device)
@@ -142,6 +143,33 @@ class Busiest(_Watching):
             self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes, place=self.place
         )
         return checked_timeline(made)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The busiest call of a student's function, and the same one of the reference's."""
+
+    exercise: str
+    functions: tuple[Function, Function]  # the same function, watched for the one and the other
+    yours: Busiest
+    theirs: Busiest
+    recorded: Sequence[Timeline] = ()  # where the reference is not here, what its calls did on the public seed
+
+    @classmethod
+    def over(cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()) -> Pair:
+        yours = Busiest()
+        theirs = Busiest(like=yours)  # it runs later
+        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded)
+
+    def timelines(self) -> tuple[Timeline, Timeline | None] | None:
+        """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
+        name = self.functions[0].name
+        try:
+            yours = self.yours.timeline(name)
+            theirs = self.theirs.timeline(name, source=False)
+        except BadEvidence:
+            return None
+        return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
 
 
 class EveryCall(_Watching):

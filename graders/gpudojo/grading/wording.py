@@ -13,7 +13,7 @@ from typing import Final
 from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.model.results import OURS, CheckResult, Outcome
 
 WIDTH: Final = 100
 BAR_WIDTH: Final = 20
@@ -31,8 +31,7 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     if result.outcome is Outcome.BLOCKED:
         return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
     if result.outcome is Outcome.ERROR:
-        headline = "This is gpudojo's fault, not yours; it costs you no points. Please report it."
-        return headline, [("claim", result.claim), ("happened", result.happened)]
+        return OURS, [("claim", result.claim), ("happened", result.happened)]
     parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]
     if known := misconceptions().get(result.misconception or ""):
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]

@@ -125,6 +125,19 @@ def whole(name: str) -> tuple[int, float]:
     return int(getattr(package, "EXERCISES", 0)), float(getattr(package, "POINTS", 100))
 
 
+def wrong_points(name: str) -> str | None:
+    """A sentence where points do not add up: those of an exercise's checks, or those of a day with all exercises."""
+    for exercise in day(name):
+        found = sum(function.points for function in exercise.functions)
+        if found != exercise.points:
+            return f"the checks of {exercise.stem} add up to {found:g} points, not {exercise.points:g}"
+    count, points = whole(name)
+    total = sum(exercise.points for exercise in day(name))
+    if len(day(name)) >= count and total != points:
+        return f"the points of {name} add up to {total:g}, not {points:g}"
+    return None
+
+
 def title(name: str) -> str:
     """The first line of its package's docstring, such as "Day 8: GPU acceleration and performance"."""
     lines = (_import(registered()[name].package).__doc__ or f"Day {name[3:]}").strip().splitlines()

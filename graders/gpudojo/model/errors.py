@@ -47,7 +47,7 @@ class NameTaken(CannotBegin):
         self.by = by
 
     def __str__(self) -> str:
-        return f"{self.name} is there already: {self.by}"
+        return f"{self.name} already exists: {self.by}"
 
 
 class BadClass(Refusal):
@@ -146,15 +146,18 @@ class NotRecorded(DojoError):
 
 
 class ReferenceFails(DojoError):
-    """The reference solution itself does not run where a student's is to be compared with it."""
+    """The reference solution does not run in a scenario, or a probe cannot use what it did."""
 
-    def __init__(self, scenario: str, raised: str) -> None:
-        super().__init__(scenario, raised)
+    def __init__(self, function: str, scenario: str, raised: str, source: str = "") -> None:
+        super().__init__(function, scenario, raised, source)
+        self.function = function
         self.scenario = scenario
         self.raised = raised
+        self.source = source  # file:line of the probe, where that raised
 
     def __str__(self) -> str:
-        return f"the reference solution does not run in `{self.scenario}`: {self.raised}"
+        where = f" (raised at {self.source})" if self.source else ""
+        return f"the reference solution of `{self.function}` does not run in `{self.scenario}`: {self.raised}{where}"
 
 
 class NotSprites(DojoError, ValueError):

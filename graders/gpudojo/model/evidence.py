@@ -44,6 +44,7 @@ class Raised(msgspec.Struct, frozen=True):
     type: str
     message: str
     line: int | None
+    source: str = ""  # file:line of the author's code that could not use what the student's function did
 
     @property
     def out_of_memory(self) -> bool:

@@ -140,7 +140,7 @@ class ClassResults(msgspec.Struct, frozen=True):
 
 
 PLACES: Final = 6
-OURS: Final = "This is gpudojo's fault, not yours; it costs you no points. Please report it."
+OURS: Final = "This is an error in the exercise, not in your code. It costs you no points. Please report it."
 
 
 class DeclaredFunction(Protocol):

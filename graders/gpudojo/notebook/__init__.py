@@ -143,24 +143,22 @@ def _checked(
     import torch
 
     from gpudojo.grading import load as cells
+    from gpudojo.grading.engine import FileGrader
+    from gpudojo.grading.limits import Limits, bounded_output
     from gpudojo.notebook.session import definitions, live
     from gpudojo.notebook.views import checked, moves
-    from gpudojo.pytest_plugin.grading import Grader, Limits, bounded_output
 
     exercise, function = task
     student = live(name, thing)
     submission = student.submission(namespace)
     cells.leave(student.file, definitions(student, namespace))
-    grader = Grader(submission.path, kind, seed)
-    grader.student = submission
-    grader.watching = True
-    limits = Limits(seconds, output=False)
-    dice = torch.get_rng_state()  # checking a function does not change what the next cell draws
+    grader = FileGrader(submission.path, kind, seed, submission, watching=True)
+    state = torch.get_rng_state()  # checking a function does not change what the next cell draws
     try:
         with bounded_output(CHARACTERS):
-            results = [grader.result(exercise, function, each, limits) for each in function.checks]
+            results = grader.results(exercise, function, Limits(seconds))
     finally:
-        torch.set_rng_state(dice)
+        torch.set_rng_state(state)
     pair = grader.pairs.get(function.name)
     if pair is None:  # it was not run: for want of a reference, say
         return checked(student, exercise, function, results, hints)

@@ -111,7 +111,7 @@ class Table:
 
     @property
     def done(self) -> bool:
-        return bool(self.rows) and all(row.points == row.most for row in self.rows)
+        return bool(self.rows) and all(row.state == "done" for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ background:none;color:inherit}
 .gpudojo .bar i{display:block;height:100%;background:#1a7f37}
 .gpudojo .q{opacity:.75}
 .gpudojo pre.t{white-space:pre;overflow-x:auto;line-height:1.15}
-.gpudojo .t-wall{color:#cf222e;font-weight:700}.gpudojo .t-copy,.gpudojo .t-memory{color:#0969da}
+.gpudojo .t-wait{color:#cf222e;font-weight:700}.gpudojo .t-copy,.gpudojo .t-memory{color:#0969da}
 .gpudojo .t-grad{color:#9a6700}.gpudojo .t-nograd{color:#1a7f37}.gpudojo .t-autocast{color:#8250df}
 """
 

@@ -25,24 +25,13 @@ MEMORY: Final = 2 << 30
 
 
 @dataclass(frozen=True)
-class Measure:
-    """What a submission is judged by: reference solutions, or else recorded evidence of them."""
+class JudgedBy:
+    """What a submission is judged by: reference solutions, or recorded evidence of them."""
 
     reference: Path | None = None
     evidence: Path | None = None  # the folder it lies in; None: this installation
     secret: str | None = None
     note: str = ""  # what an instructor should know about the choice
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a submission is run."""
-
-    day: str
-    measure: Measure
-    seconds: float = SECONDS
-    memory: int = MEMORY
-    require_isolation: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Graded:
 
 
 class Silent:
-    """A watcher of a run that says all it has to say at the end."""
+    """A watcher of a run that shows no progress."""
 
     def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None: ...
     def prepares(self, what: str) -> None: ...
@@ -67,22 +56,29 @@ class Silent:
     def graded(self, row: SubmissionRow, ran: bool) -> None: ...
 
 
-def graded(folder: Path, terms: Terms) -> Graded:
-    """One submission's results; whatever is in the folder, there are some. Raises DojoError where the grader fails."""
+def graded(
+    folder: Path,
+    day: str,
+    measure: JudgedBy,
+    *,
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
+    require_isolation: bool = False,
+) -> Graded:
+    """One submission's results, whatever is in the folder. Raises DojoError where the grader fails."""
     if not folder.is_dir():
         raise BadClass(f"{folder} is not a folder")
-    measure = terms.measure
     # Outside of the checkout: nothing that lies in it can be taken for a record of ours.
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as out:
         asked = Asked(
             [folder],
             Path(out),
             measure.reference,
-            terms.day,
+            day,
             secret=measure.secret,
-            seconds=terms.seconds,
-            memory=terms.memory,
-            require_isolation=terms.require_isolation,
+            seconds=seconds,
+            memory=memory,
+            require_isolation=require_isolation,
             evidence=measure.evidence,
             alone=True,
         )
@@ -91,8 +87,8 @@ def graded(folder: Path, terms: Terms) -> Graded:
     return Graded(results, grading.recorded.seed if grading.recorded else None)
 
 
-def measure(day: str, environment: Mapping[str, str], reference: Path | None = None) -> Measure:
-    """What there is to judge by: never anything in the checkout, which is the student's.
+def judged_by(day: str, environment: Mapping[str, str], reference: Path | None = None) -> JudgedBy:
+    """What there is to judge by, never anything in the checkout, which is the student's. Raises BadClass.
 
     References, with a secret, where the instructor has put them; otherwise recorded evidence, from the bundle or from
     the release that is installed; and in a clone of gpudojo, its own references.
@@ -103,16 +99,16 @@ def measure(day: str, environment: Mapping[str, str], reference: Path | None = N
     if reference is None and hidden is not None and hidden.is_dir():
         reference = hidden
     if reference is not None:
-        return Measure(reference, secret=secret)
+        return JudgedBy(reference, secret=secret)
     unused = "DOJO_SEED is set, but there are no reference solutions to run with it: the public seed was used."
     note = unused if secret else ""
     if bundle and os.path.isfile(Path(bundle) / f"{day}{SUFFIX}"):
-        return Measure(evidence=Path(bundle), note=note)
+        return JudgedBy(evidence=Path(bundle), note=note)
     if shipped(day) is not None:
-        return Measure(note=note)
+        return JudgedBy(note=note)
     own = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
     if own.is_dir():
-        return Measure(own, secret=secret)
+        return JudgedBy(own, secret=secret)
     raise BadClass(
-        "there is nothing to judge by: no reference solutions were given, and this gpudojo is no release with evidence"
+        "there is nothing to judge by: no reference solutions were given, and this gpudojo has no recorded evidence"
     )

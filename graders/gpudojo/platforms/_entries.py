@@ -82,7 +82,7 @@ def good(check: CheckRow) -> bool:
 
 
 def sentence(row: SubmissionRow) -> str:
-    """What became of the submission, for its student: never what only a teacher should read."""
+    """Points and reason of a submission, for its student: never what only a teacher should read."""
     got = f"{number(row.score)} of {number(row.max_score)} points"
     return got if row.status is SubmissionStatus.GRADED else f"{got}: {_reason(row)}"
 
@@ -141,7 +141,7 @@ LONGEST: Final = 120  # bytes; a name may have 255 with its endings
 
 
 def safe_name(name: str) -> str:
-    """A name for a file, as near to the given one as Linux, macOS and Windows allow."""
+    """A file name as close to the given one as Linux, macOS and Windows allow."""
     text = FORBIDDEN.sub("_", unicodedata.normalize("NFC", name)).strip()
     text = text.encode("utf-8")[:LONGEST].decode("utf-8", "ignore").rstrip(". ")
     if not text or text.startswith((".", "-", "~")) or RESERVED.fullmatch(text):
@@ -195,7 +195,7 @@ def save_csv(path: Path, rows: Iterable[Sequence[str]], delimiter: str = ",", ma
 
 
 def _clean(value: Any) -> Any:
-    """The value without halves of characters, which JSON cannot hold."""
+    """The value without lone surrogates, which JSON cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
@@ -262,7 +262,7 @@ def people(
 ) -> Iterator[tuple[int, SubmissionRow]]:
     """Which line of the table each submission belongs to: by the platform's id, without one by the name.
 
-    `rows` gives a line's id and name. A submission that fits no line, or several, is left out and said.
+    `rows` gives a line's id and name. A submission that matches no line, or several, is left out with a message.
     """
     by_id: dict[str, set[int]] = {}
     by_name: dict[str, set[int]] = {}
@@ -277,11 +277,11 @@ def people(
         lines = by_id.get(own, set()) if own else set().union(*(by_name.get(name, set()) for name in wanted))
         if len(lines) != 1:
             fits = "nobody" if not lines else f"{len(lines)} people"
-            say(f"{submission.submission!r} fits {fits} in the table and is left out.")
+            say(f"{submission.submission!r} matches {fits} in the table and is left out.")
             continue
         (line,) = lines
         if line in found:
-            say(f"{submission.submission!r} is of the same person as {found[line]!r} and is left out.")
+            say(f"{submission.submission!r} is from the same person as {found[line]!r} and is left out.")
             continue
         found[line] = submission.submission
         yield line, submission

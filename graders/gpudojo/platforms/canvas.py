@@ -1,9 +1,9 @@
 """Canvas: `gradebook.csv` to import, made from a downloaded gradebook (--gradebook) or from the submissions' names.
 
-From a gradebook only the columns that say who a student is and the assignment's own are kept, so that the import
-changes nothing else; a student without a submission keeps the grade that is there. An assignment that the gradebook
-does not have is a new one to Canvas, and is said. Without a gradebook Canvas knows students by the ids in the names of
-files, so the table made then is for submissions that were downloaded there.
+From a gradebook only the columns that identify a student and the assignment's own are kept, so that the import changes
+nothing else; a student without a submission keeps the grade that is there. A message names an assignment that the
+gradebook does not have, because Canvas would create it. Without a gradebook, students are identified by the ids in the
+names of files that were downloaded from Canvas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Moodle: the grading worksheet that was downloaded there (--worksheet), with grades and feedback filled in.
 
-A worksheet is never made up: its ids are Moodle's own. Its headings are in the language of the course, so columns are
-found by headings that are known and otherwise by what stands in them: the maximum is one number in all
-lines, and the grade is left of it. Numbers get the decimal comma where the worksheet has it.
+A worksheet cannot be made here: its ids are Moodle's. Its headings are in the language of the course, so columns are
+found by known headings, and otherwise by their content: the maximum is the same number in every line, and the grade is
+left of it. Numbers get a decimal comma where the worksheet has it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _maximum(table: Table, path: Path) -> int:
     if len(fitting) != 1:
         raise CannotExport(
             "moodle",
-            f"the grade's column cannot be told in {path}; download the worksheet of an assignment graded in points",
+            f"the column of grades was not found in {path}; download the worksheet of an assignment graded in points",
         )
     return fitting[0]
 

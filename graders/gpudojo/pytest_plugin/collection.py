@@ -11,24 +11,34 @@ from typing import Any, Final
 import pytest
 
 from gpudojo.grading import load
+from gpudojo.grading.engine import FileGrader
+from gpudojo.grading.limits import Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day, days, exercise_for
+from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin import timelines
-from gpudojo.pytest_plugin.grading import Grader, Limits
 from gpudojo.pytest_plugin.terminal import Feedback
 
 SECONDS: Final = 60
 RESULT: Final = pytest.StashKey[CheckResult]()
 LIMITS: Final = pytest.StashKey[Limits]()
+CHARACTERS: Final = 1_000_000  # of output that pytest captures
+QUITTING: Final = "Quitting debugger"  # what pytest says when the user leaves the debugger
+
+
+def quit_debugger(raised: Raised) -> None:
+    """Ends the run where an exception is the user's wish to leave the debugger: to a probe it is one like any other."""
+    if (raised.type, raised.message) == ("Exit", QUITTING):
+        pytest.exit(QUITTING)
 
 
 class ExerciseFile(pytest.File):
     """A student's file of a known exercise, or a notebook with the functions of several."""
 
     exercises: tuple[Exercise, ...]
-    grader: Grader
+    grader: FileGrader
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         for exercise in self.exercises:
@@ -84,8 +94,9 @@ class CheckItem(pytest.Item):
         return found
 
     def runtest(self) -> None:
-        limits = self.stash.get(LIMITS, Limits())
-        result = self.file.grader.result(self.checks.exercise, self.checks.function, self.check, limits)
+        limits = self.stash.get(LIMITS, Limits(characters=CHARACTERS, on_raised=quit_debugger))
+        results = self.file.grader.results(self.checks.exercise, self.checks.function, limits)
+        result = next(result for result in results if result.check == self.check.name)
         self.stash[RESULT] = result
         if result.outcome is not Outcome.PASSED:
             raise NotAPass(result)
@@ -120,8 +131,8 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
     config = parent.config
-    file.grader = Grader(file_path, config.getoption("dojo_bench"), seed_of(config))
-    file.grader.watching = timelines.wanted(config)
+    kind, watching = config.getoption("dojo_bench"), timelines.wanted(config)
+    file.grader = FileGrader(file_path, kind, seed_of(config), watching=watching)
     return file
 
 

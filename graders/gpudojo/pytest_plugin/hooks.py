@@ -13,15 +13,25 @@ import pytest
 from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import references
+from gpudojo.grading.limits import Limits
 from gpudojo.grading.wording import where
 from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult
 from gpudojo.pytest_plugin import timelines
-from gpudojo.pytest_plugin.collection import LIMITS, RESULT, CheckItem, ExerciseFile, NoTests, option_name, seed_of
+from gpudojo.pytest_plugin.collection import (
+    CHARACTERS,
+    LIMITS,
+    RESULT,
+    CheckItem,
+    ExerciseFile,
+    NoTests,
+    option_name,
+    quit_debugger,
+    seed_of,
+)
 from gpudojo.pytest_plugin.collection import collect_file as collected_file
-from gpudojo.pytest_plugin.grading import Limits
 from gpudojo.pytest_plugin.terminal import ReportedCheck, move_output, write_summary
 
 ATTRIBUTE: Final = "gpudojo"  # of a report: the result of a check as plain data, which is all that xdist sends
@@ -102,8 +112,10 @@ class ExerciseHooks:
         # the student's code does, interrupts nothing else, and becomes a failed check.
         if not isinstance(item, CheckItem):
             return None
-        captured = item.config.getoption("capture") != "no"
-        item.stash[LIMITS] = Limits(settings.timeout, settings.method, captured)
+        characters = CHARACTERS if item.config.getoption("capture") != "no" else None
+        item.stash[LIMITS] = Limits(
+            settings.timeout, method=settings.method, characters=characters, on_raised=quit_debugger
+        )
         return True
 
     @pytest.hookimpl(optionalhook=True)
@@ -167,7 +179,7 @@ def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedC
 
 def _note(item: CheckItem) -> str:
     """Where the file stopped half-way although what was graded had been defined before."""
-    student = item.file.grader.student
+    student = item.file.grader.submission
     if student is None or student.broken is None:
         return ""
     error = student.broken

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from gpudojo.model.errors import BadEvidence
-from gpudojo.model.exercise import Exercise, Function
-
 if TYPE_CHECKING:
-    from virtual_cuda.ledger import Timeline
-
-    from gpudojo.grading.watching import Busiest
+    from gpudojo.grading.watching import Pair
 
 
 COLOURS: Final[dict[str, dict[str, bool]]] = {
-    "wall": {"red": True, "bold": True},
+    "wait": {"red": True, "bold": True},
     "copy": {"cyan": True},
     "grad": {"yellow": True},
     "no grad": {"green": True},
@@ -28,37 +22,6 @@ COLOURS: Final[dict[str, dict[str, bool]]] = {
     "pass": {"bold": True},
     "memory": {"blue": True},
 }
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The busiest call of a student's function, and the same one of the reference's."""
-
-    exercise: str
-    functions: tuple[Function, Function]  # the same function, watched for the one and the other
-    yours: Busiest
-    theirs: Busiest
-    recorded: Sequence[Timeline] = ()  # where the reference is not here, what its calls did on the public seed
-
-    @classmethod
-    def over(cls, exercise: Exercise, function: Function, recorded: Sequence[Timeline] = ()) -> Pair:
-        from gpudojo.grading.watching import Busiest
-
-        yours = Busiest()
-        theirs = Busiest(like=yours)  # it runs later
-        return cls(exercise.stem, (yours.over(function), theirs.over(function)), yours, theirs, recorded)
-
-    def timelines(self) -> tuple[Timeline, Timeline | None] | None:
-        """The student's and the reference's; None where there is nothing to draw, whatever it is the student did."""
-        from virtual_cuda.ledger import same_call
-
-        name = self.functions[0].name
-        try:
-            yours = self.yours.timeline(name)
-            theirs = self.theirs.timeline(name, source=False)
-        except BadEvidence:
-            return None
-        return None if yours is None else (yours, theirs or same_call(yours, self.recorded))
 
 
 def wanted(config: pytest.Config) -> bool:

@@ -1,8 +1,9 @@
-"""Looks for lines of solutions in what students get."""
+"""Searches what students get for lines of solutions."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import json
 import re
@@ -11,14 +12,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpudojo.release.stubs import BEGIN, END, OTHERWISE, TELLING, solution_lines, stubs
 
 DEEPEST: Final = 4  # archives in archives
 LARGEST: Final = 256 << 20
-LONG: Final = 24  # in the grader's own code shorter lines than this (`total, count = 0.0, 0`) are anybody's
+LONG: Final = 24  # in the grader's own code, shorter lines (`total, count = 0.0, 0`) occur anyway
 _HEADS: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _IDIOM: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom, ast.Name, ast.Attribute)
 _CALLS: Final = (ast.Call, ast.expr_context)
 
@@ -52,7 +54,7 @@ class Secret:
 
 
 def leaks(files: Mapping[str, bytes], reference: Path) -> list[Leak]:
-    """Every solution line that survives, first by file."""
+    """Every line of a solution that can be read in the files, in the order of the files."""
     lines, blocks = secrets(reference)
     found = []
     for path, data in sorted(files.items()):
@@ -87,7 +89,7 @@ def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> 
         found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
         whole = "\n".join(["", *_lines(variant), ""])
         joined = whole.replace("\n", "")
-        # A long solution is itself wherever it begins; a short one, between line ends, may be a part of anything.
+        # A long solution counts wherever it begins; a short one only between line ends, as it may be part of anything.
         found += [s for s in blocks if s.squeezed in whole or (s.long and s.squeezed.replace("\n", "") in joined)]
         if found:
             yield from found
@@ -99,7 +101,7 @@ def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
     yield path, data.decode(encoding, errors="replace")
     if path.endswith((".ipynb", ".json")):
-        yield path, "\n".join(_strings(_json(data)))
+        yield path, "\n".join(_strings(data.decode("utf-8", "replace")))
     elif path.endswith(".py"):
         yield path, "\n".join(_constants(data))
     if depth >= DEEPEST:
@@ -146,7 +148,7 @@ def is_idiom(line: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text without white space, quoting and comments; a solution in a comment is one all the same."""
+    """The lines of a text without white space, quoting and comments: a solution may stand in a comment."""
     found = (squeezed(_without_comment(line.strip().lstrip("#>").strip())) for line in text.splitlines())
     return [line for line in found if line]
 
@@ -157,7 +159,7 @@ def _without_comment(line: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """As it would be printed: a solution in a string of JSON or Python is one all the same."""
+    """The text as it would be printed: a solution may stand in a string of JSON or Python."""
     return text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
 
 
@@ -185,21 +187,8 @@ def _constants(data: bytes) -> Iterator[str]:
     yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None  # it has been looked at as a text
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in a JSON value; those of a list, as notebooks keep their lines, follow one another."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _strings(item)
+def _strings(text: str) -> Iterator[str]:
+    """Every string of a JSON text, as it would be printed; those of a list, such as a notebook's lines, in a row."""
+    for literal in _STRING.findall(text):
+        with contextlib.suppress(ValueError):
+            yield json.loads(literal, strict=False)

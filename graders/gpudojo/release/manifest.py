@@ -20,8 +20,8 @@ from gpudojo.submissions.names import is_junk
 
 WORKFLOW: Final = ".github/workflows/classroom.yml"
 GUARDED_FOLDERS: Final = ("vendor", ".github")
-GUARDED_FILES: Final = frozenset({"requirements.txt", "pytest.ini"})
-# Files that would steer pytest or Python where a grader trusted the folder it runs in.
+GUARDED_FILES: Final = frozenset({"requirements.txt", "pytest.ini", "conftest.py"})
+# Files that would influence pytest or Python if a grader trusted the folder it runs in.
 STEERING: Final = frozenset(
     "conftest.py pytest.ini tox.ini setup.cfg pyproject.toml sitecustomize.py usercustomize.py".split()
 )
@@ -70,7 +70,7 @@ def manifest(files: Mapping[str, bytes], day: str) -> Manifest:
 def of_folder(folder: Path) -> Manifest:
     """The same, of a released repository on disk."""
     files = {}
-    for path in (*GUARDED_FILES, *_below(folder, GUARDED_FOLDERS)):
+    for path in (*GUARDED_FILES, *(path for path in _walk(folder) if path.partition("/")[0] in GUARDED_FOLDERS)):
         try:
             files[path] = fetch(folder / path, LARGEST)
         except Unreadable:
@@ -123,8 +123,8 @@ def changes(folder: Path, released: Manifest) -> list[Change]:
 
 
 def _steering(folder: Path) -> Iterator[str]:
-    """Files and folders that no release has at their place, and that would steer a grader that trusted them."""
-    for path in _walk(folder, MOST):
+    """Files and folders that no release has there, and that would influence a grader that trusted them."""
+    for path in _walk(folder):
         name = PurePosixPath(path).name
         first, _, rest = path.partition("/")
         shadow = not rest and name.removesuffix(".py") in SHADOWS
@@ -132,11 +132,7 @@ def _steering(folder: Path) -> Iterator[str]:
             yield path
 
 
-def _below(folder: Path, names: tuple[str, ...]) -> list[str]:
-    return [path for path in _walk(folder, MOST) if path.partition("/")[0] in names]
-
-
-def _walk(folder: Path, most: int) -> Iterator[str]:
+def _walk(folder: Path) -> Iterator[str]:
     """Files below a folder by path, and links and folders that shadow a package; no link is followed."""
     waiting, looked_at = [""], 0
     while waiting:
@@ -148,7 +144,7 @@ def _walk(folder: Path, most: int) -> Iterator[str]:
             continue
         for child in children:
             looked_at += 1
-            if looked_at > most:
+            if looked_at > MOST:
                 return
             path = f"{inside}/{child.name}" if inside else child.name
             if child.is_dir(follow_symlinks=False):

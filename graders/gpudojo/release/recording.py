@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, compressed, compressed_timelines, pack
+from gpudojo.grading.engine import judge_function
+from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, compressed_timelines, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease, DojoError
 from gpudojo.model.evidence import Evidence, Observation, decode_evidence, encode_evidence
@@ -21,8 +22,6 @@ from gpudojo.model.results import Outcome
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Timeline
-
-    from gpudojo.grading.references import Written
 
 
 SEEDS: Final = PUBLIC_SEEDS
@@ -60,8 +59,6 @@ def recorded(reference: Path, name: str, seeds: Sequence[int] = SEEDS) -> bytes:
 
 def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
     """The same in this process, which should have done nothing else before."""
-    from gpudojo.grading.references import Written
-
     signatures, evidence, timelines = {}, {}, {}
     for exercise in day(name):
         written = Written(reference / f"{exercise.stem}.py")
@@ -93,9 +90,7 @@ def _drawn(exercise: Exercise, function: Function, written: Written) -> list[Tim
 
 def _seen(exercise: Exercise, function: Function, written: Written, bench: str, seed: int) -> Evidence:
     """What the reference does, once it is known to pass all that students have to."""
-    import torch
-
-    from gpudojo.grading.judge import judge
+    import torch  # only in the process that records
 
     place = f"{written.path.name}: `{function.name}`"
     torch.manual_seed(seed)  # for what may draw numbers as it likes, such as a shuffled loader
@@ -103,8 +98,7 @@ def _seen(exercise: Exercise, function: Function, written: Written, bench: str, 
         found = decode_evidence(encode_evidence(written.evidence(exercise, function, bench, seed)))
     except DojoError as error:
         raise CannotRelease(f"{place}: {error}") from None
-    results = judge(exercise, function, found, found)
-    for result in results:
+    for result in judge_function(exercise, function, found, found):
         if result.outcome is not Outcome.PASSED:
             said = f": {result.happened}" if result.happened else ""
             raise CannotRelease(f"{place}: the reference does not pass its own check {result.check}{said}")

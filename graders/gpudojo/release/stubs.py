@@ -41,7 +41,7 @@ def stub_of(source: str, path: str = "reference") -> str:
         elif begun and text.startswith(OTHERWISE):
             instead.append(text.removeprefix(OTHERWISE))
         elif "SOLUTION" in text and text.startswith("#"):
-            raise BadMarkers(path, number, f"{text!r} is no marker; write {BEGIN!r} or {END!r}")
+            raise BadMarkers(path, number, f"{text!r} is not a marker; write {BEGIN!r} or {END!r}")
         elif not begun:
             lines.append(line)
     if begun:
@@ -110,7 +110,7 @@ def sections(path: Path) -> list[Section]:
     try:
         names, tree = tasks(source), ast.parse(stub)
     except SyntaxError as error:
-        raise BadMarkers(str(path), error.lineno or 1, f"this is no Python: {error.msg}") from None
+        raise BadMarkers(str(path), error.lineno or 1, f"this is not Python: {error.msg}") from None
     lines = stub.splitlines()
     title = ast.get_docstring(tree)
     found = [Section("", title or path.stem.replace("_", " "))]

@@ -66,61 +66,7 @@ def write(files: Mapping[str, bytes], target: Path) -> None:
         raise CannotRelease(f"cannot write {target}: {error.strerror or error}") from None
 
 
-README: Final = """\
-# {title}
-
-{exercises}, {points} points. You write functions; `pytest` runs them and says what to improve. No GPU is needed: on a
-machine without one, a virtual GPU computes the same values and refuses what a real one refuses.
-
-```sh
-pip install -r requirements.txt
-pytest exercises/{day}
-```
-
-The first line installs PyTorch and the grader, which is in `vendor`. It needs Python {python} or newer. Type it in a
-virtual environment: `python -m venv .venv`, then `. .venv/bin/activate` (on Windows `.venv\\Scripts\\activate`). The
-second line runs every check of every exercise. At first everything is *to do*.
-
-## How to work
-
-1. Open a file in `exercises/{day}`, read the docstring of a function, and write the function in place of
-   `raise NotImplementedError`.
-2. `pytest exercises/{day}/{first}.py` checks that file, `pytest exercises/{day} -k {function}` one function.
-   The last lines of every run say what to do next. In VS Code the checks are in the test explorer.
-3. `python exercises/{day}/{first}.py` runs the file as a program and shows what your functions do.
-
-If you prefer notebooks, the same exercises are in `notebooks/{day}`: run the first cell, fill in the functions, and run
-`check(...)` below each of them.
-
-## What the output means
-
-| in the dots | in words | meaning |
-| --- | --- | --- |
-| `.` | passed | you have the points of this check |
-| `t` | to do | the function is still a stub |
-| `F` | failed | it says what happened, what was expected, on which of your lines, and why it matters on a GPU |
-| `b` | blocked | another check of the function has to pass first; it is named |
-
-A failure that begins with "This is gpudojo's fault" is ours and costs no points: please tell your teacher.
-
-The table at the end shows your points for each exercise.
-
-## Options
-
-- A failed check shows the first hint. `--hints 2` shows two of them, `--hints 3` more.
-- `--seed {second}` tries other numbers; you can use {seeds}. Your work is graded with different numbers.
-- `--bench cpu`, `virtual` or `cuda` chooses where your code runs. The default is the GPU of this machine, or a virtual
-  one if it has none.
-- `--timeline` draws what each function did: copies, waits, memory.
-- `print` and `breakpoint()` work in your functions: add `-s` to see the output.
-- Do you need help? Send the text of the failed check: it says what happened and on which line.
-
-## The exercises
-
-| file | points | topic |
-| --- | ---: | --- |
-{table}
-"""
+README: Final = Path(__file__).with_name("README.student.md")
 IGNORED: Final = ".venv/\n__pycache__/\n.pytest_cache/\n.ipynb_checkpoints/\n.DS_Store\n"
 CONFTEST: Final = """\
 \"""Adds the short options of gpudojo: --bench, --hints, --seed, --timeline, --traces.\"""
@@ -155,7 +101,7 @@ def readme(name: str) -> str:
     exercises = day(name)
     *most, last = map(str, SEEDS)
     rows = [f"| `{e.stem}.py` | {e.points:g} | {e.title} |" for e in exercises]
-    return README.format(
+    return README.read_text(encoding="utf-8").format(
         title=title(name),
         day=name,
         python=_project()["requires-python"].lstrip(">="),
@@ -200,7 +146,10 @@ def release(
     exercises = open_stubs(reference, name)
     evidence = recording.recorded(reference, name, seeds)
     files = repository(root, name, exercises, evidence, seals)
-    refuse_leaks(files, reference)
+    if found := leaks.leaks(files, reference):
+        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        shown = "; ".join(map(str, found[:SHOWN]))
+        raise CannotRelease(f"nothing was written, because students would get a solution: {shown}{more}")
     write(files, target)
     return files
 
@@ -242,11 +191,3 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
                 said = f"{reference / file}: there are no solution markers around the solution of `{function.name}`"
                 raise CannotRelease(said)
     return {f"exercises/{name}/{file}": text.encode() for file, text in made.items()}
-
-
-def refuse_leaks(files: dict[str, bytes], reference: Path) -> None:
-    found = leaks.leaks(files, reference)
-    if found:
-        shown = "; ".join(map(str, found[:SHOWN]))
-        more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        raise CannotRelease(f"nothing was written, because students would get a solution: {shown}{more}")

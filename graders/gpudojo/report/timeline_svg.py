@@ -72,7 +72,7 @@ def totals(timeline: Timeline) -> CallTotals:
         return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
 
     return CallTotals(
-        timeline.walls,
+        timeline.wait_count,
         timeline.counts.get("explicit sync", 0),
         copies("to device", timeline.to_device),
         copies("to host", timeline.to_host),

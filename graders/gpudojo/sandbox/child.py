@@ -54,6 +54,7 @@ from gpudojo.submissions.definitions import choose
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Timeline
 
+    from gpudojo.grading.limits import Limits
     from gpudojo.grading.load import Submission
     from gpudojo.grading.watching import Busiest
     from gpudojo.sandbox.isolation import Fences
@@ -137,7 +138,7 @@ def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
             loaded[file], ran = _load(job, home, file)
             yield ran
         yield Began(key)
-        saw = yield from looked_at(job, exercise, function, loaded[file], home)
+        saw = yield from observed(job, exercise, function, loaded[file], home)
         yield saw
         if saw.interrupted or saw.spent:
             return True
@@ -152,50 +153,49 @@ def _left(job: Job, exercise: Exercise, function: Function) -> Function:
 
 
 def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
-    from gpudojo.grading.load import Submission, load, raised
-    from gpudojo.grading.time_limits import TimedOut, time_limit
+    from gpudojo.grading.observe import load_file
 
-    path, began = home / file, time.perf_counter()
-    try:
-        with time_limit(job.seconds, str(path)):
-            submission = load(path)
-    except TimedOut as error:  # not where the file was running, which is caught there
-        submission = Submission(path, broken=raised(error, path))
+    began = time.perf_counter()
+    submission = load_file(home / file, _limits(job))
     lines = dict(list(submission.lines.items())[:LINES])
     broken = None if submission.broken is None else _plain(submission.broken, home)
     return submission, Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken)
 
 
-def looked_at(
+def _limits(job: Job) -> Limits:
+    from gpudojo.grading.limits import Limits
+
+    return Limits(job.seconds, shared=True, interruptible=False)
+
+
+def observed(
     job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
 ) -> Generator[Glimpse, None, Saw]:
-    """The evidence of one function. Once it is out of time in one scenario it is not asked in the others."""
+    """The evidence of one function."""
     from virtual_cuda import device_failure
 
+    from gpudojo.grading.explain import timed_out
     from gpudojo.grading.load import raised
-    from gpudojo.grading.time_limits import TimedOut
+    from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest
+
+    def seed_of(probe: Probe) -> int:
+        return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
 
     began = time.perf_counter()
     late: Observation | None = None
     spent = False
     busiest = Busiest()
-    for probe in map(busiest.watched, function.probes):
-        if late is None:
-            seed = job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
-            left = job.seconds - (time.perf_counter() - began)
-            seen = _in_time(left, exercise, function, probe, submission, job.bench, seed)
-            if seen.raised is not None:
-                seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
-            if seen.raised is not None and seen.raised.type == "TimedOut":
-                # It had what earlier scenarios had left of the time; the limit is what a student knows of.
-                said = msgspec.structs.replace(seen.raised, message=str(TimedOut(job.seconds)))
-                late = seen = msgspec.structs.replace(seen, raised=said)
-            if job.on_gpu and (error := device_failure()) is not None:
-                spent = True
-                if seen.raised is None:  # it came up after everything had been looked at
-                    seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
-        yield Glimpse(probe.name, late or seen)
+    watched = busiest.over(function)
+    for probe, seen in scenarios(exercise, watched, submission, job.bench, seed_of, _limits(job)):
+        if seen.raised is not None:
+            seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
+        late = seen if timed_out(seen) else None
+        if job.on_gpu and not spent and (error := device_failure()) is not None:
+            spent = True
+            if seen.raised is None:  # it came up after everything had been observed
+                seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
+        yield Glimpse(probe.name, seen)
         if spent and late is None:
             break
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
@@ -203,8 +203,8 @@ def looked_at(
     interrupted = late is not None and late.status is CallStatus.RAISED
     seconds = time.perf_counter() - began
     if job.drawn_with is not None:
-        looks = late is None and not spent and bool(busiest.records)
-        drawn = _drawn(job, exercise, function, submission) if looks else []
+        draws = late is None and not spent and bool(busiest.records)
+        drawn = _drawn(job, exercise, function, submission) if draws else []
         return Saw(evidence, seconds, signature, interrupted, timelines=drawn, spent=spent)
     timeline = None if late is not None else _timeline(busiest, function.name)
     return Saw(evidence, seconds, signature, interrupted, timeline, spent=spent)
@@ -219,66 +219,16 @@ def _timeline(busiest: Busiest, function: str) -> Timeline | None:
 
 def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submission) -> list[Timeline]:
     """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
-    from gpudojo.grading.time_limits import time_limit
+    from gpudojo.grading.observe import observe_one
     from gpudojo.grading.watching import EveryCall
 
     every = EveryCall(function.name)
     assert job.drawn_with is not None
     for probe in map(every.watched, function.probes):
         if probe.machine not in ("value", "reference"):
-            with time_limit(job.seconds, str(submission.path)):
-                _observed(exercise, function, probe, submission, job.bench, job.drawn_with)
+            limits = _limits(job)
+            observe_one(exercise, function, probe, submission, job.bench, job.drawn_with, limits, limits.seconds)
     return every.timelines
-
-
-def _in_time(
-    left: float, exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
-) -> Observation:
-    """What is observed in so many seconds; a student who swallows that they are over is out of time all the same."""
-    from gpudojo.grading.load import raised
-    from gpudojo.grading.time_limits import TimedOut, time_limit
-
-    if left <= 0:
-        return _out_of_time(None)
-    try:
-        with time_limit(left, str(submission.path)) as limit:
-            seen = _observed(exercise, function, probe, submission, kind, seed)
-    except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
-        return Observation(CallStatus.RAISED, raised=raised(error, submission.path))
-    swallowed = limit.raised and (seen.raised is None or seen.raised.type != TimedOut.__name__)
-    return _out_of_time(limit.line) if swallowed else seen
-
-
-def _out_of_time(line: int | None) -> Observation:
-    from gpudojo.grading.time_limits import TimedOut
-
-    return Observation(CallStatus.RAISED, raised=Raised(TimedOut.__name__, "", line))
-
-
-def _observed(
-    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
-) -> Observation:
-    from gpudojo.grading.load import raised
-    from gpudojo.grading.observe import observe_one
-    from gpudojo.model.errors import DojoError
-
-    try:
-        seen = observe_one(exercise, function, probe, submission, kind, seed)
-        return _sendable(function, seen)
-    except DojoError:
-        raise
-    except BaseException as error:  # what no probe catches: time-outs, SystemExit and KeyboardInterrupt of its own
-        return Observation(CallStatus.RAISED, raised=raised(error, submission.path))
-
-
-def _sendable(function: Function, seen: Observation) -> Observation:
-    """What was seen, unless there is something of the student's in it that is no number, text or array."""
-    try:
-        msgspec.msgpack.encode(seen)
-    except Exception as error:
-        said = f"what `{function.name}` did or returned cannot be used: {type(error).__name__}: {error}"
-        return Observation(CallStatus.RAISED, raised=Raised("Unusable", said[:MESSAGE], None))
-    return seen
 
 
 def _plain(error: Raised, home: Path) -> Raised:

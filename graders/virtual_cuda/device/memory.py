@@ -25,7 +25,7 @@ FIGURES: Final = (
 
 
 class OutOfMemory(Exception):
-    """A request that does not fit; the door words it as torch does."""
+    """A request that does not fit; the dispatcher turns it into torch's error."""
 
     def __init__(self, requested: int, place: Memory) -> None:
         super().__init__(requested)

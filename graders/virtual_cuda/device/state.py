@@ -40,7 +40,7 @@ class Place:
 
 
 class Block:
-    """One allocation on a device: every tensor that looks into the same storage holds the same block."""
+    """One allocation on a device: all tensors that share a storage share a block."""
 
     __slots__ = ("piece", "place", "size")
 
@@ -86,7 +86,7 @@ class VirtualGpu:
 
 
 class _Now:
-    """The one mutable fact of this package: which virtual GPU is open."""
+    """The virtual GPU that is open."""
 
     gpu: VirtualGpu | None = None
 

@@ -36,7 +36,7 @@ _plan_of: Final = PLANS.get
 
 
 class Tensor(torch.Tensor):
-    """A tensor on a virtual device. Its Python surface is completed in `surface.py`."""
+    """A tensor on a virtual device. Its attributes and methods are in `torch_api/tensor_api.py`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -61,11 +61,11 @@ for _cls, _module in ((Tensor, "torch"), (Parameter, "torch.nn.parameter")):
     _cls.__module__ = _module
 
 _inference_on: Final = torch.is_inference_mode_enabled
-VIRTUAL: Final = {Tensor, Parameter}  # grows: subclasses.py adds the classes that students make
+VIRTUAL: Final = {Tensor, Parameter}  # `torch_api/tensor_types.py` adds students' classes
 
 
 def wrap(inner: torch.Tensor, block: Block) -> Any:
-    """A device tensor around `inner`, looking into `block`."""
+    """A device tensor around `inner`, whose memory is `block`."""
     if _inference_on() and not inner.is_inference():
         # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
         with torch.inference_mode(False):

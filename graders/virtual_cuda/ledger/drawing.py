@@ -9,7 +9,7 @@ from typing import Final
 
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
-# What happens without a column of its own: it shows in the memory, or inside a pass or a copy that is drawn already.
+# Kinds without a column of their own: they show in the memory, or inside a pass or a copy that is drawn.
 UNSEEN: Final = frozenset({"memory", "inner forward", "upload sync"})
 SHARE: Final = 0.75  # of the columns, at most, for events that have one each; the rest is for operations
 
@@ -28,13 +28,13 @@ class Column:
         return sum(event.bytes for event in self.events if event.kind == kind)
 
     @property
-    def walls(self) -> int:
+    def waits(self) -> int:
         """How often the host waited here."""
         return self.count("sync", "explicit sync")
 
 
 def columns(timeline: Timeline, room: int) -> list[Column]:
-    """At most `room` columns. What moves or waits has one for itself as long as there are enough."""
+    """At most `room` columns. Copies and waits have one each as long as there are enough."""
     drawn = [event for event in timeline.events if event.kind not in UNSEEN]
     places = _places(drawn, max(room, 1))
     found: list[Column] = []
@@ -79,14 +79,14 @@ def _fill_memory(found: Sequence[Column], events: Sequence[TimelineEvent]) -> No
 
 Fragment = tuple[
     str, str
-]  # a text and its meaning: "", "wall", "copy", "grad", "no grad", "autocast", "pass", "memory"
+]  # a text and its meaning: "", "wait", "copy", "grad", "no grad", "autocast", "pass", "memory"
 DrawnLine = tuple[Fragment, ...]
 
 LABEL: Final = 9
 NARROWEST: Final = 40
 WIDEST: Final = 160
 BARS: Final = "▁▂▃▄▅▆▇█"
-WALL, WALLS, TOLD = "│", "║", "┊"
+WAIT, WAITS, EXPLICIT = "│", "║", "┊"
 LANE: Final = "─"
 ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
 PASSES: Final = {"forward": "F", "backward": "B", "step": "S", "scaler": "s"}
@@ -94,16 +94,16 @@ PASSES: Final = {"forward": "F", "backward": "B", "step": "S", "scaler": "s"}
 TICKS: Final = {(True, False): "•", (False, False): "·", (True, True): "◆", (False, True): "◇"}
 MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
 LINES: Final = 5  # that made the host wait, the worst first
-NOTHING_BESIDE: Final = "of the reference there is nothing to draw in the same call"
+NOTHING_BESIDE: Final = "The reference has nothing to draw for the same call."
 LEGEND: Final = (
-    *("│ the host waits to read from the device", "║ several times", "┊ it was told to", "↓ ↑ copies"),
+    *("│ the host waits to read from the device", "║ several times", "┊ an explicit synchronize", "↓ ↑ copies"),
     *("F forward", "B backward", "S step", "s scaler"),
     *("• operation, grad on", "· grad off", "◆ autocast", "◇ autocast, grad off"),
 )
 
 
 def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None) -> list[DrawnLine]:
-    """The picture, `width` characters wide, and what is to be said of it."""
+    """The lines of the picture, `width` characters wide, with a heading and a comparison with the reference."""
     width = min(max(width, NARROWEST), WIDEST)
     found = columns(timeline, width - LABEL)
     lines: list[DrawnLine] = [((_cut(_heading(timeline), width), ""),)]
@@ -115,12 +115,12 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
             _memory(found, timeline.peak_bytes),
         ]
     lines += [((_cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
-    said = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
-    return lines + [((line, ""),) for line in textwrap.wrap(said, width, subsequent_indent="  ")]
+    last = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
+    return lines + [((line, ""),) for line in textwrap.wrap(last, width, subsequent_indent="  ")]
 
 
 def timeline_legend(width: int) -> list[str]:
-    """What the signs mean, in as many lines as it takes."""
+    """The meaning of the signs, in lines of at most `width` characters."""
     lines = [""]
     for entry in LEGEND:
         longer = f"{lines[-1]}   {entry}".strip()
@@ -132,20 +132,20 @@ def timeline_legend(width: int) -> list[str]:
 
 
 def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
-    """Without colour."""
+    """The text of the lines, without the meanings."""
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
 
 def compared(yours: Timeline, theirs: Timeline) -> str:
-    """One sentence on what differs from the reference's run."""
-    said = [f"{_number(yours.walls, 'wall')}, theirs: {theirs.walls}"]
+    """One line on what differs from the reference's run."""
+    parts = [f"{_number(yours.wait_count, 'wait')} (reference: {theirs.wait_count})"]
     for what, mine, other in (
         ("to the device", yours.to_device, theirs.to_device),
         ("to the host", yours.to_host, theirs.to_host),
         ("peak", yours.peak_bytes, theirs.peak_bytes),
     ):
-        said += [f"{what} {size(mine)}, theirs: {size(other)}"] if mine != other else []
-    return f"yours: {'; '.join(said)}"
+        parts += [f"{what} {size(mine)} (reference: {size(other)})"] if mine != other else []
+    return f"Your code: {', '.join(parts)}"
 
 
 def size(count: int) -> str:
@@ -157,25 +157,24 @@ def size(count: int) -> str:
 
 
 def shown(text: str) -> str:
-    """A stranger's text in a terminal: what would move the cursor, or turn the line around, is a mark."""
+    """Foreign text for a terminal: characters that would move the cursor or turn the line around are replaced."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _heading(timeline: Timeline) -> str:
-    count = sum(timeline.counts.values())
+    count = _number(sum(timeline.counts.values()), "event")
     left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
-    return (
-        f"{shown(timeline.function)}: {_number(timeline.walls, 'wall')}, {_number(count, 'event')}{left_out} in its "
-        f"busiest call, in the scenario “{shown(timeline.scenario)}” on {shown(timeline.device)}"
-    )
+    where = f"(scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
+    waits = _number(timeline.wait_count, "wait")
+    return f"{shown(timeline.function)}: {waits}, {count}{left_out} in its busiest call {where}"
 
 
 def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str) -> DrawnLine:
     pieces: list[Fragment] = [(f"{label:>{LABEL - 1}} ", "")]
     for column in found:
-        if column.walls:
+        if column.waits:
             several = column.count("sync")
-            pieces.append((WALLS if several > 1 else WALL if several else TOLD, "wall"))
+            pieces.append((WAITS if several > 1 else WAIT if several else EXPLICIT, "wait"))
         else:
             made = sign(column)
             pieces.append((made, MEANINGS.get(made, meaning if made not in (LANE, " ") else "")))
@@ -225,11 +224,11 @@ def _memory(found: Sequence[Column], peak: int) -> DrawnLine:
 
 def _copies(timeline: Timeline) -> Iterator[str]:
     down, up = timeline.counts.get("to device", 0), timeline.counts.get("to host", 0)
-    said = [f"peak {size(timeline.peak_bytes)}"] if timeline.peak_bytes else []
-    said += [f"↓ {_number(down, 'copy', 'copies')}, {size(timeline.to_device)}"] if down else []
-    said += [f"↑ {_number(up, 'copy', 'copies')}, {size(timeline.to_host)}"] if up else []
-    if said:
-        yield f"{'':{LABEL}}{'   '.join(said)}"
+    parts = [f"peak {size(timeline.peak_bytes)}"] if timeline.peak_bytes else []
+    parts += [f"↓ {_number(down, 'copy', 'copies')}, {size(timeline.to_device)}"] if down else []
+    parts += [f"↑ {_number(up, 'copy', 'copies')}, {size(timeline.to_host)}"] if up else []
+    if parts:
+        yield f"{'':{LABEL}}{'   '.join(parts)}"
 
 
 def _waits(timeline: Timeline) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The ledger of an open device. Rows are given their meaning when they are asked for."""
+"""The ledger of an open device. Rows become records when they are read."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from virtual_cuda.ledger.records import (
 
 
 class Ledger(Sequence[Record]):
-    """The records of a bench, or of a part of its work, and every question of `questions.py` as a method.
+    """The records of a device, or of a part of its work, and every question of `questions.py` as a method.
 
-    A bench writes with `note = ledger.rows.append`, and puts the highest number of bytes it saw allocated on each
-    device into `peaks`. Records keep their `index` when they are read through a part of the ledger.
+    The device appends rows to `rows`, and puts the highest number of bytes allocated on each device into `peaks`.
+    Records keep their `index` when they are read through a part of the ledger.
     """
 
     def __init__(self, opened_at: float | None = None) -> None:
@@ -46,7 +46,7 @@ class Ledger(Sequence[Record]):
 
     @property
     def rows(self) -> list[Row]:
-        """The list a bench appends to; a view shares it with the whole ledger."""
+        """The list the device appends to; a part of a ledger shares it with the whole."""
         return self._reader.rows
 
     @property
@@ -72,7 +72,7 @@ class Ledger(Sequence[Record]):
         return part
 
     def written(self) -> list[Row]:
-        """The rows of this part, unread: for a question so frequent that reading records for it would be felt."""
+        """The rows of this part, not yet records: for frequent questions, where making records would take too long."""
         return self.rows[self._first : self._until]
 
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
@@ -87,7 +87,7 @@ class Ledger(Sequence[Record]):
         if self._first:
             earlier = self._reader.records[: self._reader.position(self._first)]
             return max([peak, *questions.live_bytes(earlier, device).values()])
-        # The bench also sees the peaks inside an operation, which leave no record.
+        # The device also sees the peaks inside an operation, which leave no record.
         return max([peak, *(bytes_ for name, bytes_ in self.peaks.items() if questions.is_on(name, device))])
 
     def __len__(self) -> int:
@@ -189,7 +189,7 @@ class _Reader:
 
     def catch_up(self) -> int:
         """Reads the rows written since the last time; returns how many there are by now."""
-        if len(self.rows) < self._rows_read:  # the bench has emptied its list to start again
+        if len(self.rows) < self._rows_read:  # the device has emptied its list to start again
             for seen in (self.records, self._ends, self._open, self._enclosing):
                 seen.clear()
             self._rows_read = 0

@@ -137,13 +137,13 @@ def bytes_to_host(records: Records) -> int:
 
 
 def syncs(records: Records, what: str | None = None, besides: Sequence[str] = ()) -> tuple[Sync, ...]:
-    """The times the host waited without being told to: all, those of one kind, or all besides some kinds."""
+    """The implicit waits of the host: all, those of one kind, or all besides some kinds."""
     implicit = (s for s in _only(Sync, records) if not s.explicit)
     return tuple(s for s in implicit if what in (None, s.what) and s.what not in besides)
 
 
 def explicit_syncs(records: Records) -> tuple[Sync, ...]:
-    """The times the host was told to wait: `torch.cuda.synchronize()` and its kin."""
+    """The explicit waits of the host: `torch.cuda.synchronize()` and the like."""
     return tuple(s for s in _only(Sync, records) if s.explicit)
 
 
@@ -220,7 +220,7 @@ def allocations(records: Records, device: str = "cuda") -> tuple[Operation | All
 
 
 def allocated_bytes(records: Records, device: str = "cuda") -> int:
-    """How much memory was taken on a device in all, whatever was given back since."""
+    """The total of memory taken on a device, whatever was freed since."""
     return sum(r.bytes for r in allocations(records, device))
 
 
@@ -234,7 +234,7 @@ def peak_bytes(records: Records, device: str = "cuda") -> int:
     return max((r.live for r in _memory_events(records, device)), default=0)
 
 
-# How the questions above are answered
+# Helpers
 
 
 def _only(kind: type[R], records: Records) -> tuple[R, ...]:

@@ -84,7 +84,7 @@ class Transfer(_Entry, frozen=True, gc=False):
 
 
 class Sync(_Entry, frozen=True, gc=False):
-    """The host waited for a device: because it was told to (explicit), or to get hold of a value."""
+    """The host waited for a device: because of an explicit call, or to read a value."""
 
     what: str
     explicit: bool
@@ -116,7 +116,7 @@ class Backward(_Entry, frozen=True, gc=False):
 
 
 class OptimizerStep(_Entry, frozen=True, gc=False):
-    """One `optimizer.step()`, whoever called it."""
+    """One `optimizer.step()`, also one that a scaler called."""
 
     optimizer: str
     end: int | None = None

@@ -56,7 +56,7 @@ ShortText = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 
 
 class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One record; `grad` and `autocast` are told of operations, `grad` of forward passes too."""
+    """One record; `grad` and `autocast` are known of operations, `grad` of forward passes too."""
 
     kind: EventKind
     at: Count  # its place in the order of all the call's records, from 0
@@ -84,10 +84,10 @@ class Timeline(msgspec.Struct, frozen=True):
     ] = {}  # synchronising reads of each line
     to_device: Count = 0  # bytes
     to_host: Count = 0
-    place: Count | None = None  # among the calls in its scenario, from 0; None where nobody wrote it down
+    place: Count | None = None  # among the calls in its scenario, from 0; None if unknown
 
     @property
-    def walls(self) -> int:
+    def wait_count(self) -> int:
         """How often the host waited to read something from the device."""
         return self.counts.get("sync", 0)
 
@@ -105,7 +105,7 @@ def timeline_of(
 ) -> Timeline:
     """The timeline of a call's records: lines are those of `file`, whose text is `source`.
 
-    `peak_bytes` is for what a bench knows beyond the records: the peaks inside an operation.
+    `peak_bytes` is what the device knows beyond the records: the peaks inside an operation.
     """
     every = _events(ledger, file)
     waits = Counter(event.line for event in every if event.kind == "sync" and event.line is not None)
@@ -131,7 +131,7 @@ def timeline_of(
 
 
 def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None:
-    """Of somebody else's calls the one in the same place of the same scenario on the same device; no other compares."""
+    """The call among `others` with the same place, scenario and device; None if there is none to compare with."""
     if timeline.place is None:
         return None
     wanted = (timeline.scenario, timeline.place, timeline.device)
@@ -139,17 +139,17 @@ def same_call(timeline: Timeline, others: Iterable[Timeline]) -> Timeline | None
 
 
 def encoded(timeline: Timeline) -> bytes:
-    """As it travels."""
+    """The timeline as bytes."""
     return msgspec.msgpack.encode(timeline)
 
 
 def check_timeline(timeline: Timeline) -> Timeline:
-    """The timeline, if all that its types cannot say of it is so as well; raises BadTimeline."""
+    """The timeline, if it is well-formed beyond what its types say; raises BadTimeline."""
     try:
         data = encoded(timeline)
         whole = msgspec.msgpack.decode(data, type=Timeline)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadTimeline(f"a timeline of something else: {str(error)[:LONGEST]}") from None
+        raise BadTimeline(f"not a timeline: {str(error)[:LONGEST]}") from None
     if len(data) > LARGEST:
         raise BadTimeline(f"a timeline of {len(data)} bytes is more than {LARGEST}")
     order = [event.at for event in whole.events]
@@ -201,7 +201,7 @@ def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:
         case Sync():
             return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
         case Forward():
-            # A model's layers are told from the model: a picture shows the one call, and not its forty.
+            # A model's layers are kept apart from the model: a picture shows the one call, and not its forty.
             return "inner forward" if record.depth else "forward", 0, record.builds_graph, False, record.module
         case Backward():
             return "backward", 0, False, False, "backward"
@@ -236,7 +236,7 @@ def _lines(events: Iterable[TimelineEvent], source: Sequence[str]) -> dict[int, 
     return {line: _text(source[line - 1].rstrip()) for line in sorted(wanted)}
 
 
-def _text(said: str) -> str:
+def _text(text: str) -> str:
     """A text that can be encoded, and is not too long."""
-    plain = str(said).encode("utf-8", "replace").decode()
+    plain = str(text).encode("utf-8", "replace").decode()
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"

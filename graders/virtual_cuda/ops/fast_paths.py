@@ -81,53 +81,6 @@ def detach(func: Any, rules: Rules) -> Any:
     return plan
 
 
-def in_place(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
-    """The first argument is changed and returned."""
-    name, rest = str(func), slots[1:]
-    call, refuse, _, count_waits = rules
-    reshapes = torch.Tag.inplace_view in func.tags
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        place = first._block.place
-        if reshapes:
-            first._inner = first._inner.detach()
-        inner = [*args]
-        inner[0] = first._inner
-        count = len(inner)
-        for slot in rest:
-            if slot >= count:
-                break
-            other = inner[slot]
-            if type(other) in VIRTUAL:
-                if other._block.place is not place:
-                    return general(func, args, kwargs)
-                inner[slot] = other._inner
-            elif other is not None:
-                return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
-        if refuse is not None:
-            refuse(args, kwargs or {})
-        try:
-            if kwargs:
-                call(*inner, **kwargs)
-            else:
-                call(*inner)
-        except Exception as error:
-            rescue(func, inner, kwargs or {}, place, error)
-        write(name, place, 0)
-        if count_waits is not None:
-            count_waits(args, kwargs or {})
-        if reshapes:
-            refresh(first)
-        return first
-
-    return plan
-
-
 # More elements than this are looked at on the meta device first, so that the host does not try what the device refuses.
 _SUSPICIOUS: Final = 1 << 27
 
@@ -145,37 +98,36 @@ def _broadcast_elements(left: Any, right: Any) -> int:
     return elements
 
 
-def one(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
-    """One new tensor from tensors given by position, all on one device."""
-    name, rest = str(func), slots[1:]
+def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
+    """Tensors given by position, all on one device: one is changed and returned, or new ones are made."""
+    name, returns = str(func), func._schema.returns
     call, refuse, output, count_waits = rules
     product = facts_of(func).product
-    if refuse is None and output is None and count_waits is None:
-        if slots == (0,):
-            return _from_one(func, call, name)
-        if slots == (0, 1):
-            return _from_two(func, call, name)
+    in_place, single = returns[0].alias_info is not None, len(returns) == 1
+    reshapes = torch.Tag.inplace_view in func.tags
 
     def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        place = first._block.place
         inner = [*args]
-        inner[0] = first._inner
+        place = None
         count = len(inner)
-        for slot in rest:
+        for slot in slots:
             if slot >= count:
                 break
-            other = inner[slot]
-            if type(other) in VIRTUAL:
-                if other._block.place is not place:
-                    return general(func, args, kwargs)
-                inner[slot] = other._inner
-            elif other is not None:
+            tensor = inner[slot]
+            if type(tensor) in VIRTUAL:
+                if tensor._block.place is not place:
+                    if place is not None:
+                        return general(func, args, kwargs)
+                    place = tensor._block.place
+                inner[slot] = tensor._inner
+            elif tensor is not None:
                 return general(func, args, kwargs)
+        if place is None:
+            return general(func, args, kwargs)
         if place.shut:
             raise shut(place)
+        if reshapes:  # other tensors may share the inner one
+            inner[0] = args[0]._inner = inner[0].detach()
         if refuse is not None:
             refuse(args, kwargs or {})
         if product and _product_elements(inner[-2], inner[-1]) > _SUSPICIOUS:
@@ -184,17 +136,41 @@ def one(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
-        if output is not None:
-            out = output(inner, kwargs or {}, out)
-        shell = deliver(out, place, name)
+        if in_place:
+            result = args[0]
+            write(name, place, 0)
+        else:
+            if output is not None:
+                out = output(inner, kwargs or {}, out)
+            result = deliver(out, place, name) if single else _deliver_many(out, place, name)
         if count_waits is not None:
             count_waits(args, kwargs or {})
-        return shell
+        if reshapes:
+            refresh(result)
+        return result
 
     return plan
 
 
-def _from_one(func: Any, call: Any, name: str) -> Any:
+def _deliver_many(out: Any, place: Place, name: str) -> tuple[Any, ...]:
+    """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
+    given = []
+    total = 0
+    for tensor in out:
+        if tensor is None or type(tensor) in VIRTUAL:
+            given.append(tensor)
+        else:
+            nbytes = tensor.untyped_storage().nbytes()  # a result may be the front of a longer buffer
+            total += nbytes
+            given.append(wrap(tensor, allocate(place, nbytes)))
+    write(name, place, total)
+    return tuple(given)
+
+
+def _from_one(func: Any, call: Any) -> Any:
+    """One new tensor from one; the same as above without what such operators do not need."""
+    name = str(func)
+
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
         if type(first) not in VIRTUAL:
@@ -219,7 +195,10 @@ def _from_one(func: Any, call: Any, name: str) -> Any:
     return plan
 
 
-def _from_two(func: Any, call: Any, name: str) -> Any:
+def _from_two(func: Any, call: Any) -> Any:
+    """One new tensor from two."""
+    name = str(func)
+
     def plan(args: Any, kwargs: Any) -> Any:
         if len(args) < 2:
             return general(func, args, kwargs)
@@ -244,55 +223,6 @@ def _from_two(func: Any, call: Any, name: str) -> Any:
         except Exception as error:
             out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
         return deliver(out, place, name)
-
-    return plan
-
-
-def many(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
-    """Several new tensors, as normalisation, pooling and losses give them."""
-    name = str(func)
-    call, refuse, output, count_waits = rules
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        inner = [*args]
-        place = None
-        for slot in slots:
-            if slot >= len(inner):
-                break
-            tensor = inner[slot]
-            if type(tensor) in VIRTUAL:
-                if tensor._block.place is not place:
-                    if place is not None:
-                        return general(func, args, kwargs)
-                    place = tensor._block.place
-                inner[slot] = tensor._inner
-            elif tensor is not None:
-                return general(func, args, kwargs)
-        if place is None:
-            return general(func, args, kwargs)
-        if place.shut:
-            raise shut(place)
-        if refuse is not None:
-            refuse(args, kwargs or {})
-        try:
-            out = call(*inner, **kwargs) if kwargs else call(*inner)
-        except Exception as error:
-            out = rescue(func, inner, kwargs or {}, place, error)
-        if output is not None:
-            out = output(inner, kwargs or {}, out)
-        given = []
-        total = 0
-        for tensor in out:
-            if tensor is None or type(tensor) in VIRTUAL:
-                given.append(tensor)
-            else:
-                nbytes = tensor.untyped_storage().nbytes()  # a result may be the front of a longer buffer
-                total += nbytes
-                given.append(wrap(tensor, allocate(place, nbytes)))
-        write(name, place, total)
-        if count_waits is not None:
-            count_waits(args, kwargs or {})
-        return tuple(given)
 
     return plan
 
@@ -368,6 +298,7 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
     return plan
 
 
+_FEW: Final = {(0,): _from_one, (0, 1): _from_two}
 _FAST_PATHS: Final = {"detach": detach, "item": item, "like": like}
 
 
@@ -404,16 +335,17 @@ def make_plan(func: Any) -> Any:
         simple = not returns or (len(returns) == 1 and not schema.is_mutable)
         return lists(func, rules.call, list_slots) if whole and simple else in_general
     tensors = bool(returns) and all(str(r.type) == "Tensor" for r in returns)
-    if len(returns) > 1 and tensors and slots and not schema.is_mutable:
-        return many(func, rules, slots) if all(r.alias_info is None for r in returns) else in_general
+    fresh = not schema.is_mutable and all(r.alias_info is None for r in returns)
+    if len(returns) > 1 and tensors and slots and fresh:
+        return _from_tensors(func, rules, slots)
     if len(returns) != 1 or not tensors or slots[:1] != (0,):
         return in_general
+    if fresh and slots in _FEW and rules[1:] == (None, None, None):
+        return _FEW[slots](func, rules.call)
     alias = returns[0].alias_info
-    if alias is None:
-        return in_general if schema.is_mutable else one(func, rules, slots)
-    if alias.is_write:
-        return in_place(func, rules, slots)
-    return view(func, rules.call) if len(slots) == 1 else in_general
+    if fresh or (alias is not None and alias.is_write):
+        return _from_tensors(func, rules, slots)
+    return view(func, rules.call) if alias is not None and len(slots) == 1 else in_general
 
 
 PLANS.maker = make_plan

@@ -1,32 +1,32 @@
-"""Makes the data under ops/facts from torch's own tables and from a probe of a real GPU."""
+"""Makes the data under `facts/` from torch's own tables and from a probe of a real GPU.
+
+python -m virtual_cuda.ops.make_facts                  operators.json
+python -m virtual_cuda.ops.make_facts probe.json       and, from what `probe.py` recorded, the other two
+"""
 
 from __future__ import annotations
 
+import argparse
 import collections
 import json
 import pathlib
 import re
-import sys
 from typing import Any, Final
 
 import torch
 
-HERE: Final = pathlib.Path(__file__).with_name("facts")
-# The probe's dtypes: how it abbreviates them, and how C++ spells them in messages.
-SHORT: Final = {
-    "bfloat16": "bf16", "bool": "b8", "complex64": "c64", "float16": "f16", "float32": "f32",
-    "float64": "f64", "int32": "i32", "int64": "i64", "uint8": "u8",
-}  # fmt: skip
-SPELLED: Final = {
-    "bfloat16": "BFloat16", "bool": "Bool", "complex64": "ComplexFloat", "float16": "Half", "float32": "Float",
-    "float64": "Double", "int32": "Int", "int64": "Long", "uint8": "Byte",
-}  # fmt: skip
+from virtual_cuda.device.messages import SPELLED as SPELLINGS
+from virtual_cuda.ops.probe import SHORT
+from virtual_cuda.ops.rescue import usual_name
+
+FACTS: Final = pathlib.Path(__file__).with_name("facts")
+Table = dict[str, Any]
+# How C++ spells the probe's dtypes in messages.
+SPELLED: Final = {name: SPELLINGS[getattr(torch, name)] for name in SHORT}
 # Evidence for all three stands for the other widths too.
 INTEGERS: Final = ("Byte", "Int", "Long")
 KERNEL: Final = re.compile(r"""NotImplementedError: "(.+)" not implemented for '(\w+)'$""")
-# Their successful calls with these dtypes had empty matrices, for which no kernel is launched.
-LAUNCH_NOTHING: Final = frozenset({"aten.mm.default", "aten.addmm.default", "aten._trilinear.default"})
-# Their words depend on more than the dtype; `refusals.py` and `translations.py` have them by hand.
+# Their words depend on more than the dtype; their entries have them by hand.
 BY_HAND: Final = frozenset(
     f"aten.{name}.default"
     for name in (
@@ -37,11 +37,6 @@ BY_HAND: Final = frozenset(
 NOT_DTYPE: Final = ("same device", "indices should be either", "Could not run")
 # The CPU got as far as this only because it computes an integer product before.
 LATER: Final = "expected m1 and m2"
-
-
-def usual_name(cpu: str) -> str:
-    """The name a CUDA kernel has if nothing else is known of it. `translations.py` goes by the same rule."""
-    return cpu.replace("_vml_cpu", "_cuda").replace("_cpu", "_cuda")
 
 
 def _rows(probe: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -63,7 +58,7 @@ def forbidden(probe: dict[str, Any]) -> dict[str, dict[str, str]]:
             continue  # the CPU refuses as well: a matter of words
         worked = [key for key in probe["ok_dtypes"].get(overload, {}) if key.split(",")[0] == SHORT[dtype]]
         spelled = SPELLED[dtype]
-        if (worked and overload not in LAUNCH_NOTHING) or spelled not in row["dev"].replace("HalfTensor", "Half"):
+        if worked or spelled not in row["dev"].replace("HalfTensor", "Half"):
             continue
         found[overload][spelled] = re.sub(rf"'{spelled}'$", "'{T}'", row["dev"])
     for messages in found.values():
@@ -120,21 +115,13 @@ def absent(probe: dict[str, Any]) -> list[str]:
     )
 
 
-def _lines(table: dict[str, Any]) -> str:
-    return ",\n".join(f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table))
-
-
-def make_refusals(path: str) -> None:
-    probe = json.loads(pathlib.Path(path).read_text())
+def refusals(probe: Table) -> Table:
+    """The tables of refusals.json."""
     kernels, spoken = words(probe)
-    tables: dict[str, dict[str, Any]] = {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken}
-    body = "".join(f' "{name}": {{\n{_lines(table)}\n }},\n' for name, table in tables.items())
-    (HERE / "refusals.json").write_text(f'{{\n{body} "absent": {json.dumps(absent(probe))}\n}}\n')
+    return {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken, "absent": absent(probe)}
 
 
-if __name__ == "__main__":
-    make_refusals(sys.argv[1])
-
+# ---- placement.json --------------------------------------------------------------------------------------------------
 
 WRAPPER = re.compile(r"but got (\w+) is on (\S+), different from .* in method (wrapper_CUDA_\w+)\)")
 ARGUMENT = re.compile(r"(\w+)=\w+\[([\d,]*)\]")
@@ -176,29 +163,20 @@ def strict_arguments(moved: dict[str, Any]) -> list[str]:
     return sorted(refused)
 
 
-def make_placement() -> None:
-    mixed = json.loads(pathlib.Path(sys.argv[1]).read_text())["mixed"]
-    checked = json.loads((HERE / "operators.json").read_text())["checks"]
+def placement(probe: Table, checked: Table) -> Table:
+    """The tables of placement.json: what is not in `checked`, which torch's own tables give."""
     delegated, strict = {}, {}
-    for overload, moved in sorted(mixed.items()):
+    for overload, moved in probe["mixed"].items():
         if overload in checked or "_foreach_" in overload:
             continue
         if (found := delegation(moved)) is not None:
             delegated[overload] = found
         elif not overload.rpartition(".")[0].endswith("_") and (names := strict_arguments(moved)):
             strict[overload] = names
-    parts = [
-        f" {json.dumps(title)}: {{\n"
-        + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
-        + "\n }"
-        for title, table in (("delegated", delegated), ("strict", strict))
-    ]
-    (HERE / "placement.json").write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    return {"delegated": delegated, "strict": strict}
 
 
-if __name__ == "__main__":
-    make_placement()
-
+# ---- operators.json --------------------------------------------------------------------------------------------------
 
 HEADER = pathlib.Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 POLICIES = {
@@ -253,16 +231,40 @@ def autocast_policies() -> dict[str, list[str]]:
     return policies
 
 
-def make_operators() -> None:
-    facts: dict[str, Any] = {
+def operators() -> Table:
+    """The tables of operators.json."""
+    return {
         "torch": torch.__version__.split("+")[0],
         "autocast": autocast_policies(),
         "checks": device_checks(),
     }
-    lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(facts.pop("checks").items()))
-    rest = json.dumps(facts, indent=1)[:-2]
-    (HERE / "operators.json").write_text(rest + ',\n "checks": {\n' + lines + "\n }\n}\n")
+
+
+def _text(tables: Table) -> str:
+    """JSON with one operator a line, so that a change is seen as one."""
+    parts = []
+    for title, table in tables.items():
+        if isinstance(table, dict):
+            lines = (f"  {json.dumps(key)}: {json.dumps(table[key], sort_keys=True)}" for key in sorted(table))
+            parts.append(f" {json.dumps(title)}: {{\n" + ",\n".join(lines) + "\n }")
+        else:
+            parts.append(f" {json.dumps(title)}: {json.dumps(table)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the facts about operators anew."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("probe", nargs="?", type=pathlib.Path, help="what probe.py has recorded on a GPU")
+    parser.add_argument("--out", type=pathlib.Path, default=FACTS, help="a folder; the package's own unless given")
+    options = parser.parse_args(arguments)
+    tables = {"operators": operators()}
+    if options.probe is not None:
+        probe = json.loads(options.probe.read_text())
+        tables |= {"refusals": refusals(probe), "placement": placement(probe, tables["operators"]["checks"])}
+    for name, table in tables.items():
+        (options.out / f"{name}.json").write_text(_text(table))
 
 
 if __name__ == "__main__":
-    make_operators()
+    main()

@@ -211,7 +211,7 @@ operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", "prod", outp
 operator("sum", "mean", "argmax", binding=True, output_first=True)
 operator("max", "min", binding=True)
 # These bindings give a named tuple, which the dispatcher would not open.
-operator("max.dim", "max.names_dim", "min.dim", "min.names_dim", binding=False)
+operator("max.dim", "min.dim", binding=False)
 operator("sort.default", kernel=_sort)
 operator("sort.stable", kernel=_sort_stable)
 operator("topk", kernel=_topk)

@@ -14,29 +14,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSFER, Row
 from virtual_cuda.patching import Patch
-from virtual_cuda.real.usage import memory_of, storage_of
-from virtual_cuda.real.waits import COPIES, CudaWaits, base_name, kind_of, waits_of
+from virtual_cuda.real.usage import USAGE, storage_behind
+from virtual_cuda.real.waits import COPIES, CudaWaits, KnownWaits, base_name, kind_of
 from virtual_cuda.recording import Recorder
 
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
 _UNSET: Final = object()
 
-# What only cuDNN calls otherwise goes under the name that every other device has for it, so that one check serves all.
+# Operators of cuDNN are recorded under the name that they have on every other device, so that one check serves all.
 _ALSO_KNOWN_AS: Final = {
     "aten.cudnn_batch_norm.default": "aten.native_batch_norm.default",
     "aten.cudnn_batch_norm_backward.default": "aten.native_batch_norm_backward.default",
 }
 
 
-class _Mood(threading.local):
-    """What holds in this thread: the autocast dtype, what a copy is made for, and whether nothing is written now."""
+class _ThreadState(threading.local):
+    """The autocast dtype, what a copy is made for, and whether nothing is recorded; for each thread."""
 
     autocast: Any = _UNSET
     reading: str | None = None
     quiet: int = 0
 
 
-class Watch(TorchDispatchMode):
+class RecordingMode(TorchDispatchMode):
     """Hands every operator of one thread to the observer. Autograd takes it along into its own threads."""
 
     def __init__(self, observer: Observer) -> None:
@@ -52,24 +52,24 @@ class Watch(TorchDispatchMode):
 
 
 class Observer:
-    """Writes down what happens on one kind of device while it is open."""
+    """Records what happens on one kind of device while it is open."""
 
     def __init__(self, kind: str, rows: list[Row]) -> None:
         self.kind = kind
         self.rows = rows
         self.open = True
-        self.mood = _Mood()
-        self.memory = memory_of(kind)
-        self.waits = waits_of(kind)
+        self.thread = _ThreadState()
+        self.memory = USAGE[kind]()
+        self.waits = CudaWaits() if kind == "cuda" else KnownWaits()
         self.passes = Recorder(rows)
         self.backward_autocast: Any = None
         self._moved: int | None = None  # the storage that the last copy onto the device made
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
-    def operate(self, mode: Watch, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run one operator, and write down what it did if it concerns the device."""
-        if not self.open or self.mood.quiet:
+    def operate(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator, and record what it did if it concerns the device."""
+        if not self.open or self.thread.quiet:
             return func(*args, **kwargs)
         given = [*tensors_in(args), *tensors_in(kwargs)]
         device = self._concerned(given, args, kwargs)
@@ -82,7 +82,7 @@ class Observer:
         if _is_shorthand(func):
             with mode:
                 return func.decompose(*args, **kwargs)
-        storages = {storage._cdata for storage in map(storage_of, given) if storage is not None}
+        storages = {storage._cdata for storage in map(storage_behind, given) if storage is not None}
         name = base_name(func)
         if name == "lift_fresh":
             return self._lifted(func, args, kwargs)
@@ -94,9 +94,9 @@ class Observer:
         if name in COPIES:
             self._write_copy(name, args, kwargs, out)
         if self.kind == "cpu" and self.passes.stepping:
-            waits = 0  # optimizers count their steps in host tensors, which nobody waits for
+            waits = 0  # optimizers count their steps in host tensors, which are never waited for
         for _ in range(waits):
-            self.wait(self.mood.reading or kind_of(func))
+            self.wait(self.thread.reading or kind_of(func))
         return out
 
     def _concerned(self, given: list[torch.Tensor], args: Any, kwargs: Any) -> torch.device | None:
@@ -114,7 +114,7 @@ class Observer:
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """`torch.tensor(data, device=…)`: made on the host and copied where no mode can see it, then shown here."""
         out = func(*args, **kwargs)
-        storage = storage_of(out)
+        storage = storage_behind(out)
         if self.kind != "cpu" and storage is not None and storage._cdata != self._moved:
             self._write_operation("aten._to_copy.default", out.device, self.memory.take(out))
             self._write_transfer("to_device", out.nbytes, False, False, "cpu", str(out.device))
@@ -131,27 +131,27 @@ class Observer:
             target, source, non_blocking = out, args[0], kwargs.get("non_blocking", False)
         if target.device == source.device:
             return
-        # A cast on the way is done before the bytes cross or after, as the device likes: the source's size is told.
+        # Whether a cast comes before the copy or after depends on the device: the source's size is recorded.
         size = source.nbytes
         ends = str(source.device), str(target.device)
         if target.device.type == "cpu":
             pinned = name == "copy_" and target.is_pinned()
             self._write_transfer("to_host", size, pinned, non_blocking, *ends)
         elif source.device.type == "cpu":
-            storage = storage_of(target)
+            storage = storage_behind(target)
             self._moved = None if storage is None else storage._cdata
             self._write_transfer("to_device", size, source.is_pinned(), non_blocking, *ends)
         else:
             self._write_transfer("between_devices", size, False, non_blocking, *ends)
         if self.kind == "mps" and size and not non_blocking and "cpu" in ends:
-            self.wait(self.mood.reading or "copy")
+            self.wait(self.thread.reading or "copy")
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         mode = (GRAD if grad else 0) | (INFERENCE if inference else 0)
-        dtype = self.backward_autocast if self.mood.autocast is _UNSET else self.mood.autocast
+        dtype = self.backward_autocast if self.thread.autocast is _UNSET else self.thread.autocast
         live = self.memory.live(device.index or 0)
         name = _ALSO_KNOWN_AS.get(name, name)
         self.rows.append((OPERATION, perf_counter(), *self.passes.here(), name, str(device), mode, dtype, size, live))
@@ -163,26 +163,26 @@ class Observer:
     def wait(self, what: str, explicit: bool = False) -> None:
         """The host has waited."""
         self.rows.append((SYNC, perf_counter(), *self.passes.here(), what, explicit))
-        if not explicit and isinstance(self.waits, CudaWaits):
+        if not explicit:
             self.waits.complain()
 
     # ---- autocast ----------------------------------------------------------------------------------------------------
 
     def autocast_patches(self) -> Iterator[Patch]:
         """Which dtype is cast to: torch's own answer is "none" inside an operator that has just been cast."""
-        mood, kind = self.mood, self.kind
+        thread, kind = self.thread, self.kind
         region = torch.amp.autocast_mode.autocast
         enter, leave = region.__enter__, region.__exit__
 
         def entered(self: Any) -> Any:
             given = enter(self)  # type: ignore[no-untyped-call]
-            self.__dict__.setdefault("_dojo_before", []).append(mood.autocast)
+            self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
             if self.device == kind:
-                mood.autocast = str(self.fast_dtype) if self._enabled else None
+                thread.autocast = str(self.fast_dtype) if self._enabled else None
             return given
 
         def left(self: Any, *error: Any) -> Any:
-            mood.autocast = self.__dict__["_dojo_before"].pop()
+            thread.autocast = self.__dict__["_dojo_before"].pop()
             return leave(self, *error)
 
         yield region, "__enter__", entered
@@ -192,7 +192,7 @@ class Observer:
 
     def _remembering_autocast(self, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            before, now = self.backward_autocast, self.mood.autocast
+            before, now = self.backward_autocast, self.thread.autocast
             self.backward_autocast = before if now is _UNSET else now
             try:
                 return original(*args, **kwargs)
@@ -215,7 +215,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _looks_into(tensor: torch.Tensor, storages: set[int]) -> bool:
-    storage = storage_of(tensor)
+    storage = storage_behind(tensor)
     return storage is not None and storage._cdata in storages
 
 

@@ -1,4 +1,4 @@
-"""Opens a real device for recording and closes it; tells whether this process still has its GPU."""
+"""Opens a real device for recording; limits its memory; checks that it still works."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch.utils.data.dataloader as loading
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.patching import Patch, claim, patch
-from virtual_cuda.real.observer import Observer, Watch
-from virtual_cuda.real.waits import explicit_doors
+from virtual_cuda.real.observer import Observer, RecordingMode
+from virtual_cuda.real.waits import explicit_waits
 from virtual_cuda.torch_api.creation import withdraw_kernels
 
 KINDS: Final = ("cuda", "mps", "cpu")
 
 
 class RealDevice:
-    """What `with real_device("cuda") as bench` gives: the ledger, and the device to use."""
+    """What `with real_device("cuda") as real` gives: the ledger, and the device to use."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -35,7 +35,7 @@ class RealDevice:
 
 
 def device_count(kind: str) -> int:
-    """How many devices of a kind this machine has."""
+    """The number of devices of a kind ("cuda", "mps", "cpu") that this machine has."""
     if kind == "cuda":
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "mps":
@@ -44,7 +44,7 @@ def device_count(kind: str) -> int:
 
 
 class _Open:
-    """The observer of the bench that is open, for a forked child to find."""
+    """The observer of the open device, for a forked child to find."""
 
     observer: Observer | None = None
 
@@ -53,7 +53,7 @@ _open: Final = _Open()
 
 
 def _after_fork_in_child() -> None:
-    """A loader's worker inherits the observer, whose device it must not touch and whose ledger nobody would read."""
+    """A loader's worker inherits the observer, whose device it must not touch and whose ledger is not read."""
     if _open.observer is not None:
         _open.observer.open = False
 
@@ -67,21 +67,21 @@ def _patches(observer: Observer) -> Iterator[Patch]:
     yield from observer.waits.patches()
     yield from observer.passes.patches()
     yield from observer.autocast_patches()
-    for owner, name, what in explicit_doors(observer.kind):
-        yield owner, name, _telling(observer, getattr(owner, name), what)
+    for owner, name, what in explicit_waits(observer.kind):
+        yield owner, name, _recorded(observer, getattr(owner, name), what)
     yield torch.Tensor, "tolist", _tolist(observer, torch.Tensor.tolist)
-    yield threading.Thread, "run", _watched(observer, threading.Thread.run)
+    yield threading.Thread, "run", _in_thread(observer, threading.Thread.run)
     if observer.kind == "cpu":
-        # On every other bench the loader's own work is on the host and so not in the ledger.
+        # On every other device the loader's own work is on the host and so not in the ledger.
         iterator: Any = loading._BaseDataLoaderIter
-        yield iterator, "__next__", _unwatched(observer, iterator.__next__)
-        yield loading.DataLoader, "__iter__", _unwatched(observer, loading.DataLoader.__iter__)
+        yield iterator, "__next__", _not_recorded(observer, iterator.__next__)
+        yield loading.DataLoader, "__iter__", _not_recorded(observer, loading.DataLoader.__iter__)
 
 
-def _telling(observer: Observer, original: Any, what: str) -> Any:
+def _recorded(observer: Observer, original: Any, what: str) -> Any:
     def synchronize(*args: Any, **kwargs: Any) -> Any:
         given = original(*args, **kwargs)
-        if not observer.mood.quiet:
+        if not observer.thread.quiet:
             observer.wait(what, explicit=True)
         return given
 
@@ -89,66 +89,69 @@ def _telling(observer: Observer, original: Any, what: str) -> Any:
 
 
 def _tolist(observer: Observer, original: Any) -> Any:
-    """`tolist` is a copy to the host under another name; on the host there is no copy, but a reading all the same."""
+    """`tolist` is a copy to the host under another name; on the host itself it is recorded as a wait."""
 
     def tolist(tensor: Any) -> Any:
-        before, observer.mood.reading = observer.mood.reading, "tolist"
+        before, observer.thread.reading = observer.thread.reading, "tolist"
         try:
-            if tensor.device.type == observer.kind == "cpu" and not observer.mood.quiet:
+            if tensor.device.type == observer.kind == "cpu" and not observer.thread.quiet:
                 observer.wait("tolist")
             return original(tensor)
         finally:
-            observer.mood.reading = before
+            observer.thread.reading = before
 
     return tolist
 
 
-def _watched(observer: Observer, original: Any) -> Any:
+def _in_thread(observer: Observer, original: Any) -> Any:
     """A dispatch mode holds in one thread only, so that every thread the student starts is given its own."""
 
     def run(thread: Any) -> None:
-        with Watch(observer):
+        with RecordingMode(observer):
             original(thread)
 
     return run
 
 
-def _unwatched(observer: Observer, original: Any) -> Any:
+def _not_recorded(observer: Observer, original: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        observer.mood.quiet += 1
+        observer.thread.quiet += 1
         try:
             return original(*args, **kwargs)
         finally:
-            observer.mood.quiet -= 1
+            observer.thread.quiet -= 1
 
     return call
 
 
 @contextlib.contextmanager
 def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
-    """Watch this process on a real device ("cuda", "mps" or "cpu") for the length of a `with` block."""
+    """Record this process on a real device ("cuda", "mps" or "cpu") for the length of a `with` block.
+
+    Raises NoSuchDevice and AlreadyOpen.
+    """
     if kind not in KINDS or not device_count(kind):
         raise NoSuchDevice(kind)
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim(f"real {kind} device"))
-        bench = RealDevice(kind)
-        observer = Observer(kind, bench.ledger.rows)
+        real = RealDevice(kind)
+        observer = Observer(kind, real.ledger.rows)
         patch(_patches(observer), undo)
         for hook in observer.passes.hooks():
             undo.callback(hook.remove)
-        undo.callback(_close, observer, bench.ledger)
+        undo.callback(_close, observer, real.ledger)
         _open.observer = observer
-        undo.enter_context(_whole_numbers(kind))
-        undo.enter_context(Watch(observer))
-        yield bench
+        undo.enter_context(_without_tf32(kind))
+        undo.enter_context(RecordingMode(observer))
+        yield real
 
 
 @contextlib.contextmanager
-def _whole_numbers(kind: str) -> Iterator[None]:
-    """Convolutions with all 23 bits of their numbers, as everywhere else.
+def _without_tf32(kind: str) -> Iterator[None]:
+    """Turn off TF32 in convolutions, as on every other device.
 
-    By default cuDNN may round them to ten bits, and does so for some sizes of a batch only: what is right then differs
-    between one batch and two by more than many a mistake does.
+    cuDNN uses it by default, for some sizes of a batch only: a right result then differs between one batch and two by
+    more than many mistakes do.
     """
     if kind != "cuda":
         yield
@@ -171,7 +174,7 @@ def _close(observer: Observer, ledger: Ledger) -> None:
 
 
 def limit_memory(memory: int) -> None:
-    """Make this process's context, in which torch's allocator takes so many bytes of each GPU and no more."""
+    """Make this process's CUDA context and limit its memory on each GPU; raises NoSuchDevice."""
     withdraw_kernels()  # a process that has opened the virtual device may still have its kernels
     count = device_count("cuda")
     if not count:
@@ -183,7 +186,7 @@ def limit_memory(memory: int) -> None:
 
 
 def device_failure() -> Exception | None:
-    """What a kernel has done to the context, once the device has come to an end with all it was given."""
+    """The error that has broken this process's CUDA context, or None; waits until the device has finished."""
     if not torch.cuda.is_initialized():
         return None
     try:

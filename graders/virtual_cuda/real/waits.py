@@ -6,7 +6,7 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -36,24 +36,19 @@ def kind_of(func: Any) -> str:
     return "linalg" if bare.startswith("linalg_") else bare
 
 
-class Waits(Protocol):
-    """How an operator is run so that the waits it causes are counted."""
+class KnownWaits:
+    """Counts the waits of a device that does not report them: by what is known of each operator on CUDA."""
 
     def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         """What the operator returns, and how often the host waited for it."""
-
-    def patches(self) -> Iterator[Patch]:
-        """What is replaced for the counting."""
-
-
-class KnownWaits:
-    """A device that does not say when it is waited for: by the list of operators that read a value."""
-
-    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
         return func(*args, **kwargs), _expected(func, args, kwargs)
 
     def patches(self) -> Iterator[Patch]:
+        """What is patched for the counting."""
         yield from ()
+
+    def complain(self) -> None:
+        """Report one wait as `torch.cuda.set_sync_debug_mode` asks."""
 
 
 def _expected(func: Any, args: Any, kwargs: Any) -> int:
@@ -82,18 +77,18 @@ class _Tally(threading.local):
     count: int | None = None
 
 
-class CudaWaits:
-    """CUDA's own word: its sync debug mode is on while an operator runs, and only then.
+class CudaWaits(KnownWaits):
+    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs, and only then.
 
-    Off in between, because the student's warnings and warning filters are the student's. What the student sets the
-    mode to is kept and honoured.
+    Off in between, because warnings and warning filters belong to the student. The mode that the student sets is kept
+    and honoured.
     """
 
     def __init__(self) -> None:
         self.tally = _Tally()
         self.students = int(torch.cuda.get_sync_debug_mode())
         self.set_mode: Any = torch._C._cuda_set_sync_debug_mode
-        self.door = torch.zeros(1, dtype=torch.float64)
+        self.binding = torch.zeros(1, dtype=torch.float64)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the first time it is set, it warns that it is a prototype
             torch.cuda.set_sync_debug_mode(self.students)
@@ -115,7 +110,7 @@ class CudaWaits:
         try:
             # C++ keeps warnings back until the outermost binding returns. `apply_` is a binding that calls Python,
             # so they are out when it is done, in autograd's threads too.
-            self.door.apply_(call)
+            self.binding.apply_(call)
             count = self.tally.count
         finally:
             self.set_mode(0)
@@ -125,7 +120,7 @@ class CudaWaits:
         return out, count
 
     def complain(self) -> None:
-        """One wait, as the mode the student has set would have it told."""
+        """Report one wait in the mode that the student has set."""
         if self.students == 2:
             raise RuntimeError(WARNING)
         if self.students == 1:
@@ -155,13 +150,8 @@ class CudaWaits:
         yield torch.cuda, "get_sync_debug_mode", lambda: self.students
 
 
-def waits_of(kind: str) -> Waits:
-    """How waits are counted on a kind of device."""
-    return CudaWaits() if kind == "cuda" else KnownWaits()
-
-
-def explicit_doors(kind: str) -> Iterator[tuple[Any, str, str]]:
-    """Where a student asks the host to wait: owner, attribute, and what the ledger calls it."""
+def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
+    """The functions that tell the host to wait: owner, attribute, and what the ledger calls the wait."""
     yield torch.accelerator, "synchronize", "synchronize"
     if kind == "cuda":
         yield torch.cuda, "synchronize", "synchronize"

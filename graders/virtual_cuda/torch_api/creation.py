@@ -48,7 +48,7 @@ EMPTY: Final = (aten.empty.memory_format, aten.empty_strided.default)
 
 
 def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The one kernel behind every factory."""
+    """The kernel behind every factory function."""
     if op is aten._copy_from.default:
         return copy_from(*args)
     if now.gpu is None:
@@ -129,7 +129,7 @@ _PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told b
 
 
 def translate(device: Any) -> Any:
-    """The device C++ must be told for the one the student named."""
+    """The device that C++ knows for the one the student named."""
     place = place_named(device)
     return device if place is None else place.lazy
 
@@ -138,7 +138,7 @@ _profiled: Final = torch._C._autograd._profiler_enabled
 
 
 def _direct(tensor: Any) -> bool:
-    """Whether a host tensor can be copied without telling autograd."""
+    """Whether a host tensor can be copied without autograd."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and not (tensor.requires_grad and torch.is_grad_enabled())
@@ -188,7 +188,7 @@ def _default_device() -> Any:
 
 
 def _read(data: Any) -> Any:
-    """Lists of device scalars are read one by one, as torch does it, each at the price of a wait."""
+    """Lists of device scalars are read one by one, as torch does it; each read waits."""
     if type(data) in (list, tuple):
         if any(type(item) in VIRTUAL or type(item) in (list, tuple) for item in data):
             return [_read(item) for item in data]
@@ -290,7 +290,7 @@ def _settle(name: str, original: Any) -> Any:
 
 
 def _numbered(name: str, original: Any) -> Any:
-    """`zeros_like(x, device=0)`, `x.new_zeros(3, device=0)`: only the number needs a word."""
+    """`zeros_like(x, device=0)`, `x.new_zeros(3, device=0)`: only the number needs to be replaced."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")

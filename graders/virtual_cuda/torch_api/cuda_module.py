@@ -71,7 +71,7 @@ class Devices:
     def in_child(self) -> bool:
         return os.getpid() != self.process
 
-    def lazy_init(self) -> None:
+    def initialize(self) -> None:
         if self.in_child():
             raise forked()
 
@@ -97,13 +97,6 @@ class Devices:
             raise AssertionError("Invalid device id")
         return _properties(self.gpu)
 
-    def name(self, device: Any = None) -> str:
-        return str(self.properties(device).name)
-
-    def capability(self, device: Any = None) -> tuple[int, int]:
-        self.properties(device)
-        return CAPABILITY
-
     def synchronize(self, device: Any = None) -> None:
         self.check(index_of(self.gpu, device))
         syncs.note("synchronize", explicit=True)
@@ -128,11 +121,12 @@ class Devices:
         for place in self.gpu.places:
             place.memory.empty_cache()
 
-    def reset_peaks(self, device: Any = None) -> None:
-        memory_of(self.gpu, device).reset_peaks()
-
     def patches(self) -> Iterator[Patch]:
         gpu = self.gpu
+
+        def reset_peaks(device: Any = None) -> None:
+            memory_of(gpu, device).reset_peaks()
+
         shared = {
             "is_available": lambda: True,
             "device_count": lambda: len(gpu.places),
@@ -142,9 +136,9 @@ class Devices:
             "max_memory_allocated": lambda device=None: memory_of(gpu, device).peak,
             "memory_reserved": lambda device=None: memory_of(gpu, device).reserved,
             "max_memory_reserved": lambda device=None: memory_of(gpu, device).peak_reserved,
-            "reset_peak_memory_stats": self.reset_peaks,
+            "reset_peak_memory_stats": reset_peaks,
             "memory_stats": lambda device=None: dict(sorted(memory_of(gpu, device).statistics().items())),
-            "get_device_capability": self.capability,
+            "get_device_capability": lambda device=None: self.properties(device) and CAPABILITY,
         }
         cuda = {
             **shared,
@@ -152,12 +146,12 @@ class Devices:
             "set_device": self.set_device,
             "_exchange_device": self.exchange,
             "_maybe_exchange_device": self.exchange,
-            "_lazy_init": self.lazy_init,
-            "init": self.lazy_init,
+            "_lazy_init": self.initialize,
+            "init": self.initialize,
             "is_initialized": lambda: True,
-            "_initialized": True,  # checkpointing asks here whether there are dice of the device to put back
+            "_initialized": True,  # checkpointing asks here whether the device has generators to restore
             "_is_in_bad_fork": self.in_child,
-            "get_device_name": self.name,
+            "get_device_name": lambda device=None: self.properties(device).name,
             "get_device_properties": self.properties,
             "is_bf16_supported": lambda including_emulation=True: True,
             "is_tf32_supported": lambda: True,
@@ -166,8 +160,8 @@ class Devices:
             "set_sync_debug_mode": self.set_sync_debug_mode,
             "get_sync_debug_mode": lambda: gpu.sync_debug,
             "memory_cached": lambda device=None: memory_of(gpu, device).reserved,
-            "reset_max_memory_allocated": self.reset_peaks,
-            "reset_max_memory_cached": self.reset_peaks,
+            "reset_max_memory_allocated": reset_peaks,
+            "reset_max_memory_cached": reset_peaks,
             "reset_accumulated_memory_stats": lambda device=None: None,
             "mem_get_info": lambda device=None: (memory_of(gpu, device).free, memory_of(gpu, device).total),
             "set_per_process_memory_fraction": self.set_fraction,
@@ -205,32 +199,16 @@ class Devices:
         yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
 
 
-_NOT_TRACKED: Final = -2  # NVTX_NO_PUSH_POP_TRACKING: what the library answers when no tool listens
-
-
-class _Unwatched:
-    """NVTX's library without a tool."""
-
-    def rangePushA(self, message: str) -> int:
-        return _NOT_TRACKED
-
-    def rangePop(self) -> int:
-        return _NOT_TRACKED
-
-    def rangeStartA(self, message: str) -> int:
-        return 0
-
-    def rangeEnd(self, range_id: int) -> None:
-        return None
-
-    def markA(self, message: str) -> None:
-        return None
-
-    def deviceRangeStart(self, message: str, stream: Any) -> Any:
-        return object()
-
-    def deviceRangeEnd(self, handle: Any, stream: Any) -> None:
-        return None
+# NVTX's library when no tool listens; -2 is NVTX_NO_PUSH_POP_TRACKING.
+_NVTX: Final = types.SimpleNamespace(
+    rangePushA=lambda message: -2,
+    rangePop=lambda: -2,
+    rangeStartA=lambda message: 0,
+    rangeEnd=lambda range_id: None,
+    markA=lambda message: None,
+    deviceRangeStart=lambda message, stream: object(),
+    deviceRangeEnd=lambda handle, stream: None,
+)
 
 
 def _enter(self: Any) -> Any:
@@ -254,7 +232,7 @@ def _leave(self: Any, *error: Any) -> Any:
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield from Devices(opening.gpu).patches()
     emit: Any = torch.autograd.profiler.emit_nvtx
-    yield torch.cuda.nvtx, "_nvtx", _Unwatched()
+    yield torch.cuda.nvtx, "_nvtx", _NVTX
     yield emit, "__enter__", _enter
     yield emit, "__exit__", _leave
     yield torch.cuda.profiler, "start", lambda: None

@@ -111,7 +111,7 @@ class DefaultGenerators:
     def set_state(self, state: Any, device: Any = "cuda") -> None:
         generator = self._at(None if device == "cuda" else device)
         if self.following_host and torch.equal(state, generator.get_state()):
-            return  # put back as it is: whoever does so puts the host's back too, which dropout follows
+            return  # restored as it is, together with the host's, which dropout follows
         self.following_host = False
         generator.set_state(state)
 
@@ -180,7 +180,7 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Dropout has no generator argument: lend the host's generator the device's state where they have parted."""
+    """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
     defaults = _open.defaults
     if defaults is None or defaults.following_host:
         return general(func, args, kwargs)
@@ -195,11 +195,11 @@ def dropout(func: Any, args: Any, kwargs: Any) -> Any:
         host.set_state(before)
 
 
-def choose(func: Any) -> Any:
-    """Random operators are recognised by their schema when they are met."""
+def make_random_plan(func: Any) -> Any:
+    """The plan of an operator; random ones are recognised by their schema."""
     random = any(a.name == "generator" for a in func._schema.arguments)
     return plan_by(draw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
 operator("native_dropout", "_fused_dropout", plan=dropout)
-PLANS.maker = choose
+PLANS.maker = make_random_plan

@@ -28,19 +28,16 @@ def _asked_for(args: Any, kwargs: Any) -> bool:
     return _names_mps(kwargs.get("device")) or any(isinstance(a, torch.device) and a.type == "mps" for a in args)
 
 
-class Trial(torch.Tensor):
-    """A tensor of a Mac's GPU, held by the host: some make one to find out whether they can.
-
-    It can be made, computed with and read; nothing that learns can be, because no MPS is here to learn on.
-    """
+class MpsTensor(torch.Tensor):
+    """A tensor of a virtual Mac's GPU, held by the host. It can be made, computed with and read, but not trained."""
 
     held: torch.Tensor
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor) -> Trial:
+    def __new__(cls, held: torch.Tensor) -> MpsTensor:
         if held.requires_grad:
             raise SelectionOnly()
-        made: Trial = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=MPS)
+        made: MpsTensor = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=MPS)
         made.held = held
         return made
 
@@ -56,16 +53,16 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """An operator whose tensors of the Mac's GPU are the host's, and the result there again, unless it is sent back."""
     there = _asked_for(args, kwargs)
     if not there:
-        if not any(isinstance(each, Trial) for each in tree_leaves((args, kwargs))):
+        if not any(isinstance(each, MpsTensor) for each in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         there = "device" not in kwargs
     args, kwargs = tree_map(_on_the_host, (args, kwargs))
     found = func(*args, **kwargs)
-    return tree_map(lambda each: Trial(each) if isinstance(each, torch.Tensor) else each, found) if there else found
+    return tree_map(lambda each: MpsTensor(each) if isinstance(each, torch.Tensor) else each, found) if there else found
 
 
 def _on_the_host(each: Any) -> Any:
-    if isinstance(each, Trial):
+    if isinstance(each, MpsTensor):
         return each.held
     return torch.device("cpu") if isinstance(each, torch.device) and each.type == "mps" else each
 

@@ -1,14 +1,17 @@
-"""Does `dojo lint` find each kind of fault, and none where there is none?"""
+"""`dojo lint` finds each kind of fault, and none in a good exercise."""
 
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from gpudojo.authoring import lint
+from gpudojo.authoring.solutions import solutions
 from gpudojo.cli import main
+from gpudojo.model.catalogue import Day
 from gpudojo.model.exercise import Exercise, Failed, Seen
 from gpudojo.release.stubs import stub_of
 
@@ -74,22 +77,47 @@ def test_checks_and_wrong_solutions_that_do_not_go_together(repository: Path) ->
     (wrong / "silent.py").write_text("def select_device(prefer=None): ...\n")
     (wrong / "odd.py").write_text("# fails: select_device::flies as no-such-mistake\n")
     found = problems(repository)
-    assert "select_device::takes_apples_gpu has no enemy: no wrong solution fails it" in found
-    assert "silent.py does not say on its first line what it fails" in found
-    assert "a wrong solution says it fails select_device::flies, which is no check" in found
-    assert "odd.py: no misconception 'no-such-mistake'" in found
+    assert "select_device::takes_apples_gpu is tested by no wrong solution" in found
+    assert "wrong/silent.py: its first line does not say which check it fails" in found
+    assert "a wrong solution says it fails select_device::flies, which does not exist" in found
+    assert "wrong/odd.py: day8 has no misconception 'no-such-mistake'" in found
 
 
-def test_a_wrong_solution_is_not_believed(repository: Path) -> None:
+def test_solutions_are_tried_unless_it_is_quick(repository: Path) -> None:
     wrong = repository / "tests" / "day8" / "wrong" / STEM
     reference = (repository / "reference" / "day8" / f"{STEM}.py").read_text(encoding="utf-8")
     (wrong / "right.py").write_text("# fails: select_device::runs as -\n" + reference)
     other = "# fails: select_device::takes_the_gpu as -\ndef select_device(prefer=None): return 1\n"
     (wrong / "other.py").write_text(other)
-    assert problems(repository, quick=True) == []
+    right = repository / "tests" / "day8" / "right" / STEM
+    right.mkdir(parents=True)
+    (right / "right.py").write_text(reference)
+    (right / "wrong.py").write_text("def select_device(prefer=None): return 1\n")
+    few = "`select_device` has 2 right solutions; it needs 4"
+    assert problems(repository, quick=True) == [few]
     found = problems(repository, quick=False)
-    assert "wrong/right.py passes everything of `select_device`" in found
+    assert "wrong/right.py got: passed everything; it says: runs as -" in found
     assert "wrong/other.py got: failed returns_a_device as -; it says: takes_the_gpu as -" in found
+    (said,) = [text for text in found if text.startswith("right/")]
+    assert said.startswith("right/wrong.py should pass and got: failed returns_a_device as -: ")
+
+
+def test_solutions_may_share_a_file(repository: Path) -> None:
+    folder = repository / "tests" / "day8"
+    shared = folder / "solutions" / f"{STEM}.py"
+    shared.parent.mkdir()
+    shared.write_text(
+        '"""For all of them."""\n\nimport torch\n\n\n# passes\ndef select_device(prefer=None): ...\n\n\n'
+        "# fails: select_device::runs as -\ndef select_device(prefer=None):\n    raise ValueError\n"
+    )
+    first, second = [one for one in solutions(folder) if one.where.startswith("solutions/")]
+    assert (first.where, first.wrong) == (f"solutions/{STEM}.py, line 6", False)
+    assert "import torch" in first.source
+    assert "ValueError" not in first.source
+    assert (second.exercise, second.claim) == (STEM, ("select_device", "runs", None))
+    assert second.source.startswith("# fails: select_device::runs as -\n")
+    assert (second.path.parents[2].name, second.path.parents[1].name) == ("day8", "wrong")
+    ast.parse(second.source)
 
 
 def test_what_an_exercise_says_of_itself() -> None:
@@ -123,10 +151,11 @@ def test_misconceptions_are_searched_in_packages_too(tmp_path: Path, monkeypatch
     source = "raise Failed('a', 'b', None, 'no-such-mistake')\n"
     (tmp_path / "somewhere" / "checks.py").write_text("\n" + source, encoding="utf-8")
     (tmp_path / "alone.py").write_text(source, encoding="utf-8")
-    monkeypatch.setattr("gpudojo.days.day8.__path__", [str(tmp_path)])
-    assert [(f.exercise, f.text) for f in lint.misconceptions_of("day8", None)] == [
-        ("alone.py", "line 1 names a misconception 'no-such-mistake' that does not exist"),
-        ("somewhere/checks.py", "line 2 names a misconception 'no-such-mistake' that does not exist"),
+    monkeypatch.setattr(lint, "registered", lambda: {"day8": Day("day8", "x.day8", tmp_path)})
+    said = "names a misconception 'no-such-mistake' that day8's misconceptions.toml does not have"
+    assert [(f.exercise, f.text) for f in lint.named_mistakes("day8", [])] == [
+        ("alone.py", f"line 1 {said}"),
+        ("somewhere/checks.py", f"line 2 {said}"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Does CONTRIBUTING's page on adding an exercise hold, word for word? It is typed and written in a copy."""
+"""CONTRIBUTING's page on adding an exercise works word for word: it is typed and written in a copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sharing import WarmPython
 ROOT = Path(__file__).parents[3]
 PAGE = "## Add an exercise"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-FILE = re.compile(r"^# ((?:reference|graders|tests)/\S+\.py)\n", re.M)
+FILE = re.compile(r"^# ((?:reference|graders|tests)/\S+\.(?:py|toml))\n", re.M)
 STEM = "01_brightest_sprite"
 
 
@@ -75,7 +75,7 @@ def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python
             continue
         for name, text in files_in(block):
             path = repository / name
-            if path.parent.name != STEM:
+            if path.suffix == ".py":
                 assert path.is_file(), f"the skeleton has no {name}"
             written[name] = text
             path.write_text(text, encoding="utf-8")
@@ -98,13 +98,14 @@ def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python
         assert run.returncode == 0, run.stdout + run.stderr
 
     # A class of two.
-    for student, solution in (("right", "right/{}/sorted.py"), ("wrong", "wrong/{}/one_by_one.py")):
+    solutions = re.split(r"^# .*\n", written[f"tests/day9/solutions/{STEM}.py"], flags=re.M)[1:]
+    for student, solution in (("right", solutions[2]), ("wrong", solutions[-1])):
         target = tmp_path / "class" / student / f"{STEM}.py"
         target.parent.mkdir(parents=True)
-        target.write_text(written[f"tests/day9/{solution.format(STEM)}"], encoding="utf-8")
+        target.write_text(solution, encoding="utf-8")
     found = graded(warm_python, repository, tmp_path / "class")
     assert found["right"].score == 4
     assert found["wrong"].score == 2.5
     (failed,) = [check for check in found["wrong"].exercises[0].checks if check.outcome == "failed"]
-    assert (failed.id, failed.misconception) == (f"{STEM}::brightest::waits_once", "sync-in-hot-loop")
-    assert (failed.happened, failed.line) == ("with eight sprites the host waited 8 times", 3)
+    assert (failed.id, failed.misconception) == (f"{STEM}::brightest::waits_once", "waits-in-a-loop")
+    assert (failed.happened, failed.line) == ("with eight sprites the CPU waited 8 times", 2)

@@ -1,4 +1,4 @@
-"""Is a skeleton whole, clean and unfinished, whatever it is called, and is nothing left where it cannot be made?"""
+"""A new exercise is complete, clean and unfinished whatever its name; what cannot be made leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo import authoring
 from gpudojo.authoring import new
 from gpudojo.authoring.lint import NOTE
-from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, plant, shares
+from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, shares, surroundings, write_new
 from gpudojo.cli import main
 from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
@@ -34,7 +33,9 @@ def everything(root: Path) -> set[str]:
 
 
 def test_what_is_here_is_known() -> None:
-    known = new(ROOT)
+    known = surroundings(ROOT)
+    assert known.clone
+    assert known.folder("day8") == "graders/gpudojo/days/day8"
     assert known.functions["train_epoch"] == "04_modifying_training_loop_gpu"
     assert "moving_model" in known.modules["day8"]
     assert known.next_number("day8") == len(known.stems["day8"]) + 1
@@ -45,22 +46,17 @@ def test_of_one_function_and_of_several() -> None:
     assert list(one) == [
         "reference/day8/03_third_one.py",
         "exercises/day8/03_third_one.py",
-        "graders/gpudojo/days/day8/third_one/functions.py",
-        "graders/gpudojo/days/day8/third_one/probes.py",
-        "graders/gpudojo/days/day8/third_one/checks.py",
-        "tests/day8/right/03_third_one/third_one_plain.py",
-        "tests/day8/wrong/03_third_one/third_one_raises.py",
-        "tests/day8/wrong/03_third_one/third_one_nothing.py",
-        "graders/gpudojo/days/day8/third_one/__init__.py",
+        "graders/gpudojo/days/day8/third_one.py",
+        "tests/day8/solutions/03_third_one.py",
     ]
     assert one["exercises/day8/03_third_one.py"] == stub_of(one["reference/day8/03_third_one.py"] or "")
-    assert "def third_one(sprites):" in (one["reference/day8/03_third_one.py"] or "")
+    assert "def third_one(values):" in (one["reference/day8/03_third_one.py"] or "")
     two = exercise_files(Plan("day9", "third_one", ("darker", "paler"), points=3, title="Paler."), KNOWN)
-    assert {path for path in two if "/checks" in path} == {
-        "graders/gpudojo/days/day9/third_one/checks_darker.py",
-        "graders/gpudojo/days/day9/third_one/checks_paler.py",
-    }
-    assert "points=1)" in (two["graders/gpudojo/days/day9/third_one/checks_paler.py"] or "")
+    assert len(two) == 4
+    module = two["graders/gpudojo/days/day9/third_one.py"] or ""
+    assert "runs(darker, points=0.5)" in module
+    assert "    paler_cases,\n    points=1,\n" in module
+    assert (two["tests/day9/solutions/01_third_one.py"] or "").count("# fails: paler::") == 2
     assert (two["reference/day9/01_third_one.py"] or "").startswith('"""Paler.\n')
 
 
@@ -85,7 +81,7 @@ def test_whatever_it_is_called_it_is_python(name: str, functions: list[str], tit
     for path, text in files.items():
         assert text is not None
         ast.parse(text)
-        assert "/wrong/" in path or NOTE.search(text), f"{path} has no note"
+        assert NOTE.search(text), f"{path} has no note"
 
 
 def test_files_of_short_long_few_and_many_names_are_clean(tmp_path: Path) -> None:
@@ -99,7 +95,7 @@ def test_files_of_short_long_few_and_many_names_are_clean(tmp_path: Path) -> Non
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "graders", tmp_path / "graders")  # ruff sorts imports by where it finds them
     for plan in plans:
-        plant(tmp_path, exercise_files(plan, KNOWN))
+        write_new(tmp_path, exercise_files(plan, KNOWN))
     for rule in ("check", "format --check"):
         command = [sys.executable, "-m", "ruff", *rule.split(), "--no-cache", "graders/gpudojo/days/day9", "reference"]
         run = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path)
@@ -107,28 +103,31 @@ def test_files_of_short_long_few_and_many_names_are_clean(tmp_path: Path) -> Non
 
 
 REFUSED = [
-    (Plan("day8", "13_name"), "'13_name' cannot be the name of an exercise: small letters, digits and single _"),
+    (Plan("day8", "13_name"), "'13_name' cannot be the name of an exercise: use small letters, digits and single _"),
     (Plan("day8", "Upper"), "'Upper' cannot be the name of an exercise"),
     (Plan("day8", "a b"), "'a b' cannot be the name of an exercise"),
     (Plan("day8", "../up"), "'../up' cannot be the name of an exercise"),
     (Plan("day8", ""), "'' cannot be the name of an exercise"),
-    (Plan("day8", "class"), "no word of Python's own"),
-    (Plan("day8", "nul"), "Windows keeps that name for itself"),
-    (Plan("day8", "day3"), "a file called so is taken for a whole day"),
+    (Plan("day8", "class"), "no keyword of Python"),
+    (Plan("day8", "nul"), "Windows reserves that name"),
+    (Plan("day8", "day3"), "a file with that name is taken for a whole day"),
     (Plan("day8", "x" * 41), "it is longer than 40 letters"),
-    (Plan("day8", "odd_one"), "odd_one is there already: graders/gpudojo/days/day8/odd_one"),
-    (Plan("day8", "second"), "second is there already: day8 has an exercise 02_second"),
-    (Plan("day9", "first"), "first is there already: day8 has an exercise 01_first"),
-    (Plan("day7", "new"), "there is no day 'day7' (the days are: day8, day9); begin it with: dojo new day day7"),
-    (Plan("day8", "new", ("evaluate",)), "evaluate is there already: 02_second has a function of that name"),
-    (Plan("day8", "new", ("a", "b", "a")), "a is there already: it is given twice"),
-    (Plan("day8", "new", ("2nd",)), "'2nd' cannot be the name of a function: letters, digits and single _"),
+    (Plan("day8", "odd_one"), "odd_one already exists: graders/gpudojo/days/day8/odd_one"),
+    (Plan("day8", "second"), "second already exists: day8 has an exercise 02_second"),
+    (Plan("day9", "first"), "first already exists: day8 has an exercise 01_first"),
+    (Plan("day7", "new"), "there is no day 'day7' (the days are: day8, day9); make it with: dojo new day day7"),
+    (Plan("day8", "new", ("evaluate",)), "evaluate already exists: 02_second has a function of that name"),
+    (Plan("day8", "new", ("a", "b", "a")), "a already exists: it is given twice"),
+    (Plan("day8", "new", ("2nd",)), "'2nd' cannot be the name of a function: use letters, digits and single _"),
     (Plan("day8", "new", ("a", "")), "'' cannot be the name of a function"),
-    (Plan("day8", "new", ("sum",)), "Python has one of its own that is called so"),
-    (Plan("day8", "new", ("torch",)), "the files around it need that name for something else"),
-    (Plan("day8", "new", ("exercise",)), "the files around it need that name for something else"),
-    (Plan("day8", "new", ("sprites",)), "the files around it need that name for something else"),
-    (Plan("day8", "new", ("a", "b", "c", "d", "e"), points=1), "5 functions need more points than 1: a quarter each"),
+    (Plan("day8", "new", ("sum",)), "Python has a built-in function of that name"),
+    (Plan("day8", "new", ("torch",)), "the files of the exercise use that name for something else"),
+    (Plan("day8", "new", ("exercise",)), "the files of the exercise use that name for something else"),
+    (Plan("day8", "new", ("values",)), "the files of the exercise use that name for something else"),
+    (
+        Plan("day8", "new", ("a", "b", "c", "d", "e"), points=1),
+        "5 functions need more than 1 points",
+    ),
     (Plan("day8", "new", title='"""'), 'one line of at most 80 letters, without ", \\ and $'),
     (Plan("day8", "new", title="two\nlines"), "one line of at most 80 letters"),
 ]
@@ -151,13 +150,12 @@ def test_a_day() -> None:
     assert {path for path, text in files.items() if text is None} == {
         "reference/day10",
         "exercises/day10",
-        "tests/day10/right",
-        "tests/day10/wrong",
+        "tests/day10/solutions",
     }
     for name in ("days", "day", "day0", "day08", "Day9", "day9x", "../day9", "day9999"):
         with pytest.raises(BadName, match="it is called day and a number, such as day9"):
             day_files(name, KNOWN)
-    with pytest.raises(NameTaken, match="day8 is there already: it has 2 exercises"):
+    with pytest.raises(NameTaken, match="day8 already exists: it has 2 exercises"):
         day_files("day8", KNOWN)
 
 
@@ -174,10 +172,8 @@ def test_a_file_that_is_there_stops_all_of_them(tmp_path: Path) -> None:
     last.parent.mkdir(parents=True)
     last.write_text("mine")
     before = everything(tmp_path)
-    with pytest.raises(
-        NameTaken, match=r"graders/gpudojo/days/day9/new/__init__\.py is there already: nothing was written"
-    ):
-        plant(tmp_path, files)
+    with pytest.raises(NameTaken, match=r"tests/day9/solutions/01_new\.py already exists: nothing was written"):
+        write_new(tmp_path, files)
     assert everything(tmp_path) == before
     assert last.read_text() == "mine"
 
@@ -190,37 +186,39 @@ def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     def full(self: Path, *args: object, **kwargs: object) -> object:
         nonlocal count
         count += 1
-        if count == 5:
+        if count == 3:
             raise OSError(errno.ENOSPC, "No space left on device", str(self))
         return real(self, *args, **kwargs)  # type: ignore[arg-type, call-overload]
 
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(CannotBegin, match="No space left on device; nothing was written"):
-        plant(tmp_path, files)
-    assert count == 5
+        write_new(tmp_path, files)
+    assert count == 3
     assert everything(tmp_path) == before
 
 
 def test_the_commands_speak_in_sentences_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authoring, "surroundings", lambda root: KNOWN)
+    monkeypatch.setattr(new, "surroundings", lambda root: KNOWN)
 
     def said(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["new", *words, "--root", str(tmp_path)])
         return result.exit_code, result.output
 
     assert said("exercise", "day8", "2nd")[0] == 1
-    assert said("day", "day8")[1].startswith("Error: day8 is there already: it has 2 exercises; add to it with: ")
+    assert said("day", "day8")[1].startswith("Error: day8 already exists: it has 2 exercises; add one with: ")
     assert everything(tmp_path) == set()
     code, output = said("exercise", "day9", "new", "--functions", "one, two")
     assert code == 0, output
-    assert "written: graders/gpudojo/days/day9/new/probes_two.py\n" in output
-    assert output.endswith("this says what comes next: dojo lint --day day9\n")
+    assert "written: graders/gpudojo/days/day9/new.py\n" in output
+    assert output.endswith("what to do next, run: dojo lint --day day9\n")
     code, output = said("day", "day10")
     assert code == 0, output
     assert (tmp_path / "exercises" / "day10").is_dir()
 
 
 def test_a_repository_whose_code_does_not_run_here_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "graders").mkdir()
-    with pytest.raises(CannotBegin, match="the gpudojo that runs here is in"):
-        new(tmp_path)
+    known = surroundings(tmp_path)
+    with pytest.raises(CannotBegin, match="this is not the clone of gpudojo that runs here"):
+        day_files("day99", known)
+    with pytest.raises(CannotBegin, match="the package of day8 is not in this repository but in "):
+        exercise_files(Plan("day8", "new"), known)

@@ -1,14 +1,14 @@
-"""Is what is being written told from what is broken? Notes, what comes next, and when a wrong sum is a problem."""
+"""An unfinished exercise gives warnings and a next step; a finished one with the same fault is a problem."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import gpudojo.days
 import pytest
 from gpudojo.authoring import lint
 from gpudojo.authoring.lint import Finding, Note, next_step, notes, too_few_spellings
-from gpudojo.authoring.new import Plan, Surroundings, exercise_files, plant
+from gpudojo.authoring.new import Plan, Surroundings, exercise_files, write_new
+from gpudojo.authoring.solutions import Solution
 from gpudojo.model import catalogue
 from gpudojo.model.exercise import Exercise
 
@@ -18,9 +18,9 @@ STEM = "01_new"
 @pytest.fixture
 def skeleton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but a skeleton, whose package is found."""
-    plant(tmp_path, exercise_files(Plan("day9", "new", ("brighter",)), Surroundings({"day9": ()})))
-    package = sorted((tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new").glob("*.py"))
-    monkeypatch.setattr(lint, "sources", lambda name, exercise: package)
+    write_new(tmp_path, exercise_files(Plan("day9", "new", ("brighter",)), Surroundings({"day9": ()})))
+    module = tmp_path / "graders" / "gpudojo" / "days" / "day9" / "new.py"
+    monkeypatch.setattr(lint, "sources", lambda name, exercise: [module])
     return tmp_path
 
 
@@ -32,16 +32,13 @@ def test_notes_come_in_the_order_of_work(skeleton: Path) -> None:
     found = [(note.path.relative_to(skeleton).as_posix(), note.text) for note in left(skeleton)]
     assert [path for path, _ in dict(found).items()] == [
         f"reference/day9/{STEM}.py",
-        "graders/gpudojo/days/day9/new/functions.py",
-        "graders/gpudojo/days/day9/new/probes.py",
-        "graders/gpudojo/days/day9/new/checks.py",
-        f"tests/day9/right/{STEM}/brighter_plain.py",
-        "graders/gpudojo/days/day9/new/__init__.py",
+        "graders/gpudojo/days/day9/new.py",
+        f"tests/day9/solutions/{STEM}.py",
     ]
-    assert found[0][1] == "say in one sentence what it gives back."
-    assert ("graders/gpudojo/days/day9/new/functions.py", "a first hint, which names the tool.") in found
-    checks = "the claim, as the student reads it; one claim for each check."
-    assert ("graders/gpudojo/days/day9/new/checks.py", checks) in found
+    assert found[0][1] == "say in one sentence what it returns."
+    assert ("graders/gpudojo/days/day9/new.py", "write a first hint, which names the tool.") in found
+    path, last = found[-1]
+    assert (path, last.partition(" when ")[0]) == ("graders/gpudojo/days/day9/new.py", "delete this line")
 
 
 def test_the_next_step_is_a_note_then_what_is_found_then_the_last_note(skeleton: Path) -> None:
@@ -50,12 +47,11 @@ def test_the_next_step_is_a_note_then_what_is_found_then_the_last_note(skeleton:
     step = next_step(exercise, found, broken, skeleton)
     assert step.warning
     where = f"reference/day9/{STEM}.py:11"
-    assert step.text == f"unfinished, {len(found)} notes left; next: {where}: say in one sentence what it gives back."
+    assert step.text == f"unfinished, {len(found)} notes left; next: {where}: say in one sentence what it returns."
     last = found[-1:]
     assert next_step(exercise, last, broken, skeleton).text == "unfinished, 1 note left; next: the stub is stale"
     assert next_step(exercise, last, [], skeleton).text.startswith(
-        "unfinished, 1 note left; next: graders/gpudojo/days/day9/new/__init__.py:3: take this note out when "
-        "`dojo lint --day day9`"
+        "unfinished, 1 note left; next: graders/gpudojo/days/day9/new.py:3: delete this line when `dojo lint"
     )
 
 
@@ -77,7 +73,7 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
 ) -> None:
     more = Exercise("13_more", "More", points=3)
     every = (*catalogue.day("day8"), more)
-    note = Note(tmp_path / "functions.py", 1, "a hint")
+    note = Note(tmp_path / "module.py", 1, "a hint")
     monkeypatch.setattr(lint, "day", lambda name: every)
     monkeypatch.setattr(lint, "notes", lambda name, e, root: [note] if e is more and unfinished else [])
     # Of the others nothing is there, in this folder; only what is said of all and of the new one matters here.
@@ -85,12 +81,12 @@ def test_a_wrong_sum_is_a_warning_until_the_exercise_is_finished(
     (told,) = [finding for finding in report.general if "add up" in finding.text]
     assert told.text.startswith("the points add up to 103, not 100")
     assert told.warning is unfinished
-    assert told.text.endswith("13_more must not be finished before they do") is unfinished
+    assert told.text.endswith("; correct this before you finish 13_more") is unfinished
     assert {finding.warning for finding in report.rows[-1].findings} == {unfinished}
     assert report.unfinished == (["13_more"] if unfinished else [])
     first = report.rows[-1].findings[0].text
     assert first == (
-        f"unfinished, 1 note left; next: functions.py:1: {note.text}" if unfinished else "it has no functions"
+        f"unfinished, 1 note left; next: module.py:1: {note.text}" if unfinished else "it has no functions"
     )
 
 
@@ -98,16 +94,15 @@ def test_right_solutions_are_counted_and_stubs_are_none(tmp_path: Path) -> None:
     exercise = Exercise(STEM, "New", 5)
     exercise.function("first", "a hint")
     exercise.function("second", "a hint")
-    folder = tmp_path / STEM
-    folder.mkdir()
-    for number in range(4):
-        (folder / f"{number}.py").write_text("def first(x):\n    return x\nsecond = lambda x: x\n")
-    assert list(too_few_spellings(exercise, tmp_path)) == []
-    (folder / "3.py").write_text("def first(x):\n    return x\ndef second(x):\n    raise NotImplementedError\n")
-    (folder / "4.py").write_text("def second(:\n")
-    assert [finding.text for finding in too_few_spellings(exercise, tmp_path)] == [
-        "right/4.py is no Python: invalid syntax",
-        "`second` has 3 right solutions of at least 4",
+    right = [Solution(tmp_path / f"{number}.py", f"right/{number}.py", wrong=False) for number in range(5)]
+    for one in right:
+        one.path.write_text("def first(x):\n    return x\nsecond = lambda x: x\n")
+    assert list(too_few_spellings(exercise, right)) == []
+    right[3].path.write_text("def first(x):\n    return x\ndef second(x):\n    raise NotImplementedError\n")
+    right[4].path.write_text("def second(:\n")
+    assert [finding.text for finding in too_few_spellings(exercise, right)] == [
+        "right/4.py is not Python: invalid syntax",
+        "`second` has 3 right solutions; it needs 4",
     ]
 
 
@@ -119,5 +114,5 @@ def test_days_are_packages_called_so_in_the_order_of_their_numbers(
         (tmp_path / name / "__init__.py").write_text("raise AssertionError('a day is found without importing it')")
     (tmp_path / "day9" / "__pycache__").mkdir(parents=True)  # what git leaves of a day of another branch
     (tmp_path / "day7.py").touch()
-    monkeypatch.setattr(gpudojo.days, "__path__", [str(tmp_path)])
-    assert catalogue._days() == ("day8", "day10")
+    monkeypatch.setattr(catalogue, "BUILT_IN", tmp_path)
+    assert list(catalogue.registered.__wrapped__()) == ["day8", "day10"]

@@ -29,6 +29,8 @@ REFERENCE = ROOT / "reference" / "day8"
 ONLY = frozenset({"select_device", "train_epoch", "average_gradients"})
 FIRST, FOURTH = "01_checking_device.py", "04_modifying_training_loop_gpu.py"
 
+pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
+
 
 class Quiet:
     """A watcher that counts."""

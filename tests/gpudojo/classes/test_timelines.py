@@ -27,7 +27,9 @@ GOOD = Timeline("train", "usual", "cuda", [TimelineEvent("op", 0, 1, 1, True, Fa
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassResults, dict[str, Record | None]]:
+def graded(
+    tmp_path_factory: pytest.TempPathFactory, loaded_fork_servers: None
+) -> tuple[ClassResults, dict[str, Record | None]]:
     folder, out = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("out")
     solution = (REFERENCE / FOURTH).read_text(encoding="utf-8")
     files = {

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.grading import subprocess_probe
 from gpudojo.grading.load import load
-from gpudojo.grading.observe import observe_one
+from gpudojo.grading.observe import observe_in_subprocess, observe_one
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus
 
@@ -20,7 +19,7 @@ def test_it_sees_what_is_seen_here(tmp_path: Path) -> None:
     path.write_text("import torch\nprint('noise')\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n")
     for probe in FUNCTION.probes:
         here = observe_one(EXERCISE, FUNCTION, probe, load(path), "virtual", 8)
-        assert subprocess_probe.observe_apart(EXERCISE, FUNCTION, probe, path, 8) == here
+        assert observe_in_subprocess(EXERCISE, FUNCTION, probe, path, 8) == here
 
 
 def test_a_file_that_ends_its_process_ends_nothing_else(tmp_path: Path) -> None:
@@ -28,6 +27,6 @@ def test_a_file_that_ends_its_process_ends_nothing_else(tmp_path: Path) -> None:
     ends.write_text("import os\nos._exit(3)\n")
     works.write_text("def select_device(prefer=None):\n    raise ValueError('mine')\n")
     with pytest.raises(RuntimeError, match="ended without evidence"):
-        subprocess_probe.observe_apart(EXERCISE, FUNCTION, FUNCTION.probes[0], ends, 8)
-    seen = subprocess_probe.observe_apart(EXERCISE, FUNCTION, FUNCTION.probes[0], works, 8)
+        observe_in_subprocess(EXERCISE, FUNCTION, FUNCTION.probes[0], ends, 8)
+    seen = observe_in_subprocess(EXERCISE, FUNCTION, FUNCTION.probes[0], works, 8)
     assert seen.status is CallStatus.RAISED

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from gpudojo.days.day8 import two_ranks
-from gpudojo.grading import time_limits
 from gpudojo.grading.call import StudentRaised
 from gpudojo.grading.load import load
 
@@ -53,13 +52,13 @@ def test_two_that_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_a_slow_rank_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limits, "LOOKS", 5)
+    monkeypatch.setattr(two_ranks, "LOOKS", 5)
     busy = "import time; until = time.process_time() + dist.get_rank()\n    while time.process_time() < until: pass"
     assert ranks(tmp_path, busy)[0]["some"]["weights_kept"]
 
 
 def test_an_endless_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limits, "ENDLESS", 1.0)
+    monkeypatch.setattr(two_ranks, "ENDLESS", 1.0)
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "while True: pass")
     assert caught.value.evidence.message == two_ranks.STUCK

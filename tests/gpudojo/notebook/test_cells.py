@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from gpudojo.days.day8 import two_ranks
-from gpudojo.grading import observe, subprocess_probe
+from gpudojo.grading import observe
 from gpudojo.model.results import Outcome
 from gpudojo.notebook.session import definitions, live, only_definitions
 from virtual_cuda.errors import RealDeviceInUse
@@ -68,7 +68,7 @@ def test_machines_that_only_another_process_can_be(session: Session, monkeypatch
     text = reference()["train_epoch"].replace("total / count if count else 0.0", "mean(total, count)")
     session.run(f"\n\n@torch.enable_grad()\n{text}")
     here = session.look("train_epoch").checked[0]
-    subprocess_probe._other.end()  # one that was started before has not been told where cells are left
+    observe._subprocess.end()  # one that was started before has not been told where cells are left
     monkeypatch.setattr(observe, "_observe", in_use)
     try:
         elsewhere = session.look("train_epoch").checked[0]
@@ -78,7 +78,7 @@ def test_machines_that_only_another_process_can_be(session: Session, monkeypatch
         session.run("ANSWERS = {'portable': 'b'}")
         assert session.look("ANSWERS").checked[0].points == pytest.approx(0.4)
     finally:
-        subprocess_probe._other.end()
+        observe._subprocess.end()
 
 
 def test_two_processes_where_the_system_does_not_fork(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,9 @@ def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> Non
     assert checked.picture is not None
     assert checked.picture[0].waits.keys() <= checked.picture[0].lines.keys()
     assert re.search(r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report))
-    assert f"yours: {checked.picture[0].walls} walls, theirs: {checked.picture[0].walls}" in repr(report)
-    assert '<span class="t-wall">│</span>' in report._repr_html_()
+    waits = checked.picture[0].wait_count
+    assert f"Your code: {waits} waits (reference: {waits})" in repr(report)
+    assert '<span class="t-wait">│</span>' in report._repr_html_()
 
 
 def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
@@ -81,7 +82,7 @@ def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
     yours, theirs = checked.picture
     assert theirs is not None
     assert (theirs.scenario, theirs.place, theirs.lines) == (yours.scenario, yours.place, {})
-    assert yours.walls > theirs.walls > 0
+    assert yours.wait_count > theirs.wait_count > 0
     spoiled = msgspec.structs.replace(release, timelines={key: b"x"})
     monkeypatch.setattr(references, "shipped", lambda name: spoiled)
     (checked,) = session.look("train_epoch").checked

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from gpudojo.pytest_plugin.grading import interrupts
+from gpudojo.grading.limits import interrupts
 
 
 @pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in a terminal", "in the background"])

@@ -133,3 +133,25 @@ def test_what_is_no_notebook_says_so(student: Student) -> None:
     assert done.returncode == 1
     assert "1 failed, 7 blocked" in done.stdout
     assert "it is not a notebook" in done.stdout
+
+
+def test_an_error_of_the_author_s_is_told_as_such_and_never_as_a_success(student: Student) -> None:
+    """A probe that raises, for the reference too: five errors ended in "Everything passes. Well done!"."""
+    shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
+    student.write(
+        "broken_exercise.py",
+        "from gpudojo.days.day8 import checking_device\n"
+        "from gpudojo.model.exercise import Probe\n\n"
+        "def look(call):\n"
+        "    return call.no_such_attribute\n\n"
+        "function = checking_device.exercise.functions[0]\n"
+        "function.probes[0] = Probe(function.probes[0].name, look, function.probes[0].machine)\n",
+    )
+    done = student.pytest("-p", "broken_exercise", "day8", "-v", "-p", "no:cacheprovider", "--rootdir", ".")
+    said = done.stdout
+    assert done.returncode == 1, said + done.stderr
+    assert "Everything passes" not in said
+    assert "::select_device::runs ERROR" in said
+    assert re.search(r"^\d checks could not be judged: an error in the exercise, not in your code\.", said, re.M), said
+    assert "AttributeError: 'Call' object has no attribute 'no_such_attribute' (raised at broken_exercise.py:5)" in said
+    assert re.search(r"^01_checking_device .* 8 of 8 +\d error$", said, re.M), said

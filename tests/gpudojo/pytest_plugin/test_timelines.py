@@ -41,7 +41,7 @@ def test_what_the_code_did_is_drawn_and_written(student: Student) -> None:
     said = done.stdout
     assert done.returncode == 0, said + done.stderr
     assert "= what your code did =" in said
-    found = re.search(r"yours: (\d+) walls, theirs: (\d+)", said)
+    found = re.search(r"Your code: (\d+) waits? \(reference: (\d+)\)", said)
     assert found is not None, said
     assert int(found[1]) > int(found[2]) > 0
     host, between, device = re.search(r"\n {4}host (.*)\n {9}(.*)\n {2}device (.*)\n", said).groups()  # type: ignore[union-attr]
@@ -63,7 +63,7 @@ def test_without_being_asked_nothing_is_drawn_and_colours_come_where_there_are_s
     student.write(f"day8/{TRAIN}", (REPOSITORY / "reference" / "day8" / TRAIN).read_bytes())
     assert "what your code did" not in student.pytest("day8", "-q").stdout
     coloured = student.pytest("day8", "-q", "--timeline", "--color=yes").stdout
-    assert "\x1b[31m\x1b[1m│" in coloured, "walls are red"
+    assert "\x1b[31m\x1b[1m│" in coloured, "waits are red"
     assert not (student.folder / "traces").exists()
 
 

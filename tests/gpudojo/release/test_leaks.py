@@ -1,4 +1,4 @@
-"""No line of a solution leaves the house: wherever one is planted, it is found, and nothing else is."""
+"""A line of a solution is found wherever it is put in a release, and nothing else is reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ IN_THE_GRADER = ("a file of the grader", "a function", "a string of Python")
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(SOLUTIONS)), st.sampled_from(sorted(PLACES)))
-def test_a_solution_is_found_wherever_it_is_planted(which: tuple[str, int], place: str) -> None:
+def test_a_solution_is_found_wherever_it_is_put(which: tuple[str, int], place: str) -> None:
     path, data = PLACES[place](SOLUTIONS[which])
     found = leaks.leaks({"pytest.ini": b"[pytest]\n", path: data}, REFERENCE)
     assert any(leak.reference == which[0] for leak in found)
@@ -116,7 +116,7 @@ def test_what_an_idiom_is(line: str, idiom: bool) -> None:
 
 def test_the_grader_and_the_stubs_give_nothing_away(released: Released) -> None:
     assert leaks.leaks(released.files, REFERENCE) == []
-    # The wheel was looked into: the same search finds what is planted there.
+    # The wheel was looked into: the same search finds what is put there.
     held = io.BytesIO(released.files[released.wheel])
     with zipfile.ZipFile(held, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("gpudojo/x.py", (REFERENCE / "04_modifying_training_loop_gpu.py").read_bytes())

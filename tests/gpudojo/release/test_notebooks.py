@@ -71,7 +71,7 @@ def test_the_bytes_depend_on_nothing_but_the_stub(made: dict[str, bytes], tmp_pa
     assert first.read_text(encoding="utf-8") != before
     said = set()
     for root, seed in ((ROOT, "1"), (tmp_path, "2")):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "graders")}
         command = [sys.executable, "-c", program, str(root)]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
         said.add(run.stdout)
@@ -197,7 +197,7 @@ def test_the_command_writes_what_has_changed(tmp_path: Path, made: dict[str, byt
     ("source", "why"),
     [
         ("def f():\n    # BEGIN SOLUTION\n    return 1\n", "2: a solution begins and does not end"),
-        ("def f(:\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n", "1: this is no Python: "),
+        ("def f(:\n    # BEGIN SOLUTION\n    return 1\n    # END SOLUTION\n", "1: this is not Python: "),
     ],
 )
 def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(tmp_path: Path, source: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What a release knows of the reference judges a student on any machine, and says nothing of the one it was made on."""
+"""Recorded evidence judges a student on any machine, and does not depend on the machine that recorded it."""
 
 from __future__ import annotations
 

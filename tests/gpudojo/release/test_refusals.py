@@ -1,4 +1,4 @@
-"""A release that cannot be made is told in one sentence, and nothing is left half-written."""
+"""A release that cannot be made is refused in one sentence, and nothing is left half-written."""
 
 from __future__ import annotations
 

@@ -40,7 +40,12 @@ def installed(released: Released, folder: Path) -> Path:
     packages = subprocess.run([made, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     Path(packages, "borrowed.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     install, _ = two_lines(released)
-    subprocess.run([made, "-m", *install], cwd=released.folder, env=student_environment(PIP_NO_INDEX="1"), check=True)
+    subprocess.run(
+        [made, "-m", *install],
+        cwd=released.folder,
+        env=student_environment(PIP_NO_INDEX="1"),
+        check=True,
+    )
     return made
 
 

@@ -30,7 +30,7 @@ def train_epoch(model, loader, loss_fn, optimizer, device):
 
 
 @pytest.fixture(scope="module")
-def graded_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def graded_pages(tmp_path_factory: pytest.TempPathFactory, loaded_fork_servers: None) -> Path:
     folder, out = tmp_path_factory.mktemp("handed_in"), tmp_path_factory.mktemp("graded")
     stem = FOURTH.removesuffix(".py")
     for name, source, form in (

@@ -80,6 +80,6 @@ def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
 
 
 def _owner(row: SubmissionRow) -> str:
-    """The account where the repository's name told it, otherwise the best name there is."""
+    """The account if the repository's name has it, otherwise the best name there is."""
     account = row.identifier if row.naming == "classroom" else None
     return account or row.student or row.submission

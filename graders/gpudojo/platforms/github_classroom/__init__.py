@@ -1,11 +1,11 @@
 """GitHub Classroom's Actions: what a grader step hands to autograding-grading-reporter.
 
-The reporter tells two totals: the sum of the tests' scores is recorded, and passed / all tests × max_score is shown.
-They agree only where tests weigh the same, so a check is repeated until they do: one worth 2 points stands twice
+The reporter has two totals: it records the sum of the tests' scores, and shows passed / all tests × max_score.
+They agree only if all tests weigh the same, so a check is repeated until they do: one worth 2 points appears twice
 beside one worth 1. A check that gpudojo could not judge counts as passed, because it costs the student nothing.
 
-`NAME.json` is the whole submission in one runner. An environment variable, which is how the reporter is told, holds
-128 KiB; `NAME.base64` is written only where it fits. `NAME/exercise04.base64` and its neighbours are one runner for
+`NAME.json` is the whole submission in one runner. The reporter reads it from an environment variable, which
+holds 128 KiB; `NAME.base64` is written only if it fits. `NAME/exercise04.base64` and its neighbours are one runner for
 each exercise: far less repetition, and a line for each exercise in the reporter's table. `NAME/outputs` holds them all
 as lines to append to $GITHUB_OUTPUT.
 """
@@ -68,13 +68,12 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
         written.append(save(own / "outputs", "".join(outputs)))
     if too_large:
         options.say(
-            f"{too_large} of the submissions are too large for one environment variable as one runner; "
-            "use the runners for each exercise."
+            f"{too_large} of the submissions do not fit into one environment variable; use a runner for each exercise."
         )
     if uneven:
         options.say(
-            f"{uneven} of the submissions have points too fine for tests of equal weight: the reporter records "
-            "the right total and shows another."
+            f"{uneven} of the submissions have points too fine for tests of equal weight: the reporter records the "
+            "right total and shows another."
         )
     return written
 

@@ -26,6 +26,20 @@ OUTPUT: Final = "GITHUB_OUTPUT"
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 FILES: Final = (OUTPUT, SUMMARY, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE")
 LARGEST_SUMMARY: Final = 1_000_000  # bytes; GitHub drops a longer one altogether
+SHOWN: Final = 10  # annotations of a kind that GitHub shows for a step
+LONGEST: Final = 500  # characters of a line of an annotation
+LONGEST_TEXT: Final = 300  # characters of a text in the summary
+MOST_OUTPUT: Final = 16_000  # characters of what a student printed
+NEXT: Final = 10  # failed checks that the summary describes
+MOST: Final = 50  # changed files
+SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
+COLUMNS: Final = (
+    (Outcome.PASSED, Outcome.ERROR),  # what could not be judged costs nothing
+    (Outcome.FAILED, Outcome.BLOCKED),
+    (Outcome.TODO,),
+)
+RESULT: Final = "result.json"
+WITHOUT_ACTIONS: Final = {OUTPUT: "github-outputs.txt", SUMMARY: "summary.md"}
 
 
 @contextlib.contextmanager
@@ -76,10 +90,6 @@ def replace(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-SHOWN: Final = 10  # annotations of a kind that GitHub shows for a step
-LONGEST: Final = 500
-MOST_OUTPUT: Final = 16_000  # characters of what a student printed
-QUOTE: Final = "│ "
 WHATS: Final = {
     "changed": "differs from the released file",
     "deleted": "was deleted",
@@ -99,31 +109,24 @@ class Annotation:
 
     def command(self) -> str:
         properties = {"file": self.file, "line": str(self.line) if self.line else "", "title": self.title}
-        given = ",".join(f"{name}={escaped_property(text)}" for name, text in properties.items() if text)
+        given = ",".join(f"{name}={escaped(text, ':,')}" for name, text in properties.items() if text)
         return f"::{self.level} {given}::{escaped(self.message)}"
 
 
-def escaped(text: str) -> str:
-    """Text as the message of a command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def escaped(text: str, more: str = "") -> str:
+    """Text as the message of a command; with `more` characters replaced, as the value of one of its properties."""
+    return "".join(f"%{ord(letter):02X}" if letter in f"%\r\n{more}" else letter for letter in text)
 
 
-def escaped_property(text: str) -> str:
-    """Text as the value of one of its properties."""
-    return escaped(text).replace(":", "%3A").replace(",", "%2C")
+def _checks(row: SubmissionRow, outcome: Outcome) -> list[CheckRow]:
+    return [check for exercise in row.exercises for check in exercise.checks if check.outcome is outcome]
 
 
 def on_lines(row: SubmissionRow, inside: str = "") -> list[Annotation]:
     """What failed, each on the student's own line; `inside` is where in the repository the checkout lies."""
-    found, places = [], set()
-    for exercise in row.exercises:
-        for check in exercise.checks:
-            place = (check.function, check.file, check.cell, check.line)
-            if check.outcome is not Outcome.FAILED or not check.file or place in places:
-                continue
-            places.add(place)
-            found.append(_annotation(check, inside))
-    return found[:SHOWN]
+    failed = [check for check in _checks(row, Outcome.FAILED) if check.file]
+    first = {(check.function, check.file, check.cell, check.line): check for check in reversed(failed)}
+    return [_annotation(check, inside) for check in reversed(first.values())][:SHOWN]
 
 
 def _annotation(check: CheckRow, inside: str) -> Annotation:
@@ -133,18 +136,23 @@ def _annotation(check: CheckRow, inside: str) -> Annotation:
         said[0] = f"Code cell {check.cell}, line {check.line}: {said[0]}"
         line = 1
     message = "\n".join(one_line(text)[:LONGEST] for text in said if text)
-    file = f"{inside}/{check.file}" if inside else check.file
-    return Annotation("error", f"{check.function}: {one_line(check.claim)}", message, file or "", line)
+    title = f"{check.function}: {one_line(check.claim)}"
+    return Annotation("error", title, message, "/".join(filter(None, (inside, check.file))), line)
 
 
 def on_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
     """What was changed of the release."""
-    found = []
-    for change in changes:
-        message = f"This file {WHATS[change.what]}. It does not change your points, and your teacher can see it."
-        file = f"{inside}/{change.path}" if inside else change.path
-        found.append(Annotation("warning", f"{one_line(change.path)} was {change.what}", message, file, 1))
-    return found[:SHOWN]
+    more = "It does not change your points, and your teacher can see it."
+    return [
+        Annotation(
+            "warning",
+            f"{one_line(change.path)} was {change.what}",
+            f"This file {WHATS[change.what]}. {more}",
+            "/".join(filter(None, (inside, change.path))),
+            1,
+        )
+        for change in changes
+    ][:SHOWN]
 
 
 def quoted(text: str) -> Iterator[str]:
@@ -154,23 +162,11 @@ def quoted(text: str) -> Iterator[str]:
     token = secrets.token_hex(32)
     yield f"::stop-commands::{token}"
     yield "What the submission printed:"
-    shown = (
-        text if len(text) <= MOST_OUTPUT else f"{text[:MOST_OUTPUT]}\n… and {len(text) - MOST_OUTPUT:,} characters more"
-    )
-    for line in printable(shown).splitlines():  # also at what only Python takes for the end of a line
-        yield f"{QUOTE}{line}".replace("##[", "# #[")
+    if (more := len(text) - MOST_OUTPUT) > 0:
+        text = f"{text[:MOST_OUTPUT]}\n… and {more:,} characters more"
+    for line in printable(text).splitlines():  # also at what only Python takes for the end of a line
+        yield f"│ {line}".replace("##[", "# #[")
     yield f"::{token}::"
-
-
-SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
-LONGEST_TEXT: Final = 300
-NEXT: Final = 10  # failed checks that are told in words
-MOST: Final = 50  # changed files
-
-
-def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
-    """The page; `changes` is None where there was no release to compare with."""
-    return "\n".join(_lines(graded, changes, notes)) + "\n"
 
 
 def escaped_markdown(text: str) -> str:
@@ -181,22 +177,33 @@ def escaped_markdown(text: str) -> str:
     return SPECIAL.sub(r"\\\1", short).replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\\&", "&amp;")
 
 
-def _lines(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str]) -> Iterator[str]:
+def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
+    """The page in Markdown; `changes` is None where there was no release to compare with."""
     row = graded.row
-    yield f"## {number(row.score)} of {number(row.max_score)} points"
-    yield ""
+    blocks = [[f"## {number(row.score)} of {number(row.max_score)} points"]]
     if row.status is not SubmissionStatus.GRADED:
-        yield f"**{row.status.value}**: {escaped_markdown(row.reason)}"
-        yield ""
-    yield "| exercise | points | of | passed | failed | to do |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-    for exercise in row.exercises:
-        yield _line(exercise)
-    yield f"| **total** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
-    yield ""
-    yield from _next(row)
-    yield from _changed(changes)
-    yield from _known(graded, notes)
+        blocks.append([f"**{row.status.value}**: {escaped_markdown(row.reason)}"])
+    table = ["| exercise | points | of | passed | failed | to do |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    total = f"| **total** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
+    blocks.append([*table, *map(_line, row.exercises), total])
+    failed = _checks(row, Outcome.FAILED)
+    if failed and row.status is not SubmissionStatus.UNREADABLE:
+        blocks += [["### What failed"], _listed([_told(check) for check in failed], NEXT)]
+    if ours := _checks(row, Outcome.ERROR):
+        said = f"**{len(ours)} checks could not be judged because of a fault of the grader.** They cost no points."
+        blocks.append([said])
+    if changes:
+        blocks += [
+            ["### Files that differ from the release"],
+            _listed([f"- {escaped_markdown(change.path)} {WHATS[change.what]}" for change in changes], MOST),
+            ["They do not change the points: the grader is the released one and runs outside of this repository."],
+        ]
+    blocks.append([f"- {escaped_markdown(sentence)}" for sentence in _known(graded, notes)][:MOST])
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _listed(items: list[str], most: int) -> list[str]:
+    return items if len(items) <= most else [*items[:most], f"- … and {len(items) - most} more"]
 
 
 def _line(exercise: ExerciseRow) -> str:
@@ -206,67 +213,25 @@ def _line(exercise: ExerciseRow) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-COLUMNS: Final = (
-    (Outcome.PASSED, Outcome.ERROR),  # what we could not judge costs nothing
-    (Outcome.FAILED, Outcome.BLOCKED),
-    (Outcome.TODO,),
-)
-
-
-def _next(row: SubmissionRow) -> Iterator[str]:
-    failed = [check for exercise in row.exercises for check in exercise.checks if check.outcome is Outcome.FAILED]
-    if failed and row.status is not SubmissionStatus.UNREADABLE:
-        yield "### What failed"
-        yield ""
-        yield from (_told(check) for check in failed[:NEXT])
-        if len(failed) > NEXT:
-            yield f"- … and {len(failed) - NEXT} more"
-        yield ""
-    ours = [check for exercise in row.exercises for check in exercise.checks if check.outcome is Outcome.ERROR]
-    if ours:
-        yield f"**{len(ours)} checks could not be judged because of a fault of the grader.** They cost no points."
-        yield ""
-
-
 def _told(check: CheckRow) -> str:
     cell = f"code cell {check.cell}, " if check.cell else ""
     place = f" ({escaped_markdown(check.file)}, {cell}line {check.line})" if check.file and check.line else ""
     return f"- **{escaped_markdown(check.function)}**{place}: {escaped_markdown(check.message)}"
 
 
-def _changed(changes: Sequence[Change] | None) -> Iterator[str]:
-    if not changes:
-        return
-    yield "### Files that differ from the release"
-    yield ""
-    for change in changes[:MOST]:
-        yield f"- {escaped_markdown(change.path)} {WHATS[change.what]}"
-    if len(changes) > MOST:
-        yield f"- … and {len(changes) - MOST} more"
-    yield ""
-    yield "They do not change the points: the grader is the released one and runs outside of this repository."
-    yield ""
-
-
-def _known(graded: Graded, notes: Sequence[str]) -> Iterator[str]:
+def _known(graded: Graded, notes: Sequence[str]) -> list[str]:
     results, row = graded.results, graded.row
     said = [*notes, *row.notes]
     if graded.seed is not None:
         said.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
     said.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
     lacking = missing(results.layers)
-    if lacking:
-        said.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
-    yield from (f"- {escaped_markdown(sentence)}" for sentence in said[:MOST])
-
-
-RESULT: Final = "result.json"
-WITHOUT_ACTIONS: Final = {OUTPUT: "github-outputs.txt", SUMMARY: "summary.md"}
+    return [*said, f"Isolation layers missing on this machine: {'; '.join(lacking)}"] if lacking else said
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything there is to tell."""
+    """What a grading run prints and writes."""
 
     graded: Graded
     changes: tuple[Change, ...] | None  # None: there was no release to compare with
@@ -277,9 +242,9 @@ class Report:
         """Line by line; in a workflow with commands that put remarks on the student's lines."""
         row = self.graded.row
         width = max(len(exercise.exercise) for exercise in row.exercises)
-        for exercise in row.exercises:
-            yield f"{exercise.exercise:{width}}  {number(exercise.score):>6} of {number(exercise.max_score):>4}"
-        yield f"{'total':{width}}  {number(row.score):>6} of {number(row.max_score):>4}"
+        lines = [(each.exercise, each.score, each.max_score) for each in row.exercises]
+        for name, score, most in (*lines, ("total", row.score, row.max_score)):
+            yield f"{name:{width}}  {number(score):>6} of {number(most):>4}"
         remarks = [
             *on_lines(row, self.inside),
             *on_changes(self.changes or (), self.inside),
@@ -295,16 +260,13 @@ class Report:
             place = f"{remark.file}:{remark.line}: " if remark.line else ""
             yield f"{remark.level}: {place}{remark.title}: {' '.join(remark.message.split())}"
 
-    def page(self) -> str:
-        return summary(self.graded, self.changes, self.notes)
-
 
 def write(report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]) -> list[Path]:
     """The files that each of `whom` ("github", "classroom50") reads; all of them are made before one is written."""
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
         outputs = _outputs(report.graded, Path(folder), environment) if "github" in whom else None
         result = _result(report.graded, Path(folder), environment) if "classroom50" in whom else None
-    page = report.page()
+    page = summary(report.graded, report.changes, report.notes)
     written = []
     if result is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -20,62 +20,9 @@ from gpudojo.release import leaks, recording
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import wheel
 
+HERE: Final = Path(__file__).parent
 DATE: Final = (2020, 1, 1, 0, 0, 0)
 EXECUTABLE: Final = ("setup.sh", "run_autograder")
-
-SETUP: Final = """\
-#!/usr/bin/env bash
-# Run once, when the image is built: installs Python, torch and the grader in a virtual environment.
-set -euo pipefail
-root="${GPUDOJO_ROOT:-/autograder}"
-source="$root/source"
-environment="$root/gpudojo"
-
-recent() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' > /dev/null 2>&1; }
-if [ ! -x "$environment/bin/python" ]; then
-  export DEBIAN_FRONTEND=noninteractive
-  if command -v apt-get > /dev/null; then
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends libseccomp2 python3 python3-pip python3-venv
-  fi
-  found=
-  for python in python3.13 python3.12 python3.11 python3; do
-    if recent "$python"; then found="$python"; break; fi
-  done
-  if [ -n "$found" ]; then
-    "$found" -m venv "$environment"
-  else
-    # not into root's home folder, which the user that runs submissions cannot read
-    export UV_PYTHON_INSTALL_DIR="$root/python"
-    python3 -m pip install --quiet uv
-    python3 -m uv venv --quiet --seed --python 3.12 "$environment"
-  fi
-fi
-pip() { "$environment/bin/python" -I -m pip --disable-pip-version-check --no-cache-dir "$@"; }
-# PIP_EXTRA_INDEX_URL may name an index of builds without CUDA, which are smaller
-pip install --quiet -r "$source/requirements.txt"
-pip install --quiet --no-deps --require-hashes -r <(sed "s|^|$source/|" "$source/grader.txt")
-chmod -R go-rwx "$source/evidence"
-"""
-
-RUN: Final = """\
-#!/usr/bin/env bash
-# Run for each submission: always leaves a results.json, even if the grader itself fails.
-root="${GPUDOJO_ROOT:-/autograder}"
-results="$root/results/results.json"
-mkdir -p "$root/results"
-rm -rf "$results"
-chmod -R go-rwx "$root/source/evidence"
-cd "$root/results" || exit 1
-"$root/gpudojo/bin/python" -I -m gpudojo.platforms.gradescope.harness "$root" @DAY@ "${GPUDOJO_SECONDS:-20}"
-status=$?
-if [ ! -s "$results" ]; then
-  printf '{"score": 0, "tests": [], "output_format": "text", "stdout_visibility": "hidden", "output": "%s"}\\n' \\
-    "The grader could not run: it ended with status $status. This is not your fault; please tell your teacher." \\
-    > "$results"
-fi
-exit 0
-"""
 
 
 def archive(root: Path, day: str, secret: str | None = None) -> bytes:
@@ -88,8 +35,7 @@ def archive(root: Path, day: str, secret: str | None = None) -> bytes:
     name, data = wheel(day)
     pins = [line for line in requirements(day, name).splitlines() if not line.startswith("./")]
     files = {
-        "setup.sh": SETUP.encode(),
-        "run_autograder": RUN.replace("@DAY@", day).encode(),
+        **{name: (HERE / name).read_text(encoding="utf-8").replace("@DAY@", day).encode() for name in EXECUTABLE},
         "requirements.txt": "\n".join([*pins, ""]).encode(),
         "grader.txt": f"{name} --hash=sha256:{hashlib.sha256(data).hexdigest()}\n".encode(),
         name: data,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpudojo.model.errors import DojoError
 from gpudojo.platforms import Options, exporter, parts_of
-from gpudojo.platforms._checkout import Graded, Measure, Terms, graded
+from gpudojo.platforms._checkout import Graded, JudgedBy, graded
 from gpudojo.platforms._entries import save_json
 from gpudojo.sandbox.isolation import missing
 
@@ -21,8 +21,8 @@ def main(root: Path, day: str, seconds: float) -> None:
     target = root / "results"
     target.mkdir(parents=True, exist_ok=True)
     try:
-        measure = Measure(evidence=root / "source" / "evidence")
-        found = graded(root / "submission", Terms(day, measure, seconds, MEMORY))
+        measure = JudgedBy(evidence=root / "source" / "evidence")
+        found = graded(root / "submission", day, measure, seconds=seconds, memory=MEMORY)
         options = Options(submission=found.row.submission, exercises=parts_of(day))
         exporter("gradescope")(found.results, target, options)
         _log(found)

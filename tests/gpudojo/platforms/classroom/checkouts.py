@@ -1,4 +1,4 @@
-"""What do students push? Checkouts of every kind, from solved to hostile, each made from a release."""
+"""Checkouts of every kind that students push, from solved to hostile, each made from a release."""
 
 from __future__ import annotations
 

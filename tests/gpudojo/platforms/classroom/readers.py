@@ -1,4 +1,4 @@
-"""How do programs read what `dojo classroom` writes? Small readers that follow the rules of each."""
+"""Small readers of what `dojo classroom` writes, which follow the rules of each program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a machine lacks what keeps a submission from the files of a workflow, what it writes there is taken back."""
+"""Without isolation, what a submission writes to the files of a workflow is undone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_forged_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert done.exit_code == 0, done.output
     told = [message for name, _, message in readers.runner(done.output).commands if name == "warning"]
     for name in paths:
-        assert f"The submission wrote to ${name}; that was taken back." in told
+        assert f"The submission wrote to ${name}; this was undone." in told
     assert not any(STOLEN in path.read_text() for path in paths.values())
     assert paths["GITHUB_ENV"].read_text() == ""
     assert readers.reporter(readers.outputs(paths["GITHUB_OUTPUT"].read_text()))[0] == 0

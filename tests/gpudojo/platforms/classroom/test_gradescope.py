@@ -94,7 +94,7 @@ def test_a_solved_submission_gets_all_points(autograder: Autograder) -> None:
     result, said = autograder.run(solutions())
     assert result["score"] == 100, said
     assert "submission: 100 of 100 points" in said
-    assert "Layers of isolation that this container lacks:" in said
+    assert "Isolation layers missing in this container:" in said
     assert (autograder.root / "source" / "evidence").stat().st_mode & 0o077 == 0
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from gpudojo.cli import main
 from gpudojo.model.errors import BadClass, NoNursery
 from gpudojo.platforms import _checkout
-from gpudojo.platforms._checkout import measure
+from gpudojo.platforms._checkout import judged_by
 
 from tests.gpudojo.platforms.classroom import readers
 
@@ -48,7 +48,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         (["--release", "{}"], "this is not the manifest of a release"),
         (["--release", '{"day": 8}'], "this is not the manifest of a release"),
         (["--release", "nowhere"], "there is no release at nowhere"),
-        (["--release", "graders"], "is not what `dojo release student` has written"),
+        (["--release", "graders"], "was not made by `dojo release student`"),
     ],
 )
 def test_a_release_that_is_none(run: Run, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,13 +109,13 @@ def test_a_folder_in_the_place_of_the_result(tmp_path: Path, monkeypatch: pytest
 
 def test_references_in_the_bundle_come_first(tmp_path: Path) -> None:
     (tmp_path / "reference" / "day8").mkdir(parents=True)
-    found = measure("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
+    found = judged_by("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
     assert (found.reference, found.secret) == (tmp_path / "reference" / "day8", "hush")
 
 
 def test_evidence_in_the_bundle_is_used_and_a_secret_without_references_is_told(tmp_path: Path) -> None:
     (tmp_path / "day8.mp").write_bytes(b"")
-    found = measure("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
+    found = judged_by("day8", {"CLASSROOM50_BUNDLE_DIR": str(tmp_path), "DOJO_SEED": "hush"})
     assert (found.reference, found.evidence, found.secret) == (None, tmp_path, None)
     assert "DOJO_SEED is set" in found.note
     assert "hush" not in found.note
@@ -124,7 +124,7 @@ def test_evidence_in_the_bundle_is_used_and_a_secret_without_references_is_told(
 def test_references_in_the_checkout_are_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "reference" / "day8").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert measure("day8", {}).reference == REFERENCE  # of this clone
+    assert judged_by("day8", {}).reference == REFERENCE  # of this clone
 
 
 def test_with_nothing_to_judge_by_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,4 +132,4 @@ def test_with_nothing_to_judge_by_there_is_a_sentence(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(gpudojo, "__file__", str(tmp_path / "graders" / "gpudojo" / "__init__.py"))
     with pytest.raises(BadClass, match="there is nothing to judge by"):
-        measure("day8", {})
+        judged_by("day8", {})

@@ -117,7 +117,9 @@ def installing(released: Path, checkout: Path, temp: Path, **more: str) -> subpr
     temp.mkdir()
     environment_at(temp / "dojo")  # with what it needs, which is not fetched again
     given = {name: str(value) for name, value in step["env"].items() if "${{" not in str(value)}
-    environment = bare(RUNNER_TEMP=str(temp), GITHUB_WORKSPACE=str(checkout), WHEEL_URL="", **given) | more
+    environment = (
+        bare(RUNNER_TEMP=str(temp), GITHUB_WORKSPACE=str(checkout), WHEEL_URL="", PIP_NO_COMPILE="1", **given) | more
+    )
     script = step["run"].replace("python -I -m venv", "true")
     return subprocess.run(["bash", "-e", "-c", script], cwd=temp, env=environment, capture_output=True, text=True)
 

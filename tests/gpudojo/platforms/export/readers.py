@@ -1,4 +1,4 @@
-"""What total does each program read from what was exported for it? Small readers that follow their rules."""
+"""Small readers of exported files, which follow the rules of each program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `dojo export` write what it is asked for, and answer bad input with a sentence?"""
+"""`dojo export` writes what it is asked for, and answers bad input with a sentence."""
 
 from __future__ import annotations
 

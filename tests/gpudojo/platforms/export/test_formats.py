@@ -1,4 +1,4 @@
-"""Is each format what its reader expects, whatever happened to a submission and whatever it is called?"""
+"""Each format is what its reader expects, whatever happened to a submission and whatever its name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
         assert content == wanted[name], f"{name}: {REMAKE}"
     assert {name.partition("/")[0] for name in wanted} == set(formats())
     assert said["canvas"] == [
-        f"{row.submission!r} fits nobody in the table and is left out." for row in CLASS.submissions[2:]
+        f"{row.submission!r} matches nobody in the table and is left out." for row in CLASS.submissions[2:]
     ]
     assert said["github_classroom"] == said["junit"] == []
 
@@ -127,7 +127,7 @@ def test_a_runner_too_large_for_a_variable_is_left_out_and_said(tmp_path: Path) 
     only("github_classroom", row, tmp_path, say=said.append)
     assert (tmp_path / "ada.json").is_file()
     assert not (tmp_path / "ada.base64").exists()
-    assert said[0].startswith("1 of the submissions are too large for one environment variable")
+    assert said[0].startswith("1 of the submissions do not fit into one environment variable")
 
 
 def test_what_only_a_teacher_should_read_is_not_exported(tmp_path: Path) -> None:

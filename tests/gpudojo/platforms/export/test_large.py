@@ -1,4 +1,4 @@
-"""Does an export of a class of any size hold one submission at a time, and look at each a few times only?"""
+"""An export holds one submission at a time, whatever the size of the class, and reads each only a few times."""
 
 from __future__ import annotations
 

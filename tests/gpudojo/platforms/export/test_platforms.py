@@ -1,4 +1,4 @@
-"""Are tables that learning platforms gave out filled in for the right people, and refused when they do not fit?"""
+"""Tables from learning platforms are filled in for the right people, and refused when they do not fit."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
     rows = [*CLASS.submissions[:2], msgspec.structs.replace(CLASS.submissions[0], submission="ada again")]
     export("canvas", tmp_path, twins, msgspec.structs.replace(CLASS, submissions=rows), say=said.append)
     assert said == [
-        "'Bob Ray' fits 2 people in the table and is left out.",
-        "'ada again' is of the same person as 'ada' and is left out.",
+        "'Bob Ray' matches 2 people in the table and is left out.",
+        "'ada again' is from the same person as 'ada' and is left out.",
     ]
 
 

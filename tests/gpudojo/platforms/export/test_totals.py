@@ -1,4 +1,4 @@
-"""Does every program read the same total for the same submission?"""
+"""Every program reads the same total for the same submission."""
 
 from __future__ import annotations
 

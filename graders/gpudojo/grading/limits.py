@@ -1,4 +1,4 @@
-"""Time limits for student code, and detection of processes that wait forever."""
+"""Limits on student code: time, printed output, and interrupts by the user."""
 
 from __future__ import annotations
 
@@ -10,49 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-PAUSE: Final = 0.01
-LOOKS: Final = 50  # so many times at the same place, and no work done there
-ENDLESS: Final = 30.0  # seconds of processor time, which is none that a busy machine adds
-
-_sleep, _processor_time = time.sleep, time.process_time  # a student's file may have others
-
-
-def _own_time(thread: int) -> tuple[Callable[[], float], float]:
-    """The processor time of one thread, or else of all, and how much of it is more than waiting takes."""
-    if hasattr(time, "pthread_getcpuclockid"):
-        clock, read = time.pthread_getcpuclockid(thread), time.clock_gettime
-        return lambda: read(clock), 0.001
-    return _processor_time, 0.2  # others look around now and then: gloo's threads, and ours
-
-
-def watched(tell: Callable[[dict[str, Any]], None]) -> None:
-    """From now on `tell` is given {"still": True} whenever this thread has stood still for a while, again and again.
-
-    After too much work in all it is given {"endless": True}, once.
-    """
-    me, began = threading.get_ident(), _processor_time()
-    worked, much = _own_time(me)
-
-    def look() -> None:
-        place, looks, used = None, 0, 0.0
-        while True:
-            _sleep(PAUSE)
-            frame = sys._current_frames().get(me)
-            here = (id(frame), frame.f_lasti if frame else 0)
-            if here != place or worked() - used > much:
-                place, looks, used = here, 0, worked()
-            looks += 1
-            if looks % LOOKS == 0:
-                tell({"still": True})
-            if _processor_time() - began > ENDLESS:
-                tell({"endless": True})
-                return
-
-    threading.Thread(target=look, daemon=True).start()
-
+from gpudojo.model.evidence import Raised
 
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
@@ -95,7 +57,7 @@ def _debugging() -> bool:
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None, file: str, method: str = "signal") -> Iterator[Limit]:
-    """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a bench to close."""
+    """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a device to close."""
     limit = Limit()
     if not seconds or seconds <= 0:
         yield limit
@@ -161,3 +123,91 @@ def _by_thread(seconds: float, file: str, limit: Limit) -> Iterator[None]:
         yield
     finally:
         done.set()
+
+
+class Interrupts:
+    """Tells a Ctrl-C of the user's from a KeyboardInterrupt that student code raises."""
+
+    def __init__(self, known: bool) -> None:
+        self.known = known  # whether a Ctrl-C would have been noticed
+        self.real = False
+
+    def ours(self, error: BaseException) -> bool:
+        """Whether an exception is the user's wish to stop."""
+        return isinstance(error, KeyboardInterrupt) and (self.real or not self.known)
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Notes a Ctrl-C when it comes."""
+    found = Interrupts(threading.current_thread() is threading.main_thread())
+    before = signal.getsignal(signal.SIGINT)
+    if not found.known or not callable(before):  # ignored, as in the background of a script: then none can come
+        yield found
+        return
+
+    def handler(signum: int, frame: FrameType | None) -> Any:
+        found.real = True
+        return before(signum, frame)
+
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield found
+    finally:
+        if signal.getsignal(signal.SIGINT) is handler:  # a debugger puts its own there
+            signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def bounded_output(characters: int) -> Iterator[None]:
+    """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured."""
+    with contextlib.ExitStack() as undo:
+        for stream in (sys.stdout, sys.stderr):
+            _bound(stream, characters, undo)
+        yield
+
+
+def _bound(stream: Any, characters: int, undo: contextlib.ExitStack) -> None:
+    original, left = stream.write, characters
+
+    def write(text: str) -> int:
+        nonlocal left
+        if left > 0:
+            original(text[:left])
+            left -= len(text)
+            if left <= 0:
+                original(f"\n… more than {characters:,} characters were printed; the rest was not kept\n")
+        return len(text)
+
+    def restore() -> None:
+        with contextlib.suppress(AttributeError):
+            del stream.write
+
+    with contextlib.suppress(AttributeError):  # a stream whose methods cannot be replaced
+        stream.write = write
+        undo.callback(restore)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What student code may take, and what ends grading instead of becoming evidence."""
+
+    seconds: float | None = None  # to load a file, and for each scenario
+    shared: bool = False  # whether all scenarios of a function share the seconds
+    method: str = "signal"  # how TimedOut is raised: "signal" or "thread"
+    characters: int | None = None  # that may be printed, each time
+    interruptible: bool = True  # whether a Ctrl-C ends grading; in a sandbox, student code could send itself one
+    on_raised: Callable[[Raised], None] = lambda raised: None  # may end the run, where an exception is the user's wish
+
+    @contextlib.contextmanager
+    def applied(self, path: Path, seconds: float | None) -> Iterator[tuple[Interrupts, Limit]]:
+        """Around code of the file at `path`, which may take so many seconds."""
+        with (
+            interrupts() if self.interruptible else contextlib.nullcontext(Interrupts(True)) as stop,
+            contextlib.nullcontext() if self.characters is None else bounded_output(self.characters),
+            time_limit(seconds, str(path), self.method) as limit,
+        ):
+            yield stop, limit
+
+
+UNLIMITED: Final = Limits()

@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from gpudojo.grading.time_limits import TimedOut, time_limit
+from gpudojo.grading.limits import TimedOut, time_limit
 
 FILE = "/somewhere/student.py"
 ALARMS = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs alarms")

@@ -1,0 +1,94 @@
+"""Counts the project's files on one submission's way to a verdict, in the grader's process.
+
+`python benchmarks/count_files.py [SUBMISSION] [--only FUNCTION]` grades one submission with `dojo grade` and notes
+which files under `graders/` run code from the moment its evidence arrives (the first bytes that a child sends) until
+its row has been made. The reference is graded before and is not counted; neither is code that runs at import. It prints
+the files, those of the framework apart from the day's content, and how often control passes from one folder to another.
+
+Without arguments: the first exercise of examples/class/student-01-solved, one function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from gpudojo.classes import grading
+from gpudojo.classes.attempt import Attempt
+from gpudojo.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+GRADERS = str(ROOT / "graders") + "/"
+
+
+class Counter:
+    """The files whose functions were called between two moments."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        self.changes = 0  # of the folder, from one call to the next
+        self._last = ""
+
+    def called(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self.note(frame.f_code)
+
+    def note(self, code: CodeType) -> None:
+        if code.co_filename.startswith(GRADERS) and code.co_name != "<module>":
+            file = code.co_filename.removeprefix(GRADERS)
+            self.calls[file] = self.calls.get(file, 0) + 1
+            folder = file.rpartition("/")[0]
+            self.changes += folder != self._last
+            self._last = folder
+
+    def begin(self) -> None:
+        threading.setprofile(self.called)
+        sys.setprofile(self.called)
+
+    def end(self) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def count(submission: Path, only: str | None) -> Counter:
+    """Grades a submission, and counts from the arrival of its evidence until its row is made."""
+    found = Counter()
+    heard, tell = Attempt.heard, grading.ClassGrading._tell
+
+    def first_heard(self: Attempt, data: bytes) -> bool:
+        if self.record.digest != "reference" and not found.calls:
+            found.note(heard.__code__)
+            found.begin()
+        return heard(self, data)
+
+    def told(self: grading.ClassGrading, *arguments: Any, **named: Any) -> None:
+        tell(self, *arguments, **named)
+        found.end()
+
+    Attempt.heard, grading.ClassGrading._tell = first_heard, told  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as out:
+        words = ["grade", str(submission), "--out", out, "--jobs", "1", "--quiet", "--seed", "count"]
+        main([*words, *(["--only", only] if only else [])], standalone_mode=False)
+    return found
+
+
+def run() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("submission", nargs="?", type=Path, default=ROOT / "examples" / "class" / "student-01-solved")
+    parser.add_argument("--only", default="select_device", help="grade this function only; '' for all")
+    asked = parser.parse_args()
+    found = count(asked.submission, asked.only)
+    content = [file for file in found.calls if file.startswith("gpudojo/days/")]
+    for file, calls in sorted(found.calls.items(), key=lambda item: (item[0] in content, item[0])):
+        print(f"{calls:7}  {file}")
+    print(f"{len(found.calls) - len(content)} files of the framework, {len(content)} of the day's content;", end=" ")
+    print(f"the folder changes {found.changes} times")
+
+
+if __name__ == "__main__":
+    run()

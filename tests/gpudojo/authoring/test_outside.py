@@ -1,0 +1,238 @@
+"""A day that another package registers by an entry point is linted, graded, reported and released as day8 is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from gpudojo.authoring import new
+from gpudojo.model import catalogue
+from gpudojo.model.catalogue import Day
+from gpudojo.model.errors import BadDay, CannotBegin, CannotRelease
+from gpudojo.model.results_file import read
+from gpudojo.release import wheel
+
+from tests.gpudojo.authoring.test_page import STEM, blocks, files_in
+
+ROOT = Path(__file__).parents[3]
+
+
+def environment_at(folder: Path, *more: Path) -> Path:
+    """Python in an environment of its own that borrows what this one has installed; `more` is on its path first."""
+    venv.create(folder, with_pip=False)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text("\n".join([*map(str, more), *borrowed]), encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def register(python: Path, entry_points: str) -> None:
+    """What pip leaves of an editable install: the metadata of a distribution."""
+    folder = next(python.parents[1].glob("lib/python*/site-packages")) / "my_course-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: my-course\nVersion: 1.0\nRequires-Dist: gpudojo\n")
+    (folder / "entry_points.txt").write_text(f"[gpudojo.days]\n{entry_points}\n")
+
+
+def run(python: Path, *arguments: str, cwd: Path) -> str:
+    left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+    environment = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
+    done = subprocess.run(
+        [str(python), "-m", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Course:
+    """A repository with the day of CONTRIBUTING's page, and Python in which it is installed."""
+
+    folder: Path
+    python: Path
+    solutions: list[str]
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
+    if os.name == "nt":
+        pytest.skip("classes are graded on Linux and macOS")
+    base = tmp_path_factory.mktemp("course")
+    folder = base / "repository"
+    for language, block in blocks():
+        for name, text in () if language == "sh" else files_in(block):
+            path = folder / name.replace("graders/gpudojo/days/", "src/my_course/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    (folder / "src" / "my_course" / "__init__.py").write_text('"""A course."""\n')
+    (folder / "src" / "my_course" / "day9" / "__init__.py").write_text(
+        '"""Day 9: finding sprites."""\n\nEXERCISES = 1\nPOINTS = 4\n'
+    )
+    python = environment_at(base / "environment", folder / "src", ROOT / "graders")
+    register(python, "day9 = my_course.day9")
+    run(python, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
+    text = (folder / "tests" / "day9" / "solutions" / f"{STEM}.py").read_text(encoding="utf-8")
+    return Course(folder, python, re.split(r"^# .*\n", text, flags=re.M)[1:])
+
+
+def test_it_is_linted(course: Course) -> None:
+    output = run(course.python, "gpudojo", "lint", "--day", "day9", cwd=course.folder)
+    assert re.search(rf"{STEM} +│ +4 │ +1 │ +3 │ +3 │ fine", output), output
+    assert "problem:" not in output
+    assert "warning:" not in output
+
+
+def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
+    for student, solution in (("right", course.solutions[0]), ("wrong", course.solutions[-1])):
+        (tmp_path / "class" / student).mkdir(parents=True)
+        (tmp_path / "class" / student / f"{STEM}.py").write_text(solution, encoding="utf-8")
+    arguments = (str(tmp_path / "class"), "--day", "day9", "--out", str(tmp_path / "out"), "--jobs", "1", "-q")
+    output = run(course.python, "gpudojo", "grade", *arguments, cwd=course.folder)
+    rows = {row.submission: row for row in read(tmp_path / "out" / "results.json").submissions}
+    assert {name: row.score for name, row in rows.items()} == {"right": 4, "wrong": 2.5}, output
+    (failed,) = [check for check in rows["wrong"].exercises[0].checks if check.outcome == "failed"]
+    assert failed.why.startswith(".item() in a loop")
+    run(course.python, "gpudojo", "report", str(tmp_path / "out"), cwd=course.folder)
+    assert STEM in (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -> None:
+    output = run(
+        course.python, "gpudojo", "release", "student", str(tmp_path / "out"), "--day", "day9", cwd=course.folder
+    )
+    assert output.startswith("written: "), output
+    released = tmp_path / "out"
+    text = (released / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("# Day 9: finding sprites\n\n1 exercise, 4 points.")
+    (built,) = (released / "vendor").glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        names = set(archive.namelist())
+        points = next(archive.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
+    assert {
+        "my_course/__init__.py",
+        "my_course/day9/brightest_sprite.py",
+        "my_course/day9/misconceptions.toml",
+    } <= names
+    assert "gpudojo/grading/of_reference/day9.mp" in names
+    assert not [name for name in names if name.startswith("gpudojo/days/day8")]
+    assert "[gpudojo.days]\nday9 = my_course.day9" in points
+
+    # A student installs it, where there is neither the course nor a reference.
+    python = environment_at(tmp_path / "student")
+    run(python, "pip", "install", "--quiet", "--no-deps", str(built), cwd=tmp_path)
+    output = run(python, "pytest", "exercises", "notebooks", "-q", cwd=released)
+    assert "9 to do" in output, output  # the file, its notebook, and that of the day
+    (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[1], encoding="utf-8")
+    assert "Everything passes" in run(python, "pytest", "exercises", "-q", cwd=released)
+    (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[-1], encoding="utf-8")
+    output = run(python, "pytest", "exercises", "-q", cwd=released)
+    assert "with eight sprites the CPU waited 8 times" in output
+    assert "Reading a value makes the CPU wait" in output
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of an empty day9 that another distribution has registered."""
+    folder = tmp_path / "my_course" / "day9"
+    folder.mkdir(parents=True)
+    for place in (folder, folder.parent):
+        (place / "__init__.py").touch()
+    found = catalogue.registered() | {"day9": Day("day9", "my_course.day9", folder)}
+    for module in (catalogue, new, wheel):
+        monkeypatch.setattr(module, "registered", lambda: found)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_course"]:
+        monkeypatch.delitem(sys.modules, name)
+    yield folder
+    for cached in (catalogue.day, catalogue.misconceptions_of, catalogue.misconceptions):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("from my_course.tools import f", "my_course.tools"),
+        ("import my_course.tools", "my_course.tools"),
+        ("from ..tools import f", "my_course.tools"),
+        ("def g():\n    from my_course.day9.missing import h", "my_course.day9.missing"),
+    ],
+)
+def test_a_day_that_needs_more_than_its_package_is_refused(outside: Path, line: str, module: str) -> None:
+    (outside / "x.py").write_text(f"{line}\n")
+    with pytest.raises(CannotRelease, match=rf"my_course/day9/x\.py, line \d: students get only .* imports {module}$"):
+        wheel.staged("day9")
+
+
+def test_a_day_may_import_its_own_modules(outside: Path) -> None:
+    (outside / "tools.py").write_text("import torch\nfrom gpudojo.model.exercise import Exercise\n")
+    (outside / "x.py").write_text("from . import tools\nfrom .tools import Exercise\nimport my_course.day9.tools\n")
+    assert {"graders/my_course/__init__.py", "graders/my_course/day9/x.py"} <= set(wheel.staged("day9"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('exercise = Exercise("01_x", "X", 1)\ndef f(:\n', r"x\.py, line 2: invalid syntax$"),
+        ('exercise = Exercise("01_x", "X", 1)\n', r"x\.py, line 1: NameError: name 'Exercise' is not defined$"),
+    ],
+)
+def test_an_authors_mistake_is_told_with_file_and_line(outside: Path, text: str, said: str) -> None:
+    (outside / "x.py").write_text(text)
+    with pytest.raises(BadDay, match=said):
+        catalogue.exercise_for(Path("01_x.py"))
+
+
+def test_misconceptions_that_cannot_be_read_are_an_error(outside: Path) -> None:
+    (outside / "misconceptions.toml").write_text('[a]\nname = "x"\n')
+    with pytest.raises(BadDay, match=r"misconceptions\.toml: .*'why'"):
+        catalogue.misconceptions_of("day9")
+
+
+def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
+    known = new.surroundings(outside.parents[1])
+    assert list(new.exercise_files(new.Plan("day9", "first"), known)) == [
+        "reference/day9/01_first.py",
+        "exercises/day9/01_first.py",
+        "my_course/day9/first.py",
+        "tests/day9/solutions/01_first.py",
+    ]
+    with pytest.raises(CannotBegin, match="for a course of your own, see CONTRIBUTING"):
+        new.day_files("day10", known)
+
+
+def test_of_two_days_with_the_same_file_name_the_folder_decides(outside: Path) -> None:
+    text = 'from gpudojo.model.exercise import Exercise\n\nexercise = Exercise("01_checking_device", "Y", 1)\n'
+    (outside / "x.py").write_text(text)
+    assert catalogue.day_of(Path("01_checking_device.py")) == "day8"
+    assert catalogue.day_of(Path("exercises/day9/01_checking_device.py")) == "day9"
+    found = catalogue.exercise_for(Path("exercises/day9/01_checking_device.py"))
+    assert found is not None
+    assert (found.title, catalogue.day_with(found)) == ("Y", "day9")
+
+
+def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> None:
+    python = environment_at(tmp_path / "environment", tmp_path, ROOT / "graders")
+    register(python, "day9 = my_course.day9\nday8 = my_course.day8\nweek1 = my_course.day9\nday10 = not_there.day10")
+    for name in ("day8", "day9"):
+        (tmp_path / "my_course" / name).mkdir(parents=True)
+        (tmp_path / "my_course" / name / "__init__.py").write_text("raise AssertionError\n")
+    (tmp_path / "my_course" / "__init__.py").write_text("raise AssertionError\n")
+    (tmp_path / "my_course" / "day9" / "x.py").write_text('exercise = Exercise(\n    "01_x", "X", points=1\n)\n')
+    code = (
+        "import sys; from gpudojo.model import catalogue; from pathlib import Path\n"
+        "print(catalogue.days(), catalogue.registered()['day8'].package, catalogue.day_of(Path('01_x.py')))\n"
+        "print(sorted(n for n in sys.modules if n.startswith(('gpudojo', 'virtual_cuda', 'torch', 'msgspec'))))"
+    )
+    (tmp_path / "asked.py").write_text(code)
+    assert run(python, "asked", cwd=tmp_path).splitlines() == [
+        "('day8', 'day9') gpudojo.days.day8 day9",
+        "['gpudojo', 'gpudojo.model', 'gpudojo.model.catalogue']",
+    ]

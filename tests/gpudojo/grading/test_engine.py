@@ -1,0 +1,235 @@
+"""The grading engine: results, limits, and errors that are not the student's."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpudojo.grading import engine
+from gpudojo.grading.engine import FileGrader, grade_function
+from gpudojo.grading.limits import Limits
+from gpudojo.grading.observe import load_file, observe
+from gpudojo.grading.references import Written
+from gpudojo.model.exercise import Exercise, Failed, Probe
+from gpudojo.model.results import CheckResult, Outcome
+
+REFERENCE = "def double(x):\n    # BEGIN SOLUTION\n    return 2 * x\n    # END SOLUTION\n"
+
+
+def look_at_three(call: Any) -> dict[str, Any]:
+    return {"value": call(3)}
+
+
+def look_at_four(call: Any) -> dict[str, Any]:
+    return {"value": call(4)}
+
+
+def facts(seen: Any, look: Any) -> dict[str, Any]:
+    """What the probe that calls `look` saw."""
+    found: dict[str, Any] = getattr(seen, "observations", seen)[look.__name__].facts
+    return found
+
+
+def made(*looks: Any) -> Exercise:
+    """An exercise with one function, `double`, and a check of its value in each scenario."""
+    exercise = Exercise("01_doubling", "Doubling", 1)
+    function = exercise.function("double", "Multiply by two.")
+    function.probes += [Probe(look.__name__, look, "bench") for look in looks]
+
+    @function.check(1, needs=())
+    def doubles(seen: Any, wanted: Any) -> None:
+        """It returns twice its argument."""
+        for look in looks:
+            if facts(seen, look).get("value") != facts(wanted, look)["value"]:
+                raise Failed("another value", "twice the argument")
+
+    return exercise
+
+
+class Files:
+    """A student's file beside a reference solution."""
+
+    def __init__(self, folder: Path) -> None:
+        self.student, self.reference = folder / "01_doubling.py", folder / "reference.py"
+        self.reference.write_text(REFERENCE, encoding="utf-8")
+
+    def grade(self, exercise: Exercise, source: str, limits: Limits = Limits()) -> list[CheckResult]:  # noqa: B008
+        self.student.write_text(source, encoding="utf-8")
+        submission = load_file(self.student, limits)
+        measure = Written(self.reference)
+        return grade_function(exercise, exercise.functions[0], submission, measure, "virtual", 8, limits)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_a_right_solution_passes_and_a_wrong_one_fails_at_its_line(files: Files) -> None:
+    exercise = made(look_at_three, look_at_four)
+    (right,) = files.grade(exercise, "def double(x):\n    return x + x\n")
+    assert (right.outcome, right.points) == (Outcome.PASSED, 1)
+    (wrong,) = files.grade(exercise, "\n\ndef double(x):\n    return x\n")
+    assert (wrong.outcome, wrong.happened, wrong.line) == (Outcome.FAILED, "another value", 3)
+    (todo,) = files.grade(exercise, "def double(x):\n    raise NotImplementedError\n")
+    assert todo.outcome is Outcome.TODO
+
+
+def test_a_verdict_is_the_one_of_evidence_that_was_sent(files: Files) -> None:
+    """In this process, too, checks see plain data: a tuple becomes a list, and what cannot be sent is unusable."""
+
+    def as_it_is(call: Any) -> dict[str, Any]:
+        return {"value": call(3), "set": {1, 2} if call(0) is None else (1, 2)}
+
+    (result,) = files.grade(made(as_it_is), "def double(x):\n    return 2 * x\n")
+    assert result.outcome is Outcome.PASSED
+
+    def anything(call: Any) -> dict[str, Any]:
+        return {"value": call(3)}
+
+    exercise = made(anything)
+    source = "class Mine:\n    pass\n\ndef double(x):\n    return Mine()\n"
+    files.student.write_text(source, encoding="utf-8")
+    seen = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8).observations["anything"]
+    assert seen.raised is not None
+    assert seen.raised.type == "Unusable"
+    assert "Encoding objects of type Mine is unsupported" in seen.raised.message
+
+
+def place_of(function: Any, text: str) -> str:
+    """`file:line` of a line in a function's source, as it is shown here."""
+    lines, first = inspect.getsourcelines(function)
+    number = next(first + at for at, line in enumerate(lines) if text in line)
+    return f"{os.path.relpath(__file__)}:{number}"
+
+
+def stumbling(call: Any) -> dict[str, Any]:
+    call(3)
+    return {}["a mistake of the author's"]  # type: ignore[no-any-return]
+
+
+def test_an_error_in_a_probe_is_not_the_student_s_and_names_file_and_line(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exercise = made(stumbling)
+    files.student.write_text("def double(x):\n    return 2 * x\n", encoding="utf-8")
+    monkeypatch.setattr(engine, "reference_for", lambda path, exercise: Written(files.reference))
+    (result,) = FileGrader(files.student, "virtual", 8).results(exercise, exercise.functions[0])
+    assert (result.outcome, result.points) == (Outcome.ERROR, 1)
+    assert 'KeyError: "a mistake of the author\'s"' in result.happened
+    assert result.happened.endswith(f"(raised at {place_of(stumbling, 'return {}')})")
+
+
+def test_an_error_in_a_check_is_not_the_student_s_and_names_file_and_line(files: Files) -> None:
+    exercise = made(look_at_three)
+
+    @exercise.functions[0].check(1, needs=())
+    def broken(seen: Any, wanted: Any) -> None:
+        """It can be judged."""
+        assert facts(wanted, look_at_three)["valeu"] == 6
+
+    result = files.grade(exercise, "def double(x):\n    return 2 * x\n")[-1]
+    assert (result.outcome, result.points) == (Outcome.ERROR, 1)
+    assert "KeyError: 'valeu'" in result.happened
+    assert place_of(broken, "valeu") in result.happened
+
+
+def test_evidence_that_only_the_check_of_the_student_cannot_judge_fails_and_names_file_and_line(files: Files) -> None:
+    """With credit for evidence that no check can read, spoiling it would pay."""
+    exercise = made(look_at_three)
+
+    @exercise.functions[0].check(1, needs=())
+    def divides(seen: Any, wanted: Any) -> None:
+        """It can be judged."""
+        assert facts(wanted, look_at_three)["value"] / facts(seen, look_at_three)["value"] == 1
+
+    result = files.grade(exercise, "def double(x):\n    return 0\n")[-1]
+    assert (result.outcome, result.points) == (Outcome.FAILED, 0)
+    assert place_of(divides, "== 1") in result.happened
+
+
+def test_after_a_time_out_the_other_scenarios_are_not_run(files: Files) -> None:
+    calls: list[str] = []
+
+    def first(call: Any) -> dict[str, Any]:
+        calls.append("first")
+        return {"value": call(3)}
+
+    def second(call: Any) -> dict[str, Any]:
+        calls.append("second")
+        return {"value": call(4)}
+
+    exercise = made(first, second)
+    files.student.write_text("def double(x):\n    while True:\n        pass\n", encoding="utf-8")
+    found = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)).observations
+    assert calls == ["first"]
+    assert [seen.raised and (seen.raised.type, seen.raised.message) for seen in found.values()] == [
+        ("TimedOut", "still running after 0.2 seconds")
+    ] * 2
+
+
+def test_who_swallows_a_time_out_is_out_of_time_all_the_same(files: Files) -> None:
+    loop = "        while True:\n            pass\n"
+    source = f"def double(x):\n    try:\n{loop}    except BaseException:\n        return 2 * x\n"
+    files.student.write_text(source, encoding="utf-8")
+    exercise = made(look_at_three)
+    found = observe(exercise, exercise.functions[0], load_file(files.student), "virtual", 8, Limits(0.2)).observations
+    raised = found["look_at_three"].raised
+    assert raised is not None
+    assert raised.type == "TimedOut"
+
+
+def test_scenarios_may_share_their_time(files: Files) -> None:
+    exercise = made(look_at_three, look_at_four)
+    files.student.write_text("import time\n\ndef double(x):\n    time.sleep(0.4)\n    return 2 * x\n", encoding="utf-8")
+    submission = load_file(files.student)
+
+    def outcomes(limits: Limits) -> list[bool]:
+        found = observe(exercise, exercise.functions[0], submission, "virtual", 8, limits).observations
+        return [seen.raised is None for seen in found.values()]
+
+    assert outcomes(Limits(0.7)) == [True, True]
+    assert outcomes(Limits(0.7, shared=True)) == [True, False]
+
+
+def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_grading(files: Files) -> None:
+    exercise = made(look_at_three)
+    (result,) = files.grade(exercise, "def double(x):\n    raise KeyboardInterrupt\n")
+    assert result.outcome is Outcome.FAILED
+
+    def interrupted(call: Any) -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        files.grade(made(interrupted), "def double(x):\n    return x\n")
+    files.student.write_text("def double(x):\n    return x\n", encoding="utf-8")
+    alone, submission = made(interrupted), load_file(files.student)
+    found = observe(alone, alone.functions[0], submission, "virtual", 8, Limits(interruptible=False)).observations
+    assert found["interrupted"].raised is not None, "in a sandbox nobody presses Ctrl-C"
+
+
+def test_an_exception_may_be_the_user_s_wish_to_stop(files: Files) -> None:
+    class Quit(Exception):
+        pass
+
+    def stop(raised: Any) -> None:
+        if raised.message == "leave the debugger":
+            raise Quit
+
+    source = "def double(x):\n    raise RuntimeError('leave the debugger')\n"
+    with pytest.raises(Quit):
+        files.grade(made(look_at_three), source, Limits(on_raised=stop))
+    with pytest.raises(Quit):
+        files.grade(made(look_at_three), "raise RuntimeError('leave the debugger')\n", Limits(on_raised=stop))
+
+
+def test_the_judging_half_imports_no_torch() -> None:
+    code = "import sys, gpudojo.grading.engine, gpudojo.classes.judging; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
