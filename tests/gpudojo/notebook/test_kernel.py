@@ -109,7 +109,7 @@ def test_the_right_answer(seen: dict[str, list[Any]]) -> None:
     said, drawn = shown(seen["right-check"]), shown(seen["right-check"], "text/html")
     assert "14 of 14 points" in said
     assert "FAILED" not in said
-    assert "What moved where" in said
+    assert "What each line did" in said
     assert 'class="m"' in drawn
     assert "hint" not in said
     assert "loss" in printed(seen["right-demo"])
@@ -130,10 +130,10 @@ def test_the_table(seen: dict[str, list[Any]]) -> None:
 
 
 def test_interrupting_ends_the_check_and_says_so(seen: dict[str, list[Any]]) -> None:
-    assert shown(seen["endless-check"]).startswith("Interrupted while `evaluate` was being checked")
+    assert shown(seen["endless-check"]).startswith("Interrupted while `evaluate` was checked.")
     said = shown(seen["after"])
     assert "14 of 14 points" in said, "the kernel goes on as if nothing had been"
-    assert "check was given an object of the class int" in said
+    assert "check got an object of the class int" in said
 
 
 def test_two_processes_are_started_from_a_kernel(seen: dict[str, list[Any]]) -> None:
