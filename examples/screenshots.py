@@ -1,4 +1,4 @@
-"""How do the pages of a report look? Grades the example class, makes its report, and takes the README's two pictures.
+"""Takes the README's two pictures of a report: grades the example class and makes its pages.
 
     python examples/screenshots.py              examples/report-class.png and examples/report-student.png
     python examples/screenshots.py --all DIR    both pages at four widths, in both themes, to be looked at

@@ -78,7 +78,7 @@ def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
 
 
-def test_bench_says_how_wide_a_terminal_shows_all_of_the_code() -> None:
+def test_bench_says_how_wide_the_terminal_should_be() -> None:
     def at(columns: int | str) -> str:
         return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["bench"]).output
 
@@ -91,7 +91,7 @@ def test_bench_says_how_wide_a_terminal_shows_all_of_the_code() -> None:
     assert "cut off" not in wide
 
 
-def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -> None:
+def test_bench_saves_a_self_contained_picture(tmp_path: Path) -> None:
     picture = tmp_path / "bench.svg"
     code, said = dojo("bench", "--picture", str(picture))
     assert code == 0
@@ -103,7 +103,7 @@ def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -
     assert "Line&#160;22&#160;made&#160;the&#160;host&#160;wait" in drawn
 
 
-def test_bench_without_sense_or_without_a_folder() -> None:
+def test_bench_reports_bad_sizes_and_missing_folders() -> None:
     code, said = dojo("bench", "--memory", "8 sheep")
     assert code == 1
     assert said.startswith("Error: '8 sheep' is not a size")

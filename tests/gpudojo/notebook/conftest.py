@@ -1,4 +1,4 @@
-"""A session without a kernel: cells that are compiled and remembered as IPython does it."""
+"""A session without a kernel: cells are compiled and remembered as in IPython."""
 
 from __future__ import annotations
 

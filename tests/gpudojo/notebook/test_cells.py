@@ -1,4 +1,4 @@
-"""Is a function checked with what other cells define, also where cells have to be run again or in another process?"""
+"""Functions that use definitions of other cells, also when cells run again or in another process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def outcomes(report: Any) -> set[Outcome]:
     return {outcome for checked in report.checked for outcome in checked.outcomes}
 
 
-def test_a_function_may_use_what_other_cells_define(session: Session) -> None:
+def test_a_function_uses_definitions_of_other_cells(session: Session) -> None:
     helper = "def best():\n    return torch.device(BEST)"
     session.run("import torch", "BEST = 'cuda' if torch.cuda.is_available() else 'cpu'", helper)
     session.run("def select_device(prefer=None):\n    return best()")
@@ -29,7 +29,7 @@ def test_a_function_may_use_what_other_cells_define(session: Session) -> None:
     assert "Where there is no GPU the CPU is chosen, even if torch was built with CUDA." in passed
 
 
-def test_cells_without_what_they_do(session: Session) -> None:
+def test_only_definitions_of_a_cell_are_kept(session: Session) -> None:
     cell = "import torch\n%time 3\nm = f(3)\nprint(\n    m\n)\n@d\nclass A: pass\nfor x in []: pass\ny: int = 3"
     assert only_definitions(cell, {"m", "A", "y"}) == "import torch\n\nm = f(3)\n\n\n\n@d\nclass A: pass\n\ny: int = 3"
     assert only_definitions(cell, {"y"}) == "import torch\n\n\n\n\n\n\n\n\ny: int = 3"
@@ -45,7 +45,7 @@ def test_cells_without_what_they_do(session: Session) -> None:
     ]
 
 
-def test_a_line_in_another_cell_is_in_the_picture_too(session: Session) -> None:
+def test_lines_of_other_cells_are_in_the_table(session: Session) -> None:
     session.run("def to_device(x, device):\n    return x.to(device)")
     text = reference()["train_epoch"].replace("inputs.to(device), ", "to_device(inputs, device), ")
     session.run(text)
@@ -58,7 +58,7 @@ def test_a_line_in_another_cell_is_in_the_picture_too(session: Session) -> None:
     assert found[1].cells[0]
 
 
-def test_machines_that_only_another_process_can_be(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_need_another_process(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known there."""
 
     def in_use(*_: Any) -> Any:

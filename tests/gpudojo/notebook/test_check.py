@@ -1,4 +1,4 @@
-"""Does `check` say of a function of the session what there is to say, at the lines of its own cell?"""
+"""`check` in a session: results, lines of the function's own cell, hints, tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def outcomes(report: Any) -> set[Outcome]:
     return {outcome for checked in report.checked for outcome in checked.outcomes}
 
 
-def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> None:
+def test_a_right_answer_gets_all_points_and_a_timeline(session: Session) -> None:
     cell = "# a comment above\n\n" + reference()["train_epoch"]
     session.run("import torch", cell)
     report = session.check("train_epoch")
@@ -57,9 +57,7 @@ def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> Non
     assert '<span class="t-wait">│</span>' in report._repr_html_()
 
 
-def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_reference_its_recorded_calls_are_compared(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
     exercise = next(each for each in day("day8") if each.stem == "04_modifying_training_loop_gpu")
     function = exercise.functions[0]
@@ -92,7 +90,7 @@ def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
     assert NOTHING_BESIDE in repr(session.check("train_epoch"))
 
 
-def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> None:
+def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> None:
     session.run("import torch\nfrom torch import nn", answers(WRONG / "mean_of_batch_means.py")["train_epoch"])
     report = session.check("train_epoch")
     said = repr(report)
@@ -109,7 +107,7 @@ def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> No
     assert session.check("train_epoch", hints=0).checked[0].hints == ()
 
 
-def test_the_line_is_that_of_the_cell_where_it_raised(session: Session) -> None:
+def test_an_error_shows_the_line_of_its_cell(session: Session) -> None:
     session.run(
         "one = 1\n\n\ndef train_epoch(model, loader, loss_fn, optimizer, device):\n    x = one\n    return x / 0\n"
     )
@@ -126,7 +124,7 @@ def test_a_stub_is_to_do(session: Session) -> None:
     assert len(session.check("train_epoch", hints=2).checked[0].hints) == 3
 
 
-def test_the_function_is_the_one_of_the_session_now(session: Session) -> None:
+def test_the_current_function_of_the_session_is_checked(session: Session) -> None:
     session.run(STUB, SELECT)
     session.names["train_epoch"] = lambda model, loader, loss_fn, optimizer, device: 0.0
     assert outcomes(session.check("train_epoch")) >= {Outcome.FAILED}
@@ -135,7 +133,7 @@ def test_the_function_is_the_one_of_the_session_now(session: Session) -> None:
 
 
 @pytest.mark.parametrize("way", ["decorator", "partial", "object", "no source"])
-def test_functions_in_other_clothes(session: Session, way: str) -> None:
+def test_wrapped_functions_are_unwrapped(session: Session, way: str) -> None:
     source = SELECT.removeprefix("import torch\n")
     if way == "decorator":
         session.run(f"import torch\n@torch.no_grad()\n{source}")
@@ -153,7 +151,7 @@ def test_functions_in_other_clothes(session: Session, way: str) -> None:
         assert report.checked[0].points == 8, repr(report)
 
 
-def test_a_stub_without_source_is_a_stub_too(session: Session) -> None:
+def test_a_stub_without_source_is_to_do(session: Session) -> None:
     exec(STUB, session.names)
     assert outcomes(session.check("train_epoch")) == {Outcome.TODO}
     exec("def train_epoch(a, b):\n    c = NotImplementedError\n    raise c", session.names)
@@ -174,7 +172,7 @@ def test_answers_are_found_by_their_name(session: Session) -> None:
     assert outcomes(session.check("ANSWERS")) == {Outcome.TODO, Outcome.PASSED}
 
 
-def test_everything_that_is_defined(session: Session) -> None:
+def test_check_without_arguments_checks_all_definitions(session: Session) -> None:
     empty = session.check()
     assert repr(empty) == "Nothing to check yet: run the cells above first, from the top."
     session.run(SELECT, STUB, "def move_model(model, device):\n    return model")
@@ -209,20 +207,20 @@ def test_everything_that_is_defined(session: Session) -> None:
         (functools.partial(len), "check got an object of the class partial. "),
     ],
 )
-def test_what_cannot_be_checked_gets_a_sentence(session: Session, thing: Any, sentence: str) -> None:
+def test_wrong_arguments_get_a_message(session: Session, thing: Any, sentence: str) -> None:
     report = notebook.make_report(thing, namespace=session.names)
     assert repr(report).startswith(sentence)
     assert html.escape(sentence).replace("`", "")[:20] in re.sub("</?code>", "", report._repr_html_())
 
 
-def test_options_without_sense_get_a_sentence(session: Session) -> None:
+def test_wrong_options_get_a_message(session: Session) -> None:
     session.run(STUB)
     assert repr(session.check("train_epoch", hints="all")).startswith("hints is a number")
     assert repr(session.check("train_epoch", bench="tpu")).startswith("there is no bench 'tpu'")
     assert "this machine has no 'cuda' device" in repr(session.check("train_epoch", bench="cuda"))
 
 
-def test_a_seed_that_a_release_does_not_know(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_seed_of_a_release_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     session.run(SELECT)
     monkeypatch.setattr(references, "known_seeds", lambda path, exercise: (8, 9))
     assert session.check("select_device", seed=9).checked[0].points == 8
@@ -230,7 +228,7 @@ def test_a_seed_that_a_release_does_not_know(session: Session, monkeypatch: pyte
     assert said == "what the reference does is recorded here for the seeds 8 and 9, not for 77."
 
 
-def test_a_name_is_looked_up(session: Session) -> None:
+def test_a_function_can_be_given_by_name(session: Session) -> None:
     session.run(SELECT)
     assert notebook.make_report("select_device", namespace=session.names).checked[0].points == 8
 
@@ -281,7 +279,7 @@ def test_checking_changes_nothing_in_the_session(session: Session) -> None:
     assert not torch.cuda.is_available()
 
 
-def test_what_is_printed_is_seen_and_is_no_flood(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_is_shown_and_limited(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     session.run("def select_device(prefer=None):\n    print('hello' * 1000)\n")
     session.check("select_device")
     printed = capsys.readouterr().out
@@ -289,7 +287,7 @@ def test_what_is_printed_is_seen_and_is_no_flood(session: Session, capsys: pytes
     assert len(printed) < 2 * notebook.CHARACTERS
 
 
-def test_a_function_that_does_not_end_is_told_so(session: Session) -> None:
+def test_an_endless_function_times_out(session: Session) -> None:
     session.run("def select_device(prefer=None):\n    while True:\n        pass\n")
     report = session.check("select_device", seconds=0.5)
     first = dict(report.checked[0].parts[0])
@@ -297,7 +295,7 @@ def test_a_function_that_does_not_end_is_told_so(session: Session) -> None:
     assert first["line"].startswith(("line 2\n", "line 3\n"))
 
 
-def test_where_cells_are_run_to_be_graded_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_does_nothing_while_a_notebook_is_graded(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {"__name__": "exercise_day8_1"}
     exec("from gpudojo.notebook import check\nfound = check(len), check()", namespace)
     assert namespace["found"] == (None, None)
@@ -306,7 +304,7 @@ def test_where_cells_are_run_to_be_graded_nothing_happens(capsys: pytest.Capture
     assert capsys.readouterr().out.startswith("`len` is not a task")
 
 
-def test_the_report_of_a_function_that_moves_nothing_has_no_picture(session: Session) -> None:
+def test_a_function_without_device_use_has_no_table(session: Session) -> None:
     session.run(reference()["read_nvidia_smi"])
     report = session.check("read_nvidia_smi")
     assert outcomes(report) == {Outcome.PASSED}

@@ -1,4 +1,4 @@
-"""What does a student see in Jupyter? A generated notebook, run by a real kernel, with wrong and right answers."""
+"""A generated notebook, run by a real Jupyter kernel, with wrong and right answers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_table(seen: dict[str, list[Any]]) -> None:
     assert "next: check(move_model)" in said
 
 
-def test_interrupting_ends_the_check_and_says_so(seen: dict[str, list[Any]]) -> None:
+def test_interrupting_ends_the_check_with_a_message(seen: dict[str, list[Any]]) -> None:
     assert shown(seen["endless-check"]).startswith("Interrupted while `evaluate` was checked.")
     said = shown(seen["after"])
     assert "14 of 14 points" in said, "the kernel goes on as if nothing had been"

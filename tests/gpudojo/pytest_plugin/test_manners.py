@@ -106,7 +106,7 @@ def test_an_unrelated_project_with_other_plugins(student: Student) -> None:
     assert "4 passed, 1 rerun" in done.stdout
 
 
-def test_a_file_of_the_project_named_on_the_command_line_is_the_project_s(student: Student) -> None:
+def test_a_numbered_test_file_of_another_project_runs(student: Student) -> None:
     project(student)
     student.write("01_x.py", "def test_x():\n    pass\n")
     done = run(student, "01_x.py")

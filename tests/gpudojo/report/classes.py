@@ -1,4 +1,4 @@
-"""Classes made up for the pages: sixty submissions of every kind, hostile ones among them, and a thousand plain."""
+"""Made-up classes: sixty submissions of every kind, hostile ones among them, and a thousand plain ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A browser for the pages, and pages for the browser."""
+"""A browser, and pages to open in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are curves of memory drawn as what they are, and not at all where evidence has none? Without a browser."""
+"""Memory curves, and evidence that has none. Without a browser."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_older_evidence_has_bars_and_no_curves() -> None:
         GOOD | {"peak": None}, GOOD | {"peak": float("inf")}, GOOD | {"bytes": [[1], [2]]},
     ],
 )  # fmt: skip
-def test_a_curve_that_is_none_is_not_drawn(odd: Any) -> None:
+def test_invalid_curves_are_not_drawn(odd: Any) -> None:
     assert curve("yours", odd, "mine") is None
     mine = record(1, "mine")
     mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = odd
@@ -79,7 +79,7 @@ def test_a_curve_that_is_none_is_not_drawn(odd: Any) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(points, points, st.integers(0, 2), st.integers(0, 10**14))
-def test_whatever_can_be_drawn_stays_in_the_picture(one: list[float], two: list[float], turn: int, peak: int) -> None:
+def test_curves_stay_inside_the_chart(one: list[float], two: list[float], turn: int, peak: int) -> None:
     made = [curve("a < b", {"bytes": each, "backward": turn, "peak": peak}, "mine") for each in (one, two)]
     drawn = [each for each in made if each is not None]
     if not drawn:
@@ -90,7 +90,7 @@ def test_whatever_can_be_drawn_stays_in_the_picture(one: list[float], two: list[
         assert all(0 <= float(y) <= HEIGHT for y in re.findall(r"V([-\d.e+]+)", path))
 
 
-def test_only_the_same_call_stands_beside_a_student_s() -> None:
+def test_only_the_same_call_of_the_reference_is_compared() -> None:
     theirs = record(1, "theirs", reference=True)
     found = SubmissionRecords(record(64, "mine"), theirs).timelines(LOOP, "train_epoch")
     assert found.mine is not None
@@ -104,7 +104,7 @@ def test_only_the_same_call_stands_beside_a_student_s() -> None:
     assert SubmissionRecords(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing == NO_PICTURES
 
 
-def test_a_call_of_which_nobody_wrote_down_which_it_is_has_nothing_beside_it() -> None:
+def test_a_call_without_a_number_is_not_compared() -> None:
     mine = record(64, "mine")
     seen = mine.seen[f"{LOOP}::train_epoch"]
     unplaced = msgspec.structs.replace(timeline(64, "mine"), place=None)

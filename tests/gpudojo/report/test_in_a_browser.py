@@ -1,4 +1,4 @@
-"""Do the pages work where they are looked at? In Chromium: quiet, alone, sortable, by keyboard and for everybody."""
+"""The pages in Chromium: no errors, no requests, sorting, keyboard, accessibility."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown_rows(page: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_are_quiet_and_ask_for_nothing(visit: Open, pages: Path, theme: str) -> None:
+def test_pages_log_nothing_and_request_nothing(visit: Open, pages: Path, theme: str) -> None:
     for file in (pages / "index.html", student(pages, 15), student(pages, 27)):
         found = visit(file, color_scheme=theme)
         assert found.said == []
@@ -64,7 +64,7 @@ def test_hostile_texts_stay_texts(visit: Open, pages: Path) -> None:
         assert f"printed {name}".replace("\u202e", "⟨U+202E⟩") in found.page.locator("pre.output").text_content()
 
 
-def test_a_page_cannot_call_out_even_if_something_got_in(visit: Open, pages: Path) -> None:
+def test_injected_code_cannot_send_requests(visit: Open, pages: Path) -> None:
     asked: list[str] = []
 
     class Listener(http.server.BaseHTTPRequestHandler):
@@ -131,7 +131,7 @@ def test_the_table_is_filtered(visit: Open, pages: Path) -> None:
     assert 0 < len(shown_rows(page)) < 60
 
 
-def test_csv_has_what_is_shown_and_nothing_a_spreadsheet_would_run(visit: Open, pages: Path) -> None:
+def test_csv_has_the_shown_rows_and_no_formulas(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html", accept_downloads=True).page
     page.fill("#f-name", "c")
     with page.expect_download() as waiting:
@@ -160,7 +160,7 @@ def test_every_link_leads_somewhere(visit: Open, pages: Path) -> None:
     assert page.title() == "day8: 60 submissions"
 
 
-def test_a_misconception_leads_to_an_example_that_names_nobody(visit: Open, pages: Path) -> None:
+def test_a_misconception_links_to_an_anonymous_example(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
     first = page.locator("#mistakes table a").first
     first.click()
@@ -172,7 +172,7 @@ def test_a_misconception_leads_to_an_example_that_names_nobody(visit: Open, page
     assert "Surname" not in said
 
 
-def test_what_the_code_did_is_told_in_pictures_numbers_and_words(visit: Open, pages: Path) -> None:
+def test_timelines_have_pictures_numbers_and_words(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 15)).page
     mine, theirs = page.locator("svg.call").all()
     assert mine.locator(".wait").count() == WAITS
@@ -201,7 +201,7 @@ def test_what_the_code_did_is_told_in_pictures_numbers_and_words(visit: Open, pa
     assert page.locator(".mark.on").count() == 1
 
 
-def test_what_older_records_lack_is_said(visit: Open, pages: Path) -> None:
+def test_older_records_show_only_the_peaks(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 27)).page
     assert [label for label in texts(page, "svg.bars text") if "KiB" in label] == ["224 KiB", "137 KiB", "137 KiB"]
     assert page.locator("svg.curves").count() == 0
@@ -228,7 +228,7 @@ def test_pages_are_usable_without_script(visit: Open, pages: Path) -> None:
     assert page.locator("svg.call .wait title").count() == WAITS + 1
 
 
-def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, pages: Path) -> None:
+def test_the_first_tab_stop_skips_the_navigation(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
     page.keyboard.press("Tab")
     focused = page.locator(":focus")

@@ -1,4 +1,4 @@
-"""Is everything told once, and nothing counted that says nothing? Pages as text, and what they are made from."""
+"""What pages say, and the numbers they are made from. Without a browser."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tally_of(*rows: SubmissionRow) -> Tally:
     return tally
 
 
-def test_what_could_not_be_read_counts_in_no_check() -> None:
+def test_unreadable_submissions_are_not_counted_in_checks() -> None:
     read_one = submission(3, "ada", "no")
     alone, together = tally_of(read_one), tally_of(read_one, unreadable("bob"), unreadable("cyd"))
     assert (together.unread, alone.unread) == (2, 0)
@@ -61,7 +61,7 @@ def test_what_could_not_be_read_counts_in_no_check() -> None:
     assert len(together.needs_review) == 2
 
 
-def test_a_page_of_what_could_not_be_read_says_why_once(tmp_path: Path) -> None:
+def test_an_unreadable_submission_has_its_reason_once(tmp_path: Path) -> None:
     index, (page,), said = pages_of(tmp_path, unreadable("bob"))
     assert page.count(REASON) == 1
     assert "so no check was run" in page
@@ -72,7 +72,7 @@ def test_a_page_of_what_could_not_be_read_says_why_once(tmp_path: Path) -> None:
     assert "Nobody failed a check." in index
 
 
-def test_the_means_of_the_exercises_make_up_the_mean(class_of_sixty: Path) -> None:
+def test_means_of_exercises_add_up_to_the_mean(class_of_sixty: Path) -> None:
     rows = read(class_of_sixty).submissions
     tally = tally_of(*rows)
     assert sum(mean for _, _, mean, _ in tally.reached) == pytest.approx(tally.mean)
@@ -82,13 +82,13 @@ def test_the_means_of_the_exercises_make_up_the_mean(class_of_sixty: Path) -> No
         assert worth == max(each.max_score for each in own)
 
 
-def test_who_took_longest_is_named_and_who_did_not_run_is_not() -> None:
+def test_slowest_lists_only_submissions_that_ran() -> None:
     rows = [submission(number, f"student-{number}", "no") for number in range(4)]
     slowest = tally_of(*rows, unreadable("bob")).slowest
     assert [line.person.shown for line in slowest] == ["student-3", "student-2", "student-1", "student-0"]
 
 
-def test_a_stub_says_once_that_it_is_one(tmp_path: Path) -> None:
+def test_a_reason_is_not_repeated_for_each_check(tmp_path: Path) -> None:
     def half(name: str, outcome: Outcome, message: str) -> SubmissionRow:
         names = ("runs", "learns", "waits_once")
         checks = [check("04_loop", "train_epoch", each, outcome, 4.0, message=message) for each in names]
@@ -104,7 +104,7 @@ def test_a_stub_says_once_that_it_is_one(tmp_path: Path) -> None:
     assert "Still to do" not in blocked
 
 
-def test_what_failed_is_told_at_the_top_by_what_happened(tmp_path: Path) -> None:
+def test_failures_are_listed_at_the_top(tmp_path: Path) -> None:
     long = "a word " * 100
     checks = [
         check("04_loop", "train_epoch", "runs", F, 4.0, happened="no line is known of this"),
@@ -123,18 +123,18 @@ def test_what_failed_is_told_at_the_top_by_what_happened(tmp_path: Path) -> None
         assert page.count(f'id="{anchor}"') == 1
 
 
-def test_a_status_is_not_said_twice() -> None:
+def test_a_status_is_not_repeated() -> None:
     assert said_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
     assert said_once("unreadable", REASON) == f"unreadable: {REASON}"
 
 
-def test_a_check_is_named_by_the_number_of_its_exercise() -> None:
+def test_short_ids_begin_with_the_exercise_number() -> None:
     assert short_id("04_modifying_training_loop_gpu::train_epoch::runs") == "04 train_epoch::<wbr>runs"
     assert short_id("odd") == "odd"
     assert "<b>" not in short_id("<b>::<b>")
 
 
-def test_a_legend_explains_what_is_drawn_and_nothing_else() -> None:
+def test_a_legend_explains_only_what_is_drawn() -> None:
     both = legend(timeline(1, "code"), None)
     assert {kind for kind, _, _ in both} == {
         "wait", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
@@ -148,7 +148,7 @@ def test_a_legend_explains_what_is_drawn_and_nothing_else() -> None:
 
 
 @given(st.floats(0, 1e12), st.floats(1e-3, 1e12))
-def test_an_axis_is_around_all_its_values_in_few_round_steps(one: float, other: float) -> None:
+def test_an_axis_covers_its_values_in_few_round_steps(one: float, other: float) -> None:
     lowest, highest = sorted((one, other))
     levels = _levels(lowest, highest)
     assert levels[0] <= lowest * (1 + 1e-6) + 1e-9
