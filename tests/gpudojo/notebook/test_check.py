@@ -100,7 +100,7 @@ def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> N
     assert re.fullmatch(r"line (\d+)\n +\1 \| return total / count if count else 0.0", dict(failed)["line"])
     assert dict(failed)["mistake"] == "mean of batch means"
     assert "train_epoch: 10 of 14 points" in said
-    assert "hint 1 of 5; one more: check(train_epoch, hints=2)" in said
+    assert "(hint 1 of 5; one more with check(train_epoch, hints=2))" in said
     assert report.checked[0].hints[0][1].startswith("`loss_fn` gives the mean over its batch")
     shown = session.check("train_epoch", hints=5)
     assert [label for label, _ in shown.checked[0].hints] == [*(f"hint {number}" for number in range(1, 6)), "read"]
@@ -183,7 +183,7 @@ def test_check_without_arguments_checks_all_definitions(session: Session) -> Non
     assert (rows["01_checking_device"].points, rows["01_checking_device"].state) == (8, "done")
     assert rows["04_modifying_training_loop_gpu"].state == "to do"
     second = day("day8")[1]
-    assert rows[second.stem].most == second.points
+    assert rows[second.stem].max_points == second.points
     assert f"{len(second.functions[1].checks)} not run" in rows[second.stem].state
     assert report.table.following == "check(move_model)"
     assert "Well done" not in repr(report)
@@ -216,13 +216,13 @@ def test_wrong_arguments_get_a_message(session: Session, thing: Any, sentence: s
 def test_wrong_options_get_a_message(session: Session) -> None:
     session.run(STUB)
     assert repr(session.check("train_epoch", hints="all")).startswith("hints is a number")
-    assert repr(session.check("train_epoch", bench="tpu")).startswith("there is no bench 'tpu'")
+    assert repr(session.check("train_epoch", bench="tpu")).startswith("there is no device 'tpu'")
     assert "this machine has no 'cuda' device" in repr(session.check("train_epoch", bench="cuda"))
 
 
 def test_an_unknown_seed_of_a_release_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     session.run(SELECT)
-    monkeypatch.setattr(references, "known_seeds", lambda path, exercise: (8, 9))
+    monkeypatch.setattr(notebook, "known_seeds", lambda path, exercise: (8, 9))
     assert session.check("select_device", seed=9).checked[0].points == 8
     said = repr(session.check("select_device", seed=77))
     assert said == "what the reference does is recorded here for the seeds 8 and 9, not for 77."

@@ -86,7 +86,7 @@ def submission(number: int, name: str, text: str, record: str = "") -> Submissio
     )
 
 
-def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
+def timeline(waits: int, text: str, scenario: str = "epochs") -> Timeline:
     """A loop that copies a batch, computes, and reads its loss back, so often."""
     events: list[TimelineEvent] = []
 
@@ -95,14 +95,14 @@ def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
     ) -> None:
         events.append(TimelineEvent(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name))  # type: ignore[arg-type]
 
-    for number in range(max(walls, 1)):
+    for number in range(max(waits, 1)):
         add("to device", 4096 << number % 8, 7, live=4096, name=text[:50])
         for _ in range(3):
             add("op", 512, 8, True, 4096 + 512 * number % 9000, text[:50])
         add("forward", 0, 8, True, 5000, text[:50])
         add("backward", 0, 9, live=6000)
         add("step", 0, 9, live=4096, name="SGD")
-        if walls:
+        if waits:
             add("to host", 4, 10, live=4096, name="cuda:0 to cpu")
             add("sync", 0, 10, live=4096, name="item")
     counts: dict[str, int] = {}
@@ -110,8 +110,8 @@ def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
         counts[event.kind] = counts.get(event.kind, 0) + 1
     lines = {7: "x = x.to(device)", 8: text[:90], 9: "loss.backward()", 10: f"total += loss.item()  # {text}"[:99]}
     peak = max(event.live for event in events)
-    waits = {10: walls} if walls else {}
-    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, waits, place=1)  # type: ignore[arg-type]
+    per_line = {10: waits} if waits else {}
+    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, per_line, place=1)  # type: ignore[arg-type]
 
 
 def curve(count: int, peak: int) -> dict[str, object]:
@@ -120,7 +120,7 @@ def curve(count: int, peak: int) -> dict[str, object]:
     return {"bytes": [*up, *reversed(up)], "backward": count, "peak": peak}
 
 
-def record(walls: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
+def record(waits: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
     """What a run leaves: a timeline, three times, two curves of memory and their peaks."""
 
     def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> Seen:
@@ -133,7 +133,7 @@ def record(walls: int, text: str, scenario: str = "epochs", reference: bool = Fa
     return Record(
         "digest",
         seen={
-            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(walls, text, scenario)),
+            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(waits, text, scenario)),
             f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"loop": 0.02, "student": 0.001, "reference": None}),
             f"{MEMORY}::checkpointed": seen(
                 MEMORY, "checkpointed", {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}

@@ -96,7 +96,7 @@ def test_only_the_same_call_of_the_reference_is_compared() -> None:
     assert found.mine is not None
     assert found.theirs is not None
     assert (found.theirs.scenario, found.theirs.place) == (found.mine.scenario, found.mine.place) == ("epochs", 1)
-    assert (found.mine.walls, found.theirs.walls, found.missing) == (64, 1, "")
+    assert (found.mine.wait_count, found.theirs.wait_count, found.missing) == (64, 1, "")
     other = SubmissionRecords(record(64, "mine", "another"), theirs).timelines(LOOP, "train_epoch")
     assert (other.theirs, other.missing) == (None, NOTHING_THERE)
     older = SubmissionRecords(record(64, "mine"), record(1, "theirs")).timelines(LOOP, "train_epoch")
