@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from markupsafe import Markup
-from virtual_cuda.ledger import Timeline, TimelineEvent
+from virtual_cuda.ledger import MARKS, Timeline, TimelineEvent, mark_of
 
 from gpudojo.report.rendering import counted, size, visible
 
@@ -25,24 +25,7 @@ PASSES: Final = {
     "step": "M-3 -4H3V4H-3Z",
     "scaler": "M0 -5L4 0L0 5L-4 0Z",
 }
-# The meaning of each mark: its class in the style sheet, its symbol if it is one, and words.
-LEGEND: Final = (
-    ("wait", "", "the host waits for a value from the device"),
-    ("explicit-wait", "", "the host waits: explicit synchronize()"),
-    ("to-device", "", "copied to the device"),
-    ("to-host", "", "copied to the host"),
-    ("between-devices", "", "copied between devices"),
-    ("grad", "", "operation with gradients on"),
-    ("plain", "", "operation with gradients off"),
-    ("grad-autocast", "", "under autocast, gradients on"),
-    ("plain-autocast", "", "under autocast, gradients off"),
-    ("forward", "▸", "forward"),
-    ("backward", "◂", "backward"),
-    ("step", "■", "optimizer step"),
-    ("scaler", "◆", "scaler"),
-)
-# Without a mark: memory, which the area shows; passes of layers inside a model; the wait of a copy itself.
-DRAWN: Final = frozenset({"op", "sync", "explicit sync", *COPIES, *PASSES})
+SYMBOLS: Final = {"forward": "▸", "backward": "◂", "step": "■", "scaler": "◆"}  # of passes, in the legend
 
 
 @dataclass(frozen=True)
@@ -109,22 +92,10 @@ def timeline_svg(
 
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
-    """The meaning of the marks in these pictures."""
+    """The marks in these pictures: class of the style sheet, symbol if it is one, and meaning."""
     events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
-    drawn = {_kind(event) for event in events if event.kind in DRAWN}
-    return [entry for entry in LEGEND if entry[0] in drawn]
-
-
-def _kind(event: TimelineEvent) -> str:
-    """The class of the style sheet that a mark has."""
-    match event.kind:
-        case "op":
-            return f"{'grad' if event.grad else 'plain'}{'-autocast' if event.autocast else ''}"
-        case "sync":
-            return "wait"
-        case "explicit sync":
-            return "explicit-wait"
-    return event.kind.replace(" ", "-")
+    drawn = {mark_of(event) for event in events}
+    return [(kind, SYMBOLS.get(kind, ""), meaning) for kind, (_, meaning) in MARKS.items() if kind in drawn]
 
 
 class _Drawing:
@@ -136,7 +107,7 @@ class _Drawing:
         return LEFT + (place + 0.5) * self.slot
 
     def marks(self) -> Iterator[Markup]:
-        placed = [(place, event) for place, event in enumerate(self.timeline.events) if event.kind in DRAWN]
+        placed = [(place, event) for place, event in enumerate(self.timeline.events) if mark_of(event) is not None]
         for _, run in itertools.groupby(placed, lambda pair: _group_key(*pair)):
             yield self._mark(list(run))
 
@@ -156,7 +127,7 @@ class _Drawing:
             form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
             shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
             return self._group(f"pass {event.kind}", _words(event, 1), event, shaped)
-        return self._group(_kind(event), _words(event, 1), event, Markup('<path d="{}"/>').format(shape))
+        return self._group(f"{mark_of(event)}", _words(event, 1), event, Markup('<path d="{}"/>').format(shape))
 
     def _ticks(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
         event = run[0][1]
@@ -167,7 +138,7 @@ class _Drawing:
         listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         told = f"{_words(event, len(run))} ({listed})"
         shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide)
-        return self._group(f"tick {_kind(event)}", told, event, shape)
+        return self._group(f"tick {mark_of(event)}", told, event, shape)
 
     def _arrow(self, x: float, event: TimelineEvent) -> str:
         """An arrow; its width is the logarithm of the bytes."""

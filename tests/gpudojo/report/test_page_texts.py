@@ -142,7 +142,7 @@ def test_a_legend_explains_only_what_is_drawn() -> None:
     across = Timeline(
         "f", "s", "cuda", [TimelineEvent("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")]
     )
-    assert [words for _, _, words in legend(across)] == ["copied between devices"]
+    assert [words for _, _, words in legend(across)] == ["copy between devices"]
     silent = msgspec.structs.replace(across, events=[TimelineEvent("memory", 0, 8, None, False, False, 8, "")])
     assert legend(silent) == []
 
