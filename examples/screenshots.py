@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from gpudojo.authoring.sample import Made, corpus, hand_in, sample
+from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.display import Display
-from gpudojo.classes.grading import ClassGrading
-from gpudojo.classes.options import Asked
+from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.report.writing import ReportOptions, write_report
 from playwright.sync_api import sync_playwright
 
@@ -40,7 +40,9 @@ def report(folder: Path) -> Path:
     solved = {path.name: without_markers(path) for path in (ROOT / "reference/day8").glob("*.py")}
     solved["08_minimizing_transfers.py"] += b"\n\n" + wrong.read_bytes()
     hand_in(Made(WAITING, solved, "folder"), handed_in)
-    asked = Asked([handed_in], out, ROOT / "reference" / "day8", secret="pictures", jobs=2)
+    asked = GradingOptions(
+        submissions=[handed_in], out=out, reference=ROOT / "reference" / "day8", secret="pictures", jobs=2
+    )
     ClassGrading(asked, Display(Console(), quiet=True)).run()
     write_report(ReportOptions(out, folder / "report"), print)
     return folder / "report"

@@ -54,21 +54,21 @@ class BadClass(Refusal):
     """A class cannot be graded as it was asked for."""
 
 
-class NoNursery(DojoError):
-    """The process that starts the submissions' processes does not run."""
+class ForkServerFailed(DojoError):
+    """The process that starts the submissions' processes did not start, or keeps ending."""
 
-    def __init__(self, why: str, said: str = "") -> None:
-        super().__init__(why, said)
+    def __init__(self, why: str, log: str = "") -> None:
+        super().__init__(why, log)
         self.why = why
-        self.said = said
+        self.log = log
 
     def __str__(self) -> str:
-        last = self.said.splitlines()[-1] if self.said else ""
+        last = self.log.splitlines()[-1] if self.log else ""
         return f"the process that runs submissions did not start: {self.why}" + (f" ({last})" if last else "")
 
 
 class NoCluster(DojoError):
-    """A cluster cannot be reached, or cannot go on."""
+    """A cluster cannot be reached, or has been lost."""
 
     def __init__(self, address: str, why: str, kept: bool = False) -> None:
         super().__init__(address, why, kept)
@@ -77,12 +77,12 @@ class NoCluster(DojoError):
         self.kept = kept  # something may have been graded before it happened
 
     def __str__(self) -> str:
-        more = "; what has been graded is kept, and the same command goes on" if self.kept else ""
+        more = "; what has been graded is kept: run the same command again to resume" if self.kept else ""
         return f"the scheduler at {self.address} {self.why}{more}"
 
 
 class BadWorker(DojoError):
-    """A worker of a cluster is not one that may grade."""
+    """A worker of a cluster may not grade."""
 
     def __init__(self, worker: str, why: str) -> None:
         super().__init__(worker, why)
@@ -93,7 +93,7 @@ class BadWorker(DojoError):
         return f"the worker {self.worker} cannot be used: {self.why}"
 
 
-class BadParcel(Refusal, ValueError):
+class BadMessage(Refusal, ValueError):
     """What arrived over a cluster is not what was sent."""
 
 

@@ -49,18 +49,18 @@ def enter(namespace: int, flags: int) -> None:
 
 
 def private_mounts() -> None:
-    """What is mounted here from now on is not seen outside."""
+    """Hide what is mounted here from now on from the rest of the machine."""
     _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
 def mount_memory(path: str, size: int, files: int) -> None:
-    """A file system in memory."""
+    """Mount a file system in memory."""
     options = f"size={size},nr_inodes={files},mode=700".encode()
     _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
 def mount_processes() -> None:
-    """A /proc that shows the processes of this process's namespace, by the numbers they have there."""
+    """Mount a /proc that shows the processes of this process's namespace, by their numbers there."""
     _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
 
 
@@ -121,8 +121,8 @@ DENIED: Final = (
 )
 
 
-def filter_of_calls() -> tuple[Any, str]:
-    """A filter that a child loads, once it is behind the other fences; None and a reason where there can be none."""
+def seccomp_filter() -> tuple[Any, str]:
+    """A filter for a child to load after the other layers; None and the reason where there can be none."""
     try:
         import pyseccomp as seccomp  # type: ignore[import-untyped]
     except ImportError:
@@ -135,6 +135,11 @@ def filter_of_calls() -> tuple[Any, str]:
             made.add_rule(seccomp.ERRNO(errno.EPERM), name)
     for flag in (NEWUSER, NEWNS, NEWNET, NEWPID):
         made.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
-    # Its flags lie in memory, where a filter cannot look; libraries then use clone instead.
+    # The flags of clone3 lie in memory, where a filter cannot look; libraries then use clone instead.
     made.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
+    # The first process of a namespace cannot be ended by its own SIGABRT. abort() then runs an invalid instruction,
+    # which the kernel reports as SIGTRAP on ARM and as SIGSEGV on x86, like a segmentation fault. With these rules
+    # the kernel ends the process at the call that raises SIGABRT, and reports SIGSYS.
+    for name, argument in (("kill", 1), ("tkill", 1), ("tgkill", 2)):
+        made.add_rule(seccomp.KILL_PROCESS, name, seccomp.Arg(argument, seccomp.EQ, signal.SIGABRT))
     return made, ""

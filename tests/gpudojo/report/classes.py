@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from gpudojo.classes.store import Record, Seen, Store
+from gpudojo.classes.store import FunctionRecord, Record, Store
 from gpudojo.model.evidence import CallStatus as Saw
 from gpudojo.model.evidence import Evidence, Observation
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
@@ -123,10 +123,14 @@ def curve(count: int, peak: int) -> dict[str, object]:
 def record(waits: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
     """What a run leaves: a timeline, three times, two curves of memory and their peaks."""
 
-    def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> Seen:
+    def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> FunctionRecord:
         evidence = Evidence(stem, function, "virtual", 1, {"probe": Observation(Saw.RETURNED, facts)})
         every = [drawn, msgspec.structs.replace(drawn, place=0)] if drawn is not None else []
-        return Seen(evidence, 0.1, timelines=every) if reference else Seen(evidence, 0.1, timeline=drawn)
+        return (
+            FunctionRecord(evidence, 0.1, timelines=every)
+            if reference
+            else FunctionRecord(evidence, 0.1, timeline=drawn)
+        )
 
     curves = {"stored_curve": curve(16, 224 << 10)} if curved else {}
     mine = {"curve": curve(20, 137 << 10)} if curved else {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.classes.store import Ran
+from gpudojo.classes.store import LoadedFile
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, bars, histogram, scatter
 from gpudojo.report.people import Roll, anyone, hidden, pseudonym
@@ -170,7 +170,7 @@ def test_lines_around_a_failure_are_dedented() -> None:
         told = {int(number[1:]): text for number, text in lines.items()}
         drawn = msgspec.structs.replace(seen.timeline, lines=told)
         mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
-        mine.files["n.ipynb"] = Ran({}, [1, 9])
+        mine.files["n.ipynb"] = LoadedFile({}, [1, 9])
         return SubmissionRecords(mine, None).code(check)
 
     at_ten = CheckRow(f"{LOOP}::train_epoch::runs", "train_epoch", Outcome.FAILED, 0, 1, line=10)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from gpudojo.cli import main
-from gpudojo.model.errors import BadClass, NoNursery
+from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.platforms import _checkout
 from gpudojo.platforms._checkout import judged_by
 
@@ -75,7 +75,7 @@ def test_a_memory_limit_that_is_none(run: Run) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        NoNursery("it ended", "::notice::forged"),
+        ForkServerFailed("it ended", "::notice::forged"),
         OSError(28, "No space left on device"),
         ValueError("x\n::notice::forged\n##[error]y"),
     ],
