@@ -1,4 +1,4 @@
-"""Does a failure show the line to change, and first of all the hint that fits the mistake?"""
+"""A failure shows the line to change, and first the hint that fits the mistake."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CASES = {
         "`model.named_parameters()` gives qualified names and parameters; buffers have their own",
     ),
     "02_moving_model_to_device/hard_coded_if_available": ('device = "cuda" if', "Use the `device` you were given"),
-    "02_moving_model_to_device/eval_mode": ("return model.to(device).eval()", "Move it, and do no more"),
+    "02_moving_model_to_device/eval_mode": ("return model.to(device).eval()", "Only move the model"),
     "02_moving_model_to_device/not_returned": ("model.to(device)", "`nn.Module.to` moves"),
-    "03_moving_batches/tuple_to_list": ("return [move_batch(", "`type(batch)(items)` is of the batch's own type"),
+    "03_moving_batches/tuple_to_list": ("return [move_batch(", "`type(batch)(items)` keeps the type of the batch"),
     "03_moving_batches/filled_in_place": ("batch[key] = move_batch(", "For a container, build a new one"),
     "04_modifying_training_loop_gpu/mean_of_batch_means": ("return total / count", "`loss_fn` gives the mean"),
     "04_modifying_training_loop_gpu/missing_step": ("loss.backward()", "Per batch: zero the gradients"),

@@ -70,7 +70,7 @@ def scenarios(
     function: Function,
     submission: Submission,
     kind: str,
-    seed_of: Callable[[Probe], int],
+    seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe, Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
@@ -90,7 +90,7 @@ def scenarios(
 def observe_one(
     exercise: Exercise,
     function: Function,
-    probe: Probe,
+    probe: Probe[Any],
     submission: Submission,
     kind: str,
     seed: int,
@@ -148,7 +148,7 @@ def _unusable(name: str, error: Exception, line: int | None, source: str = "") -
 
 
 def _anywhere(
-    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+    exercise: Exercise, function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
     """What a probe sees, in this process or, where that has the real GPU and the probe must not, in another."""
     if not (kind == "cuda" and probe.machine in OTHERS):
@@ -157,7 +157,7 @@ def _anywhere(
     return observe_in_subprocess(exercise, function, probe, submission.path, seed)
 
 
-def _observe(function: Function, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def _observe(function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     if function.name in submission.todo:
         return Observation(CallStatus.TODO)
     student = submission.names.get(function.name)
@@ -168,7 +168,7 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
         if isinstance(student, dict) and all(value is None for value in dict.values(student)):
             return Observation(CallStatus.TODO)
         looks = probe.machine == "value" or submission.reference
-        return Observation(CallStatus.RETURNED, probe.look(student) if looks else {})
+        return Observation(CallStatus.RETURNED, probe.facts(student) if looks else {})
     if not callable(student):
         return Observation(CallStatus.MISSING)
     seen = _call(function.name, student, probe, submission, kind, seed)
@@ -180,16 +180,16 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
     return seen
 
 
-def _call(name: str, student: Any, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     with open_machine(probe.machine, kind) as device, contextlib.ExitStack() as names:
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
             submission = load(submission.path)
             student = submission.names.get(name, student)
         names.enter_context(patch_imported_names(submission.names))
         try:
-            return Observation(CallStatus.RETURNED, probe.look(Call(student, submission.path, device, seed)))
+            return Observation(CallStatus.RETURNED, probe.facts(Call(student, submission.path, device, seed)))
         except StudentRaised as error:
-            return Observation(CallStatus.RAISED, error.facts, error.evidence)
+            return Observation(CallStatus.RAISED, raised=error.evidence)
         except Exception as error:  # the probe cannot use what came out; with the reference's result it can
             found = _unusable(name, error, submission.lines.get(name), author_line(error, submission.path))
             if isinstance(error, DeviceClosed):
@@ -281,7 +281,9 @@ def _read_answers(stream: IO[str], answers: queue.SimpleQueue[str]) -> None:
 _subprocess: Final = _Subprocess()
 
 
-def observe_in_subprocess(exercise: Exercise, function: Function, probe: Probe, path: Path, seed: int) -> Observation:
+def observe_in_subprocess(
+    exercise: Exercise, function: Function, probe: Probe[Any], path: Path, seed: int
+) -> Observation:
     """What a probe sees in a process without a GPU. Raises RuntimeError where that ends without an answer."""
     question = {"stem": exercise.stem, "function": function.name, "probe": probe.name, "path": str(path), "seed": seed}
     answer = _subprocess.ask(question)

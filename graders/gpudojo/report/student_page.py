@@ -15,6 +15,7 @@ from markupsafe import Markup
 from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
+from gpudojo.model.evidence import Race, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves
 from gpudojo.report.people import Person
@@ -22,7 +23,7 @@ from gpudojo.report.picture import Sums, largest_copy, legend, picture, sums
 from gpudojo.report.templating import page
 from gpudojo.report.texts import counted, duration, size, told_once
 
-RACERS: Final = (("the loop", "loop", "other"), ("yours", "student", "mine"), ("the reference", "reference", "theirs"))
+RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
 NO_PICTURES: Final = "There is no picture of the reference's run on the public seed in this evidence."
 UNKNOWN_CALL: Final = (
     "The record of this run does not say which call this is; only the same call of the reference could stand beside it."
@@ -65,17 +66,15 @@ class Known:
 
     def race(self, exercise: str, function: str) -> list[Bar]:
         """How long the loop, the student and the reference took, where the three were timed."""
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        found = next((facts for facts in mine.values() if _number(facts, "loop") and _number(facts, "student")), None)
+        found, own = (_race(record, exercise, function) for record in (self.record, self.reference))
         if found is None:
             return []
-        times = {key: _number(found, key) for _, key, _ in RACERS}
-        if not times["reference"]:
+        reference = found.reference if _drawable(found.reference) else None
+        if reference is None and own is not None:
             # The reference did not run beside the student: its own speedup over the loop stands for it.
-            own = next((f for f in theirs.values() if _number(f, "loop") and _number(f, "student")), None)
-            if own is not None and times["loop"]:
-                times["reference"] = times["loop"] * own["student"] / own["loop"]
-        return [Bar(label, took, duration(took), kind) for label, key, kind in RACERS if (took := times[key])]
+            reference = found.loop * own.student / own.loop
+        times = ((*RACERS[0], found.loop), (*RACERS[1], found.student), (*RACERS[2], reference))
+        return [Bar(label, took, duration(took), kind) for label, kind, took in times if took]
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
         """What the plain loop, the student and the reference took at most, where activations could be kept or not."""
@@ -150,16 +149,25 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
     return {name: each.facts for name, each in seen.evidence.observations.items()} if seen is not None else {}
 
 
+def _race(record: Record | None, exercise: str, function: str) -> Race | None:
+    """The race of a function, if it has one whose times can be drawn."""
+    races = (as_struct(facts, Race) for facts in _facts(record, exercise, function).values())
+    return next((race for race in races if race and _drawable(race.loop) and _drawable(race.student)), None)
+
+
 def _within(facts: Any, key: str) -> Any:
     return facts.get(key) if isinstance(facts, Mapping) else None
 
 
 def _number(facts: Any, key: str) -> float | None:
-    """A number that can be drawn, larger than 0."""
+    """A number that can be drawn."""
     value = _within(facts, key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) and 0 < value < 1e15 else None
+    return float(value) if _drawable(value) else None
+
+
+def _drawable(value: Any) -> bool:
+    """Whether it is a number larger than 0 that fits in a picture."""
+    return type(value) in (int, float) and math.isfinite(value) and 0 < value < 1e15
 
 
 Says = Callable[[str], str]

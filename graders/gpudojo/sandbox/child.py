@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -167,7 +167,7 @@ def observed(
     from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest
 
-    def seed_of(probe: Probe) -> int:
+    def seed_of(probe: Probe[Any]) -> int:
         return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
 
     began = time.perf_counter()

@@ -96,6 +96,7 @@ def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: P
             grade(brief, tmp_path / "out", machines.address, Early(), wait=2)
 
 
+@pytest.mark.slow
 def test_what_a_grader_has_left_is_ended_on_the_workers(
     machines: Machines, brief: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -145,7 +146,12 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", None)
 
 
+<<<<<<< HEAD
+@pytest.mark.slow
+def test_a_stopped_command_says_so_and_goes_on(
+=======
 def test_a_stopped_command_says_so_and_can_be_resumed(
+>>>>>>> refs/heads/classes
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "gpudojo", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]
