@@ -264,11 +264,17 @@ def test_a_class_of_a_thousand_is_made_and_opened_quickly(visit: Open, tmp_path:
     index = tmp_path / "out" / "index.html"
     assert made < 10
     assert index.stat().st_size < 5_000_000
-    took = []
-    for _ in range(3):
-        began = time.monotonic()
-        page = visit(index).page
-        assert page.locator("#shown").text_content() == "1000 of 1000 submissions shown"
-        took.append(time.monotonic() - began)
-    print(f"made in {made:.2f} s, {index.stat().st_size / 1e6:.2f} MB, opened in {min(took):.2f} s")
-    assert min(took) < 2  # other processes may slow down one of three
+    page = visit(index).page
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})  # its own work, whatever else the machine does
+
+    def worked() -> float:
+        metrics = browser.send("Performance.getMetrics")["metrics"]
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
+
+    began = worked()
+    page.reload()
+    assert page.locator("#shown").text_content() == "1000 of 1000 submissions shown"
+    opened = worked() - began
+    print(f"made in {made:.2f} s, {index.stat().st_size / 1e6:.2f} MB, opened in {opened:.2f} s")
+    assert 0 < opened < 2
