@@ -277,16 +277,14 @@ class Session:
         while True:
             workers = await workers_of(self.client)
             resource = self.cluster.resource
-            admitted = {
-                address: known["nthreads"] for address, known in workers.items() if known["resources"].get(resource)
-            }
-            self.threads = {
-                address: max(1, count) for address, count in admitted.items() if address not in self.refused
-            }
-            if workers.keys() - self.refused.keys():  # also one that is still examined, or was lost at once
+            threads = {address: max(1, known["nthreads"]) for address, known in workers.items()}
+            usable = {address for address in threads if address not in self.refused}
+            admitted = {address for address in usable if workers[address]["resources"].get(resource)}
+            self.threads = {address: threads[address] for address in admitted}
+            if usable:  # also where it is still being examined
                 self._worked = time.monotonic()
-            for address in workers.keys() - admitted.keys() - self.refused.keys() - self._meeting.keys():
-                self._meeting[address] = asyncio.create_task(self._meet(address, workers[address]["nthreads"]))
+            for address in usable - admitted - self._meeting.keys():
+                self._meeting[address] = asyncio.create_task(self._meet(address, threads[address]))
             await asyncio.sleep(POLLED)
 
     async def _meet(self, address: str, threads: int) -> None:
@@ -299,8 +297,9 @@ class Session:
             if why is None:
                 resource = self.cluster.resource
                 why = (await self.client.run(_remote("admit"), resource, workers=[address])).get(address)
-                await self._set_resource(address, max(1, threads))
-            if why is not None:
+            if why is None:
+                await self._set_resource(address, threads)
+            else:
                 self._refuse_worker(address, why)
         except LOST:
             pass  # the worker is gone, or the scheduler, which polling notices

@@ -20,10 +20,9 @@ NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 4, 8, 36
+_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 8, 36
 _CAPABILITY_VERSION_3: Final = 0x20080522
 DAC_READ_SEARCH: Final = 2
-SYS_ADMIN: Final = 21
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 _libc: Any = None
@@ -81,11 +80,6 @@ def adopt_orphans() -> None:
 def keep_capabilities() -> None:
     """For the next change of user only."""
     _call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
-
-
-def undumpable() -> None:
-    """Other processes of the same user cannot read this one's memory."""
-    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class _Header(ctypes.Structure):
