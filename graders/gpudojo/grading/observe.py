@@ -72,7 +72,7 @@ def scenarios(
     kind: str,
     seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
-) -> Iterator[tuple[Probe, Observation]]:
+) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
     began, late = _now(), None
     for probe in function.probes:
