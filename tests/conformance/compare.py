@@ -1,4 +1,4 @@
-"""In which aspects a run agrees with the real GPU's record.
+"""Compares a run with the real GPU's record, aspect by aspect.
 
 ========  =========================================================================================
 outcome   both returned, or both raised the same type of exception

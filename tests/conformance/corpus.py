@@ -1,4 +1,4 @@
-"""Which snippets there are, and what a real GPU did with each.
+"""The snippets, and what a real GPU did with each.
 
 A corpus is a pair of files, ``NAME.snippets.json`` (the code) and ``NAME.h200.json`` (the record).
 Adding a pair adds a corpus.

@@ -1,4 +1,4 @@
-"""What a snippet's result looks like as plain data.
+"""Describes a snippet's result as plain data.
 
 The real GPU's records were written with this description, so a change here makes every record incomparable.
 """

@@ -1,4 +1,4 @@
-"""What one snippet does on the device of this process: its result or exception, its synchronisations, its bytes."""
+"""Runs one snippet on the device of this process: its result or exception, its synchronisations, its bytes."""
 
 from __future__ import annotations
 

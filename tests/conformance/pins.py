@@ -1,4 +1,4 @@
-"""What agreement was reached, and which differences remain for which reason: agreement.json and differences.toml."""
+"""The agreement reached, and the reasons for the differences that remain: agreement.json and differences.toml."""
 
 from __future__ import annotations
 

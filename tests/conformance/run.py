@@ -1,4 +1,4 @@
-"""What every snippet of a corpus does on the virtual device: ``python -m tests.conformance.run OUT.json``.
+"""Runs every snippet of a corpus on the virtual device: ``python -m tests.conformance.run OUT.json``.
 
 Importing torch takes seconds and a fork takes milliseconds, so one warm parent imports everything, and each snippet
 runs on a device of its own in a forked child, which may die without taking the others along.

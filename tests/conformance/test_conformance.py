@@ -1,4 +1,4 @@
-"""Does the virtual device still agree with the real GPU as far as it did?"""
+"""The virtual device agrees with the real GPU at least as far as it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can the conformance test fail? The comparison, the pins and the runner, each given something wrong."""
+"""The conformance test can fail: the comparison, the pins and the runner, each given something wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does mixed precision behave as on CUDA: dtypes per operator, scaling, overflow, in both spellings?"""
+"""Mixed precision behaves as on CUDA: dtypes per operator, scaling, overflow, in both spellings."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from virtual_cuda.torch_api import compatibility
 
 @pytest.fixture(autouse=True)
 def _look_again() -> Iterator[None]:
-    compatibility.trusted.yet = False
+    compatibility.check.cache_clear()
     yield
-    compatibility.trusted.yet = False
+    compatibility.check.cache_clear()
 
 
 def refused(part: str) -> None:

@@ -1,4 +1,4 @@
-"""Do operators compute what CUDA computes where the CPU computes something else, or nothing?"""
+"""Operators compute what CUDA computes where the CPU computes something else, or nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_values_of_cuda(compute: Callable[[], Any], expected: Any) -> None:
         assert compute().tolist() == expected
 
 
-def test_a_failed_factorization_ends_in_what_is_no_number() -> None:
+def test_a_failed_factorization_ends_in_nan() -> None:
     with virtual_cuda():
         factor, info = torch.linalg.cholesky_ex(_t([[1.0, 2.0], [2.0, 1.0]]))
         assert info.item() == 2
@@ -63,7 +63,7 @@ def test_a_failed_factorization_ends_in_what_is_no_number() -> None:
         assert factor[1, 1].isnan()
 
 
-def test_a_pixel_nowhere_is_zero() -> None:
+def test_a_pixel_sampled_at_nan_is_zero() -> None:
     with virtual_cuda():
         picture, grid = torch.ones(1, 1, 3, 4, device="cuda"), _t([[[[NAN, 0.0], [0.0, 0.0]]]])
         assert nn.functional.grid_sample(picture, grid, align_corners=False).tolist() == [[[[0.0, 1.0]]]]

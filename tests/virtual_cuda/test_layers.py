@@ -1,4 +1,4 @@
-"""Do all kinds of layers run, forward and backward, with the numbers of the CPU?"""
+"""All kinds of layers run, forward and backward, with the numbers of the CPU."""
 
 from __future__ import annotations
 

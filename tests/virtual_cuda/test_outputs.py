@@ -1,4 +1,4 @@
-"""Do operators return, and graphs keep, what they do on CUDA?"""
+"""Operators return, and graphs keep, what they do on CUDA."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from virtual_cuda import open_device
-from virtual_cuda.recording import devices_of
+from virtual_cuda.recorder import devices_of
 
 
 @pytest.fixture(params=["virtual", "cpu"])

@@ -1,4 +1,4 @@
-"""Does the virtual device refuse what CUDA refuses, in CUDA's words?
+"""The virtual device refuses what CUDA refuses, in CUDA's words.
 
 The words are those an H200 used (torch 2.11), but for mixed dtypes in convolution, LayerNorm and BatchNorm and for
 class indices of images, which nobody recorded: those are written after ATen's source, unseen on a GPU.

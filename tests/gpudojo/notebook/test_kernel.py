@@ -7,7 +7,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from gpudojo.release.notebooks import parts
+from gpudojo.release.notebooks import of_day
 from nbclient import NotebookClient
 
 from tests.gpudojo.notebook.solving import ROOT, answers, reference
@@ -25,7 +25,7 @@ def code(source: str, **metadata: Any) -> Any:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Every code cell's outputs, by its id: the notebook of 04 as it is, then what a student may try."""
-    made = parts(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
+    made = of_day(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
     notebook = nbformat.reads(made.decode(), as_version=4)
     more = {
         "wrong": code(answers(WRONG)["train_epoch"]),

@@ -240,7 +240,14 @@ def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, p
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["index.html", "students/student-15.html", "students/student-27.html"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        "index.html",
+        "students/student-15.html",
+        pytest.param("students/student-27.html", marks=pytest.mark.slow),
+    ],
+)
 def test_contrast_and_labels_pass_an_automated_check(visit: Open, pages: Path, which: str, theme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(pages / which, color_scheme=theme).page

@@ -129,6 +129,7 @@ def test_workers_are_killed_and_leave_no_processes(
     until(lambda: not any(alive(pid) for pid in gone), seconds=10)
 
 
+@pytest.mark.slow
 def test_the_scheduler_is_killed_and_comes_back(
     slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: P
             grade(brief, tmp_path / "out", machines.address, Early(), wait=2)
 
 
+@pytest.mark.slow
 def test_what_a_grader_has_left_is_ended_on_the_workers(
     machines: Machines, brief: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_nothing_is_made_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(worker_module._workshops, "virtual", None)
 
 
+@pytest.mark.slow
 def test_a_stopped_command_says_so_and_goes_on(
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:

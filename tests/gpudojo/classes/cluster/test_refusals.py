@@ -91,6 +91,7 @@ def test_a_worker_without_gpudojo(lonely: Machines, mixed: Path, tmp_path: Path)
         lonely.away(worker)
 
 
+@pytest.mark.slow
 def test_a_worker_without_isolation(lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
     shadows = tmp_path / "shadows"
     shadows.mkdir()

@@ -24,6 +24,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_class_over_tls(
     slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path, certificate: Path
 ) -> None:
