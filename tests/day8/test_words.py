@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.lint import declared
-from gpudojo.grading.explain import explained
+from gpudojo.grading.engine import explained
 from gpudojo.grading.judge import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
