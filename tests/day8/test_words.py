@@ -9,7 +9,7 @@ from gpudojo.authoring.lint import declared
 from gpudojo.grading.judge import explained, judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import day, misconceptions_of
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.terminal import Feedback
@@ -65,14 +65,14 @@ def test_the_line_to_change_and_the_hint_that_fits(name: str) -> None:
 
 def test_advice_is_on_mistakes_and_checks_that_there_are() -> None:
     for exercise in day("day8"):
-        assert list(declared(exercise)) == []
+        assert list(declared(exercise, misconceptions_of("day8"))) == []
 
 
 def test_advice_on_nothing_is_found() -> None:
     function = day("day8")[0].functions[0]
     function.when("no_such_check", hint=99)
     try:
-        told = [str(finding) for finding in declared(day("day8")[0])]
+        told = [str(finding) for finding in declared(day("day8")[0], misconceptions_of("day8"))]
     finally:
         del function.advice["no_such_check"]
     assert any("has advice on 'no_such_check', no check of it and no mistake" in each for each in told)

@@ -113,17 +113,20 @@ def as_struct(facts: Any, kind: type[C]) -> C | None:
 
 
 def plain(value: Any) -> Any:
-    """The facts in what a probe returned: structs become dicts, tuples become lists, arrays stay."""
-    kind = type(value)
-    if kind in PLAIN or kind is Array:
-        return value
-    if isinstance(value, msgspec.Struct):
-        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
-        return {encoded: plain(getattr(value, name)) for name, encoded in names}
+    """The facts in what a probe returned: structs become dicts, tuples become lists, arrays stay.
+
+    Values that stay as they are get no call of their own: every submission pays for this.
+    """
+    if isinstance(value, (list, tuple)):
+        same = LEAVES.issuperset(map(type, value))
+        return list(value) if same else [each if type(each) in LEAVES else plain(each) for each in value]
+    if isinstance(value, msgspec.Struct) and type(value) is not Array:
+        encoded = zip(type(value).__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+        return {name: each if type(each) in LEAVES else plain(each) for name, each in encoded}
     if isinstance(value, dict):
-        errors = {name: {"raised": plain(raised)} for name, raised in getattr(value, "errors", {}).items()}
-        return {name: plain(inner) for name, inner in value.items()} | errors
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+        found = {name: each if type(each) in LEAVES else plain(each) for name, each in value.items()}
+        return found | {name: {"raised": plain(raised)} for name, raised in getattr(value, "errors", {}).items()}
+    return value
 
 
 def typed(facts: Any, kind: Any) -> Any:
@@ -169,6 +172,7 @@ LARGEST: Final = 16 << 20
 DEEPEST: Final = 16
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
+LEAVES: Final = PLAIN | {Array}
 TEXTS: Final = {str}
 # Bytes of one element of every dtype that probes send.
 ELEMENTS: Final = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gpudojo.days.day8.sprites import Values, values
 from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
-from gpudojo.grading.checks import Ran, expect_same, expect_settings_kept, ran, runs
+from gpudojo.grading.checks import expect_settings_kept, runs
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -495,12 +495,25 @@ def _model(first: Any, last: Any = None, mean: Any = None, palette: Any = None, 
     )
 
 
-def _answers(call: Call, questions: Mapping[str, tuple[Any, ...]]) -> Cases[Ran]:
-    return tried({name: functools.partial(ran, call, *things) for name, things in questions.items()})
+class Answer(Case, frozen=True):
+    """One answer; None as its value if it is no bool or int."""
+
+    kind: str
+    value: bool | None
+    settings: list[str]
+
+
+def _answer(call: Call, *things: Any) -> Answer:
+    value, settings = settled(call, *things)
+    return Answer(type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings)
+
+
+def _answers(call: Call, questions: Mapping[str, tuple[Any, ...]]) -> Cases[Answer]:
+    return tried({name: functools.partial(_answer, call, *things) for name, things in questions.items()})
 
 
 @same.probe
-def answered(call: Call) -> dict[str, Cases[Ran]]:
+def answered(call: Call) -> dict[str, Cases[Answer]]:
     here = images(call.seed)
     there, classes = here.to(call.device), labels(call.seed).to(call.device)
     deep = {"a": there, "b": [{"c": (there, [Masked(there, here)])}]}
@@ -552,7 +565,7 @@ def answered(call: Call) -> dict[str, Cases[Ran]]:
 
 
 @same.probe(machine="two gpus")
-def answered_with_two_gpus(call: Call) -> dict[str, Cases[Ran]]:
+def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
     first, second = torch.zeros(2, device="cuda:0"), torch.zeros(2, device="cuda:1")
     questions: dict[str, tuple[Any, ...]] = {
         "cuda and cuda:0": (torch.zeros(2, device="cuda"), first),
@@ -578,8 +591,12 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
         for title, right in wanted[probe][group].items():
             if (raised := found.errors.get(title)) is not None:
                 raise Failed(f"{title} raised {raised.short}", str(right.value), raised.line)
-            expect_same(found[title], right, f"{title}: ", keys.get(title))
-            expect_settings_kept(found[title].settings, title)
+            answer = found[title]
+            if answer.kind != "bool":
+                raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool")
+            if answer.value != right.value:
+                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, keys.get(title))
+            expect_settings_kept(answer.settings, title)
 
     judge.__name__, judge.__doc__ = name, claim
     same.check(points, needs=("runs",) if group == "tensors" else ("runs", "compares_tensors"))(judge)
