@@ -1,4 +1,4 @@
-"""How do the pages of a report look? Grades the example class, makes its report, and takes the README's two pictures.
+"""Takes the README's two pictures of a report: grades the example class and makes its pages.
 
     python examples/screenshots.py              examples/report-class.png and examples/report-student.png
     python examples/screenshots.py --all DIR    both pages at four widths, in both themes, to be looked at
@@ -18,7 +18,7 @@ from gpudojo.authoring.sample import Made, corpus, hand_in, sample
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.writing import ReportOptions, write_report
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,7 @@ def report(folder: Path) -> Path:
         submissions=[handed_in], out=out, reference=ROOT / "reference" / "day8", secret="pictures", jobs=2
     )
     ClassGrading(asked, Display(Console(), quiet=True)).run()
-    write_report(Wanted(out, folder / "report"), print)
+    write_report(ReportOptions(out, folder / "report"), print)
     return folder / "report"
 
 

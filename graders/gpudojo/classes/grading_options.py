@@ -46,8 +46,7 @@ def name_of(secret: str) -> str:
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # Judges evidence and does not make it.
 JUDGING: Final = tuple(
-    f"gpudojo/{name}.py"
-    for name in ("grading/judge", "grading/checks", "grading/explain", "grading/engine", "classes/judging")
+    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/checks", "grading/engine", "classes/judging")
 )
 OBSERVING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,8 +22,8 @@ from gpudojo.classes import store
 from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import judge_function
-from gpudojo.grading.explain import timed_out
 from gpudojo.grading.judge import UNJUDGED
+from gpudojo.grading.limits import timed_out
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
@@ -46,25 +46,9 @@ ENDED: Final = {
 }
 
 
-class Judged(msgspec.Struct, frozen=True):
-    """Everything a submission's row says that follows from its content."""
-
-    status: Became
-    exercises: list[ExerciseRow]
-    reason: str = ""
-    definitions: list[Definition] = []
-    notes: list[str] = []
-    needs_human: list[str] = []
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    digest: str = ""
-    output: str = ""
-    layers: list[str] = []
-
-
 def judged(
     record: Record, reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
-) -> Judged:
+) -> SubmissionRow:
     """The verdict on a submission that could be read."""
     exercises = tuple(exercises)
     tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
@@ -78,22 +62,28 @@ def judged(
     places = [p for p in record.places if p.file is not None]
     definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
     rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
-    return Judged(
+    return _row(
         status_of(record),
         [_placed(row, record) for row in rows],
-        _reason(record),
-        definitions,
-        _notes(record),
-        _for_a_human(record, results),
-        round(record.seconds, 3),
-        record.peak_bytes,
-        record.digest,
-        record.output,
-        [name for name, why in record.layers.items() if not why],
+        reason=_reason(record),
+        definitions=definitions,
+        notes=_notes(record),
+        needs_human=_needs_review(record, results),
+        seconds=round(record.seconds, 3),
+        peak_bytes=record.peak_bytes,
+        digest=record.digest,
+        output=record.output,
+        layers=[name for name, why in record.layers.items() if not why],
     )
 
 
-def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> Judged:
+def _row(status: Became, exercises: list[ExerciseRow], **more: Any) -> SubmissionRow:
+    """A row that says nothing yet of whose it is: see `row_of`."""
+    score, worth = total(row.score for row in exercises), total(row.max_score for row in exercises)
+    return SubmissionRow("", status, score, worth, exercises, **more)
+
+
+def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> SubmissionRow:
     """The verdict on a submission that could not."""
     exercises = tuple(exercises)
     results = [
@@ -101,11 +91,11 @@ def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str]
         for exercise, function in _graded(exercises, only)
         for result in _failed(exercise, function, f"not graded: {problem}", "a submission that can be read")
     ]
-    return Judged(Became.UNREADABLE, rows_of(results, exercises), problem, needs_human=[problem])
+    return _row(Became.UNREADABLE, rows_of(results, exercises), reason=problem, needs_human=[problem])
 
 
 def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
-    """Raises BadClass where the reference does not run, or a check cannot judge it: nobody could be judged then."""
+    """Raises BadClass where the reference does not run, or a probe cannot use what it did."""
     for exercise, function in _graded(exercises, only):
         seen = reference.seen.get(f"{exercise.stem}::{function.name}")
         if seen is None:
@@ -115,9 +105,6 @@ def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[s
             refuse_failing(seen.evidence)
         except ReferenceFails as error:
             raise BadClass(str(error)) from None
-        for result in judge_function(exercise, function, seen.evidence, seen.evidence):
-            if result.outcome is Outcome.ERROR:
-                raise BadClass(f"{result.id} cannot judge the reference solution: {result.happened}")
 
 
 def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tuple[Exercise, Function]]:
@@ -210,7 +197,7 @@ def _notes(record: Record) -> list[str]:
     return files[:20]
 
 
-def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
+def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
     """What an instructor should look at before the grade goes out."""
     found = []
     for incident in record.incidents:
@@ -230,26 +217,15 @@ def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
     return found
 
 
-def row_of(entry: SubmissionEntry, found: Judged, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
-    """`notes` are what is worth knowing of the entry itself, before what its content has to say."""
-    return SubmissionRow(
+def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
+    """The row of an entry; `notes` are about the entry itself, and come before those about its content."""
+    return msgspec.structs.replace(
+        found,
         submission=entry.name,
-        status=found.status,
-        score=total(row.score for row in found.exercises),
-        max_score=total(row.max_score for row in found.exercises),
-        exercises=found.exercises,
-        reason=found.reason,
         student=entry.student,
         identifier=entry.identifier,
         naming=str(entry.naming),
-        definitions=found.definitions,
         notes=[*notes, *found.notes],
-        needs_human=found.needs_human,
-        seconds=found.seconds,
-        peak_bytes=found.peak_bytes,
-        digest=found.digest,
-        output=found.output,
-        layers=found.layers,
         record=record,
     )
 
@@ -264,19 +240,19 @@ class Verdicts:
     reference: Record
     measure: str  # by which the checks and the reference are known
 
-    def of(self, key: str, anew: bool = False) -> Judged:
+    def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
         if not anew:
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                return msgspec.json.decode(path.read_bytes(), type=Judged)
+                return msgspec.json.decode(path.read_bytes(), type=SubmissionRow)
         found = judged(record_of(self.store, key), self.reference, self.exercises, self.only)
         text = msgspec.json.encode(found)
         if not _holds(path, text):  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
-    def unreadable(self, problem: str) -> Judged:
+    def unreadable(self, problem: str) -> SubmissionRow:
         return unreadable(problem, self.exercises, self.only)
 
 

@@ -162,7 +162,7 @@ def observed(
     """The evidence of one function."""
     from virtual_cuda import device_failure
 
-    from gpudojo.grading.explain import timed_out
+    from gpudojo.grading.limits import timed_out
     from gpudojo.grading.load import raised
     from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest

@@ -207,7 +207,8 @@ class ForkClient:
 # The source root holds the two packages and nothing else: no solutions, no tests.
 _START: Final = """
 import sys
-sys.path.append(sys.argv[1])
+if sys.argv[1] not in sys.path:  # not another gpudojo than the one that asks
+    sys.path.insert(0, sys.argv[1])
 from gpudojo.sandbox.fork_server import main
 main(int(sys.argv[2]), "gpu" in sys.argv[3:])
 """

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from virtual_cuda.sizes import format_size
+from virtual_cuda import format_size
 
 from gpudojo.submissions.entries import ReadLimits, Unreadable
 from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, reason, shown, suffix

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from virtual_cuda.sizes import format_size
+from virtual_cuda import format_size
 
 from gpudojo.submissions import archives
 from gpudojo.submissions.archives import Contents, ListedFile

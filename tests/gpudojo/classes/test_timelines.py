@@ -67,7 +67,7 @@ def test_the_busiest_call_is_kept_beside_the_evidence(graded: tuple[ClassResults
     theirs = same_call(mine, references(records))
     assert theirs is not None
     assert (mine.function, theirs.function) == ("train_epoch", "train_epoch")
-    assert mine.walls > theirs.walls > 0
+    assert mine.wait_count > theirs.wait_count > 0
     assert "norms" in mine.lines[max(mine.waits, key=lambda line: mine.waits[line])]
     assert any(event.kind == "forward" and event.name.startswith("Loud\x1b") for event in mine.events), "as it came"
     scores = {row.submission: row.score for row in results.submissions}
@@ -135,7 +135,7 @@ def test_a_student_sends_no_pictures_of_a_reference() -> None:
 def test_much_that_happens_is_still_small(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
     found = timeline(graded[1], "looping")
     assert found is not None
-    assert found.walls > 1400
+    assert found.wait_count > 1400
     assert found.left_out == sum(found.counts.values()) - len(found.events) > 0
     assert len(encoded(found)) <= LARGEST
 

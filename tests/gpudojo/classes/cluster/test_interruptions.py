@@ -146,12 +146,8 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", None)
 
 
-<<<<<<< HEAD
 @pytest.mark.slow
-def test_a_stopped_command_says_so_and_goes_on(
-=======
 def test_a_stopped_command_says_so_and_can_be_resumed(
->>>>>>> refs/heads/classes
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "gpudojo", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]

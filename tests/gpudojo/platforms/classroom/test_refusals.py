@@ -81,7 +81,7 @@ def test_a_memory_limit_that_is_none(run: Run) -> None:
     ],
 )
 def test_our_own_fault_is_no_grade(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(*given: object) -> None:
+    def fails(*given: object, **named: object) -> None:
         raise error
 
     monkeypatch.setattr(_checkout, "graded", fails)
@@ -97,7 +97,7 @@ def test_a_folder_in_the_place_of_the_result(tmp_path: Path, monkeypatch: pytest
 
     (tmp_path / "result.json" / "full").mkdir(parents=True)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.setattr(_checkout, "graded", lambda *_: graded("no"))
+    monkeypatch.setattr(_checkout, "graded", lambda *_, **__: graded("no"))
     done = CliRunner().invoke(main, ["classroom", str(tmp_path), "--out", str(tmp_path), "--for", "classroom50"])
     assert done.exit_code == 1
     assert "result.json" in done.output
