@@ -337,8 +337,8 @@ class Isolation:
         kept = [kernel.DAC_READ_SEARCH] if landlocked and kernel.capable(kernel.DAC_READ_SEARCH) else []
         if kept:
             kernel.keep_capabilities()
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        os.setresgid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
+        os.setresuid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
         kernel.only_capabilities(*kept)
         return ""
 
@@ -373,7 +373,8 @@ def _opened(paths: Iterable[str], writable: bool) -> list[tuple[int, bool]]:
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((os.open(path, os.O_PATH | os.O_CLOEXEC), writable))
+            flags = os.O_PATH | os.O_CLOEXEC  # type: ignore[attr-defined, unused-ignore]
+            found.append((os.open(path, flags), writable))
     return found
 
 
