@@ -18,8 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from gpudojo.classes import grading
-from gpudojo.classes.attempt import Attempt
+from gpudojo.classes import class_grading
+from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,19 +58,19 @@ class Counter:
 def count(submission: Path, only: str | None) -> Counter:
     """Grades a submission, and counts from the arrival of its evidence until its row is made."""
     found = Counter()
-    heard, tell = Attempt.heard, grading.ClassGrading._tell
+    heard, tell = SubmissionRun.receive, class_grading.ClassGrading._tell
 
-    def first_heard(self: Attempt, data: bytes) -> bool:
+    def first_heard(self: SubmissionRun, data: bytes) -> bool:
         if self.record.digest != "reference" and not found.calls:
             found.note(heard.__code__)
             found.begin()
         return heard(self, data)
 
-    def told(self: grading.ClassGrading, *arguments: Any, **named: Any) -> None:
+    def told(self: class_grading.ClassGrading, *arguments: Any, **named: Any) -> None:
         tell(self, *arguments, **named)
         found.end()
 
-    Attempt.heard, grading.ClassGrading._tell = first_heard, told  # type: ignore[method-assign]
+    SubmissionRun.receive, class_grading.ClassGrading._tell = first_heard, told  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as out:
         words = ["grade", str(submission), "--out", out, "--jobs", "1", "--quiet", "--seed", "count"]
         main([*words, *(["--only", only] if only else [])], standalone_mode=False)

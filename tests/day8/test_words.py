@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.lint import declared
-from gpudojo.grading.explain import explained
+from gpudojo.grading.engine import explained
+from gpudojo.grading.judge import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
@@ -14,7 +15,7 @@ from gpudojo.model.evidence import Evidence
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.terminal import Feedback
 
-from tests.solutions import BENCH, exercise_of, functions_in, judge, of_path, wanted
+from tests.solutions import BENCH, exercise_of, functions_in, of_path, wanted
 
 WRONG = Path(__file__).parent / "wrong"
 # file, what the line shown says, how the first hint begins

@@ -123,7 +123,7 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 
 def _failure(function: str, probe: str, observation: Observation, seen: Seen, diagnose: Diagnose) -> Failed:
     if observation.status is CallStatus.MISSING:
-        return Failed(f"the file defines no function `{function}`", f"a function named `{function}`")
+        return Failed(f"`{function}` was not handed in", f"a function named `{function}`")
     raised = observation.raised
     assert raised is not None
     if observation.status is CallStatus.BROKEN:

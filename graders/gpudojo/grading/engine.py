@@ -10,17 +10,20 @@ So this module imports no torch: what runs student code is imported where it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpudojo.grading.explain import explained
+import msgspec
+
 from gpudojo.grading.judge import judge
-from gpudojo.grading.limits import UNLIMITED, Limits
+from gpudojo.grading.limits import UNLIMITED, Limits, timed_out
 from gpudojo.grading.references import Reference, reference_for
+from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import DojoError
-from gpudojo.model.evidence import CallStatus, Evidence, decode_evidence, encode_evidence
-from gpudojo.model.exercise import Check, Exercise, Function
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
+from gpudojo.model.exercise import Check, Exercise, Function, Misconception, sign
 from gpudojo.model.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
@@ -118,3 +121,59 @@ def could_not_judge(exercise: Exercise, function: Function, check: Check, why: s
     return CheckResult(
         exercise.stem, function.name, check.name, check.claim, Outcome.ERROR, check.points, why, "a verdict"
     )
+
+
+def explained(
+    result: CheckResult,
+    function: Function,
+    found: Mapping[str, Observation],
+    lines: Mapping[str, int],
+    signature: str,
+) -> CheckResult:
+    """The result with what the check does not know: the line to show, and what a time-out or a missing name means."""
+    if result.outcome is not Outcome.FAILED:
+        return result
+    line = shown(result, function, lines)
+    happened, expected = result.happened, result.expected
+    scenario, first = next(((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED), ("", None))
+    if first is None:
+        return msgspec.structs.replace(result, line=line)
+    raised = first.raised or Raised("", "", None)
+    if first.status is CallStatus.MISSING:
+        names = [name for name in lines if name.isidentifier() and name != function.name]
+        near = difflib.get_close_matches(function.name, names, 1, 0.75)
+        if near:
+            line = lines[near[0]]
+            happened += f"; is `{near[0]}` meant to be it?"
+    elif timed_out(first):
+        what = f"`{function.name}`" if first.status is CallStatus.RAISED else "the file itself"
+        where = f" (scenario `{scenario}`)" if first.status is CallStatus.RAISED else ""
+        at = "; this is the line it was at" if raised.line is not None else ""
+        happened = f"time-out: {what} was {raised.message}{where}{at}"
+        expected = "an end; look for a loop that never ends, or for something it waits for that never comes"
+    elif raised.type == "Unusable":
+        happened = f"{raised.message} (scenario `{scenario}`)"
+        expected = "what the docstring promises"
+    elif raised.type == "RecursionError":
+        expected = "an end; a function that calls itself needs a case in which it does not"
+    elif raised.type == "TypeError" and raised.line is None and first.status is CallStatus.RAISED:
+        expected = f"a function that can be called as `{function.name}{signature}`"
+    return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
+
+
+def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
+    """The line to change: of the mistake itself, the recorded one, that of a sign of it, or where the function is."""
+    known = misconceptions().get(result.misconception or "", Misconception("", ""))
+    cause = _first(known.cause, function, lines)
+    if cause is not None:
+        return cause
+    if result.line is not None:
+        return result.line
+    signs = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
+    return _first((*signs, ""), function, lines)
+
+
+def _first(signs: Iterable[str], function: Function, lines: Mapping[str, int]) -> int | None:
+    """The line of the first of these signs that the function's source shows; the empty one is its beginning."""
+    keys = (sign(function.name, what) if what else function.name for what in signs)
+    return next((lines[key] for key in keys if key in lines), None)

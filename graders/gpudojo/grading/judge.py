@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpudojo.grading.explain import author_line
+from gpudojo.model.errors import author_line
 from gpudojo.model.evidence import CallStatus, Evidence
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Seen, Todo
 from gpudojo.model.results import CheckResult, Outcome

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from gpudojo.model.evidence import Raised
+from gpudojo.model.evidence import Observation, Raised
 
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
@@ -30,6 +30,11 @@ class TimedOut(BaseException):
 
     def __str__(self) -> str:
         return f"still running after {self.seconds:g} second{'s' * (self.seconds != 1)}"
+
+
+def timed_out(seen: Observation) -> bool:
+    """Whether a probe saw student code run out of time."""
+    return seen.raised is not None and seen.raised.type == TimedOut.__name__
 
 
 @dataclass

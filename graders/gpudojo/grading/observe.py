@@ -27,11 +27,10 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
-from gpudojo.grading.explain import author_line, timed_out
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, timed_out
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
-from gpudojo.model.errors import DojoError
+from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
@@ -72,7 +71,7 @@ def scenarios(
     kind: str,
     seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
-) -> Iterator[tuple[Probe, Observation]]:
+) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
     began, late = _now(), None
     for probe in function.probes:
@@ -144,7 +143,7 @@ def _sendable(function: Function, seen: Observation) -> Observation:
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
     said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
-    return Raised("Unusable", said[:LONGEST], line, source)
+    return Raised("Unusable", said[:LONGEST], line, source=source)
 
 
 def _anywhere(

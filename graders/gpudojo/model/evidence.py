@@ -45,9 +45,9 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str
     line: int | None
-    source: str = ""  # file:line of the author's code that could not use what the student's function did
     scenario: str = ""  # in which it was raised, where a probe has several
     copied: dict[str, int | None] = {}  # tensors that were copied just before, by name, and the lines that did it
+    source: str = ""  # file:line of the author's code that could not use what the student's function did
 
     @property
     def short(self) -> str:

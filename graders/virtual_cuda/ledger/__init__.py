@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from virtual_cuda.ledger import questions, records
-from virtual_cuda.ledger.drawing import draw_timeline, plain_lines, timeline_legend
+from virtual_cuda.ledger.drawing import MARKS, draw_timeline, mark_of, plain_lines, timeline_legend
 from virtual_cuda.ledger.exports import COLUMNS, LineRow, line_rows, totals, trace_of
 from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
@@ -22,6 +22,7 @@ from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, TimelineEvent, ch
 
 __all__ = [
     "COLUMNS",
+    "MARKS",
     "MOST_CALLS",
     "Allocation",
     "Backward",
@@ -40,6 +41,7 @@ __all__ = [
     "check_timeline",
     "draw_timeline",
     "line_rows",
+    "mark_of",
     "plain_lines",
     "questions",
     "records",

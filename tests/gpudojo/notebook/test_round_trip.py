@@ -1,4 +1,4 @@
-"""Is a solved notebook graded as the solved files are, by pytest and by `dojo grade`?"""
+"""A solved notebook gets the same grade as the solved files, from pytest and from `dojo grade`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_class_over_tls(
     with Machines(tmp_path, "tls") as machines:
         machines.scheduler(*words, "--protocol", "tls")
         machines.worker(*words, "--no-nanny", threads=2, recalls=known)
-        with pytest.raises(NoCluster, match="cannot be spoken to"):
+        with pytest.raises(NoCluster, match="cannot be connected to"):
             grade(slow, tmp_path / "out", machines.address)
         with pytest.raises(NoCluster, match="cannot be reached"):
             grade(slow, tmp_path / "out", machines.address.replace("tls", "tcp"), wait=1)
