@@ -1,4 +1,4 @@
-"""Does a torch that has changed one of the internals the device stands on get one clear sentence at the door?"""
+"""A torch that has changed an internal the device needs is refused with one clear sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the picture in a terminal show what happened, fit, and stay text? Pure: no torch."""
+"""The picture in a terminal shows what happened, fits, and stays text. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the exported trace show what happened, on the right tracks and properly nested?"""
+"""The exported trace shows what happened, on the right tracks and properly nested."""
 
 from __future__ import annotations
 
