@@ -24,18 +24,11 @@ _BANNED: Final = (
 )
 
 
-class _Cache:
-    """Weights cast once are kept until the outermost autocast region ends."""
-
-    def __init__(self) -> None:
-        self.cast: dict[int, tuple[Any, Any]] = {}
-
-
-_cache: Final = _Cache()
+_cast_weights: Final[dict[int, tuple[Any, Any]]] = {}  # kept until the outermost autocast region ends
 
 
 def clear_cache() -> None:
-    _cache.cast.clear()
+    _cast_weights.clear()
 
 
 def _eligible(value: Any) -> bool:
@@ -58,9 +51,9 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
             and not value._is_view()
             and torch.is_autocast_cache_enabled()
         ):
-            kept = _cache.cast.get(id(value))
+            kept = _cast_weights.get(id(value))
             if kept is None or kept[0] is not value:
-                kept = _cache.cast[id(value)] = (value, value.to(dtype))
+                kept = _cast_weights[id(value)] = (value, value.to(dtype))
             return kept[1]
         return value.to(dtype)
     if isinstance(value, (list, tuple)):

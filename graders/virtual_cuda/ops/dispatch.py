@@ -136,19 +136,14 @@ def unshared(tensor: Any, seen: Unwrapped) -> Any:
     return inner
 
 
-class _WrapLayout:
-    """Wraps a result that is not strided; `ops/sparse.py` sets it."""
-
-    function: Callable[[torch.Tensor, Place], tuple[Any, int]]
-
-
-wrap_layout: Final = _WrapLayout()
+# How results that are not strided are wrapped, by layout; `sparse.py` fills it.
+WRAPPERS: Final[dict[torch.layout, Callable[[torch.Tensor, Place], tuple[Any, int]]]] = {}
 
 
 def wrap_output(value: torch.Tensor, place: Place, blocks: dict[int, Block]) -> tuple[Any, int]:
     """Wrap one result, in the block it shares with an argument or an earlier result, or in a new one."""
     if value.layout is not torch.strided:
-        return wrap_layout.function(value, place)
+        return WRAPPERS[value.layout](value, place)
     storage = value.untyped_storage()
     block = blocks.get(storage._cdata)
     nbytes = 0

@@ -16,8 +16,9 @@ from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import syncs
 from virtual_cuda.ops.dispatch import allocate, shut, write
-from virtual_cuda.ops.placement import compare, on_host
+from virtual_cuda.ops.placement import compare
 from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.syncs import on_host
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 aten: Final = torch.ops.aten

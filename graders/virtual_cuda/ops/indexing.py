@@ -8,9 +8,9 @@ import torch
 
 from virtual_cuda.device.messages import label_of, two_devices
 from virtual_cuda.ops import syncs
-from virtual_cuda.ops.placement import Call, elementwise, on_host, stays, tensors_in
+from virtual_cuda.ops.placement import Call, elementwise, stays, tensors_in
 from virtual_cuda.ops.registry import ALLOWED, operator
-from virtual_cuda.ops.syncs import device_values, on_device
+from virtual_cuda.ops.syncs import device_values, on_device, on_host
 
 aten: Final = torch.ops.aten
 _MASKS: Final = (torch.bool, torch.uint8)
@@ -29,7 +29,7 @@ def _indices(indices: Any) -> int:
     for index in indices:
         if on_device(index):
             waits += index.dtype in _MASKS
-        elif syncs.on_host(index):
+        elif on_host(index):
             waits += index.dtype not in _MASKS and index.numel() > 0
     return waits
 
@@ -39,11 +39,11 @@ def _index_put_waits(given: dict[str, Any]) -> int:
     if not on_device(target):
         # A device mask on a host tensor is counted there, and the numbers it stands for come over.
         return 2 * sum(on_device(index) and index.dtype in _MASKS for index in indices)
-    if syncs.on_host(values) and not given.get("accumulate") and _is_masked_fill(indices, values):
+    if on_host(values) and not given.get("accumulate") and _is_masked_fill(indices, values):
         return 0
-    waits = _indices(indices) + syncs.on_host(values)
+    waits = _indices(indices) + on_host(values)
     if given.get("accumulate"):  # sums over sorted indices, for which a host mask is copied too
-        waits += sum(syncs.on_host(index) and index.dtype in _MASKS for index in indices)
+        waits += sum(on_host(index) and index.dtype in _MASKS for index in indices)
     return waits
 
 
@@ -56,7 +56,7 @@ def _is_masked_fill(indices: Any, values: Any) -> bool:
 def _where_waits(given: dict[str, Any]) -> int:
     """Host scalars are copied to where the others are."""
     operands = [given["condition"], given["self"], given["other"]]
-    return sum(map(syncs.on_host, operands)) if any(map(on_device, operands)) else 0
+    return sum(map(on_host, operands)) if any(map(on_device, operands)) else 0
 
 
 # ---- placement -------------------------------------------------------------------------------------------------------

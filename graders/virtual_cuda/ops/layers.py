@@ -8,8 +8,9 @@ import torch
 
 from virtual_cuda.device.messages import SPELLED, legacy_type_name, mismatch, not_implemented, type_name
 from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
-from virtual_cuda.ops.placement import Call, compare, on_host
+from virtual_cuda.ops.placement import Call, compare
 from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.syncs import on_host
 
 aten: Final = torch.ops.aten
 # cuDNN has a type for these, but no engine; for other integers it has no type either.

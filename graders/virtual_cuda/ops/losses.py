@@ -9,9 +9,9 @@ import torch
 
 from virtual_cuda.device.messages import KERNEL, SPELLED, label_of, not_implemented, two_devices
 from virtual_cuda.ops.elementwise import HALF, widened
-from virtual_cuda.ops.placement import Call, anywhere, compare, on_host, takes_no_number
+from virtual_cuda.ops.placement import Call, anywhere, compare, takes_no_number
 from virtual_cuda.ops.registry import ALLOWED, name_of, operator
-from virtual_cuda.ops.syncs import on_device
+from virtual_cuda.ops.syncs import on_device, on_host
 
 _TARGET: Final = re.compile(r"expected (?:scalar type Long but found|target dtype to be Long or Byte, but got) (\w+)")
 
@@ -71,10 +71,7 @@ _IN_SINGLE: Final = widened(HALF, torch.float32)
 
 operator("nll_loss_forward", words=_nll_loss_words, asserts=True)
 operator(
-    "nll_loss2d_forward",
-    words=_nll_loss2d_words,
-    asserts=True,
-    nondeterministic="nll_loss2d_forward_out_cuda_template",
+    "nll_loss2d_forward", words=_nll_loss2d_words, asserts=True, nondeterministic="nll_loss2d_forward_out_cuda_template"
 )
 operator("nll_loss_backward", asserts=True)
 operator("nll_loss2d_backward", asserts=True, nondeterministic="nll_loss2d_backward_out_cuda_template")

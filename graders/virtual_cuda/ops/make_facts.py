@@ -233,11 +233,7 @@ def autocast_policies() -> dict[str, list[str]]:
 
 def operators() -> Table:
     """The tables of operators.json."""
-    return {
-        "torch": torch.__version__.split("+")[0],
-        "autocast": autocast_policies(),
-        "checks": device_checks(),
-    }
+    return {"torch": torch.__version__.split("+")[0], "autocast": autocast_policies(), "checks": device_checks()}
 
 
 def _text(tables: Table) -> str:

@@ -10,7 +10,7 @@ import torch
 from virtual_cuda.device.messages import argument_elsewhere, label_of, two_devices
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
-from virtual_cuda.ops.syncs import HOST, record_copy, waits_of
+from virtual_cuda.ops.syncs import HOST, on_host, record_copy, waits_of
 
 aten: Final = torch.ops.aten
 
@@ -53,10 +53,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
-
-
-def on_host(tensor: Any) -> bool:
-    return type(tensor) not in VIRTUAL
 
 
 def compare(method: str, order: Any, given: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import Unwrapped, allocate, shut, wrap_layout, wrap_output, write
+from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, shut, wrap_output, write
 from virtual_cuda.ops.registry import call_of, operator
 from virtual_cuda.ops.rescue import rescue
 from virtual_cuda.ops.syncs import HOST, record_copy, waits_of
@@ -188,7 +188,8 @@ def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: tor
     return shell.requires_grad_(tensor.requires_grad)
 
 
-wrap_layout.function = wrap
+LAYOUTS: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+WRAPPERS.update(dict.fromkeys(LAYOUTS, wrap))
 
 # Operators that make a sparse tensor out of strided ones; all others are known by their arguments.
 # How often the host waits was measured on an H200.
@@ -208,8 +209,6 @@ COMPRESSED: Final = (
     "sparse_bsr_tensor",
     "sparse_bsc_tensor",
 )
-
-LAYOUTS: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
 
 def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:

@@ -44,13 +44,7 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
 
 
 def record_copy(
-    direction: str,
-    tensor: torch.Tensor,
-    pinned: bool,
-    non_blocking: bool,
-    source: str,
-    target: str,
-    wait: str = "copy",
+    direction: str, tensor: torch.Tensor, pinned: bool, non_blocking: bool, source: str, target: str, wait: str = "copy"
 ) -> None:
     """Record one copy. The host waits for every copy that it did not ask to be asynchronous."""
     gpu = now.gpu
@@ -87,10 +81,12 @@ def waits_of(func: Any) -> Callable[[Any, Any], None] | None:
 
 
 def on_device(value: Any) -> bool:
+    """Whether this is a tensor of a virtual device."""
     return type(value) in VIRTUAL
 
 
 def on_host(value: Any) -> bool:
+    """Whether this is a tensor, and not one of a virtual device."""
     return isinstance(value, torch.Tensor) and type(value) not in VIRTUAL
 
 
