@@ -66,7 +66,8 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse]
     # By local names: student code may replace those of modules. A closure, since it could replace a method.
     encode, pack, number, count = msgspec.msgpack.Encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
-    saw, tampered, glimpse, raw, replace = Saw, Tampered, Glimpse, msgspec.Raw, msgspec.structs.replace
+    saw, stumbled, tampered, glimpse, raw = Saw, Stumbled, Tampered, Glimpse, msgspec.Raw
+    replace = msgspec.structs.replace
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
 
     def emit(frame: Frame | Glimpse) -> None:
@@ -76,6 +77,8 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse]
         if kind(frame) is glimpse:
             seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
             return
+        if kind(frame) is stumbled:  # our own code failed, perhaps because it was changed
+            what = changed()
         if kind(frame) is saw:
             what = None if frame.interrupted else changed()  # type: ignore[union-attr]
             frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
