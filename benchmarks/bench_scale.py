@@ -2,7 +2,7 @@
 
 The class is made by `dojo sample`: right, wrong, half done, notebooks, archives, broken, hostile. While it is graded
 the grader's own memory is noted, and how many are done; afterwards everything that reads the results is run on them.
-With `--folder` the class and its results stay, and the same command goes on where it was stopped.
+With `--folder` the class and its results stay, and the same command resumes where it was stopped.
 """
 
 from __future__ import annotations

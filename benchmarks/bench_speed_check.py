@@ -14,12 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpudojo.days.day8.pixel_race import judge_speed
 from gpudojo.days.day8.vectorizing import same
-from gpudojo.grading.judge import judge_speed
 from gpudojo.grading.load import Submission, load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
-from gpudojo.model.evidence import CallStatus, Observation
+from gpudojo.model.evidence import CallStatus, Race, typed
 from gpudojo.model.exercise import Exercise, Failed, Function
 
 from benchmarks.tables import Table, cores, options
@@ -50,11 +50,12 @@ def answers(folder: Path) -> list[tuple[str, str, bool, Submission]]:
     return found
 
 
-def timed(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Observation:
+def timed(exercise: Exercise, function: Function, submission: Submission, kind: str, seed: int) -> Race:
     timing_only = Function(function.name, (), [p for p in function.probes if p.name == "timed"])
     seen = observe(exercise, timing_only, submission, kind, seed).observations["timed"]
     assert seen.status is CallStatus.RETURNED, seen.raised
-    return seen
+    found: Race = typed(seen.facts, Race)
+    return found
 
 
 def main() -> int:
@@ -88,18 +89,18 @@ def main() -> int:
                 name, spelling, right, submission = pool[number * 7 % len(pool)]
                 function = next(f for f in exercise.functions if f.name == name)
                 # The reference is looked at under load as well, as in a student's own run.
-                wanted = timed(exercise, function, reference, asked.bench, number).facts
-                facts = timed(exercise, function, submission, asked.bench, number).facts
+                wanted = timed(exercise, function, reference, asked.bench, number)
+                found = timed(exercise, function, submission, asked.bench, number)
                 passed = True
                 try:
-                    judge_speed(facts, wanted, same)
+                    judge_speed(found, wanted, same)
                 except Failed as failed:
                     passed = False
                     if right:
                         print(f"wrong: {name} by {spelling}: {failed.happened}", flush=True)
                 row = rows[name]
-                row[right].append(facts["loop"] / facts["student"])
-                row["rounds"] += facts["rounds"]
+                row[right].append(found.loop / found.student)
+                row["rounds"] += found.rounds
                 row["wrong"] += passed is not right
     finally:
         for process in crowd:

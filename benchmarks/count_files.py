@@ -1,11 +1,12 @@
 """Counts the project's files on one submission's way to a verdict, in the grader's process.
 
-`python benchmarks/count_files.py [SUBMISSION] [--only FUNCTION]` grades one submission with `dojo grade` and notes
-which files under `graders/` run code from the moment its evidence arrives (the first bytes that a child sends) until
-its row has been made. The reference is graded before and is not counted; neither is code that runs at import. It prints
-the files, those of the framework apart from the day's content, and how often control passes from one folder to another.
+`python benchmarks/count_files.py [SUBMISSION] [--only FUNCTION]` grades two submissions with `dojo grade` and notes for
+the second which files under `graders/` run code from the moment its evidence arrives (the first bytes that a child
+sends) until its row has been made. What happens once per run, such as reading the table of misconceptions, happens
+with the first. It prints the files, those of the framework apart from the day's content, and how often control passes
+from one folder to another.
 
-Without arguments: the first exercise of examples/class/student-01-solved, one function.
+Without arguments: the function `train_epoch` of examples/class/student-03-forgetful, which fails.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from gpudojo.classes import grading
-from gpudojo.classes.attempt import Attempt
+from gpudojo.classes import class_grading
+from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 GRADERS = str(ROOT / "graders") + "/"
+BEFORE = ROOT / "examples" / "class" / "student-01-solved"
 
 
 class Counter:
@@ -56,31 +58,33 @@ class Counter:
 
 
 def count(submission: Path, only: str | None) -> Counter:
-    """Grades a submission, and counts from the arrival of its evidence until its row is made."""
-    found = Counter()
-    heard, tell = Attempt.heard, grading.ClassGrading._tell
+    """Grades a submission after another one, and counts from the arrival of its evidence until its row is made."""
+    found, digests = Counter(), []
+    heard, tell = SubmissionRun.receive, class_grading.ClassGrading._tell
 
-    def first_heard(self: Attempt, data: bytes) -> bool:
-        if self.record.digest != "reference" and not found.calls:
-            found.note(heard.__code__)
-            found.begin()
+    def first_heard(self: SubmissionRun, data: bytes) -> bool:
+        if self.record.digest not in ("reference", *digests):
+            digests.append(self.record.digest)
+            if len(digests) == 2:
+                found.note(heard.__code__)
+                found.begin()
         return heard(self, data)
 
-    def told(self: grading.ClassGrading, *arguments: Any, **named: Any) -> None:
+    def told(self: class_grading.ClassGrading, *arguments: Any, **named: Any) -> None:
         tell(self, *arguments, **named)
         found.end()
 
-    Attempt.heard, grading.ClassGrading._tell = first_heard, told  # type: ignore[method-assign]
+    SubmissionRun.receive, class_grading.ClassGrading._tell = first_heard, told  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as out:
-        words = ["grade", str(submission), "--out", out, "--jobs", "1", "--quiet", "--seed", "count"]
+        words = ["grade", str(BEFORE), str(submission), "--out", out, "--jobs", "1", "--quiet", "--seed", "count"]
         main([*words, *(["--only", only] if only else [])], standalone_mode=False)
     return found
 
 
 def run() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("submission", nargs="?", type=Path, default=ROOT / "examples" / "class" / "student-01-solved")
-    parser.add_argument("--only", default="select_device", help="grade this function only; '' for all")
+    parser.add_argument("submission", nargs="?", type=Path, default=BEFORE.with_name("student-03-forgetful"))
+    parser.add_argument("--only", default="train_epoch", help="grade this function only; '' for all")
     asked = parser.parse_args()
     found = count(asked.submission, asked.only)
     content = [file for file in found.calls if file.startswith("gpudojo/days/")]

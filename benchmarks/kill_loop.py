@@ -1,6 +1,6 @@
 """Is anything lost when processes die? `python benchmarks/kill_loop.py` kills them at random and compares results.
 
-A class is graded once in peace. Then again, while `kill -9` hits, at random moments, the grader, the nursery that
+A class is graded once in peace. Then again, while `kill -9` hits, at random moments, the grader, the fork server that
 forks, its launcher, or a submission's own process; when the grader dies the same command is typed again. In the end
 both results must be the same, but for times and memory.
 """
@@ -73,7 +73,7 @@ def below(pid: int) -> dict[int, int]:
     return found
 
 
-NAMES = {0: "the grader", 1: "the launcher", 2: "the nursery", 3: "a submission"}
+NAMES = {0: "the grader", 1: "the launcher", 2: "the fork server", 3: "a submission"}
 
 
 def main() -> None:

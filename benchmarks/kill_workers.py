@@ -43,7 +43,7 @@ class Cluster:
         self.orphans: set[int] = set()
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "graders")}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return subprocess.Popen([sys.executable, "-P", "-m", *words], cwd=self.folder, env=environment, **quiet)
 
@@ -60,8 +60,8 @@ class Cluster:
             self.scheduler = self._scheduler()
         self.workers = [worker if worker.poll() is None else self._worker() for worker in self.workers]
 
-    def kill(self, what: str, dice: random.Random) -> None:
-        victim = dice.choice(self.workers) if what == "a worker" else self.scheduler
+    def kill(self, what: str, chance: random.Random) -> None:
+        victim = chance.choice(self.workers) if what == "a worker" else self.scheduler
         if what == "a worker":
             self.orphans |= set(below(victim.pid))
         victim.kill()
@@ -79,7 +79,7 @@ class Cluster:
 
 def _alive(pid: int) -> bool:
     try:
-        return b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=8)
     asked = parser.parse_args()
-    dice = random.Random(asked.seed)
+    chance = random.Random(asked.seed)
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
         folder, out = base / "class", base / "war"
@@ -104,7 +104,7 @@ def main() -> None:
         cluster = Cluster(base, asked.workers)
         try:
             began = time.monotonic()
-            kills, starts = _war(cluster, [*command(folder, out), "--scheduler", cluster.address], asked.kills, dice)
+            kills, starts = _war(cluster, [*command(folder, out), "--scheduler", cluster.address], asked.kills, chance)
             war = time.monotonic() - began
             time.sleep(2.0)
             left = cluster.left()
@@ -124,7 +124,7 @@ def main() -> None:
             raise SystemExit(1)
 
 
-def _war(cluster: Cluster, words: list[str], most: int, dice: random.Random) -> tuple[Counter[str], int]:
+def _war(cluster: Cluster, words: list[str], most: int, chance: random.Random) -> tuple[Counter[str], int]:
     """Until the command has ended well, with so many killed on the way as there was time for."""
     kills: Counter[str] = Counter()
     starts = 0
@@ -133,19 +133,19 @@ def _war(cluster: Cluster, words: list[str], most: int, dice: random.Random) -> 
         if process is None:
             process = subprocess.Popen(words, cwd=ROOT)
             starts += 1
-        pause = dice.uniform(0.5, 8.0) if kills.total() < most else 1.0
+        pause = chance.uniform(0.5, 8.0) if kills.total() < most else 1.0
         try:
             code = process.wait(pause)
         except subprocess.TimeoutExpired:
             if kills.total() < most:
-                what = dice.choices(list(SHARES), list(SHARES.values()))[0]
+                what = chance.choices(list(SHARES), list(SHARES.values()))[0]
                 kills[what] += 1
                 if what == "the command":
                     process.send_signal(signal.SIGKILL)
                     process.wait()
                     process = None
                 else:
-                    cluster.kill(what, dice)
+                    cluster.kill(what, chance)
             cluster.tend()
             continue
         if code == 0:

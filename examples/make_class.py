@@ -1,4 +1,4 @@
-"""Where does examples/class come from? `python examples/make_class.py` makes it from the solutions in this repository.
+"""Makes examples/class from the solutions in this repository: `python examples/make_class.py`.
 
 Ten submissions of every kind an instructor meets: solved, half done, wrong in different ways, a notebook, an archive,
 broken, endless, hostile, and one named by a learning platform. The same files every time.

@@ -1,4 +1,4 @@
-"""How do the pages of a report look? Grades the example class, makes its report, and takes the README's two pictures.
+"""Takes the README's two pictures of a report: grades the example class and makes its pages.
 
     python examples/screenshots.py              examples/report-class.png and examples/report-student.png
     python examples/screenshots.py --all DIR    both pages at four widths, in both themes, to be looked at
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gpudojo.authoring.sample import Made, corpus, hand_in, sample
+from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.display import Display
-from gpudojo.classes.grading import ClassGrading
-from gpudojo.classes.options import Asked
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.report.writing import ReportOptions, write_report
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,9 +40,11 @@ def report(folder: Path) -> Path:
     solved = {path.name: without_markers(path) for path in (ROOT / "reference/day8").glob("*.py")}
     solved["08_minimizing_transfers.py"] += b"\n\n" + wrong.read_bytes()
     hand_in(Made(WAITING, solved, "folder"), handed_in)
-    asked = Asked([handed_in], out, ROOT / "reference" / "day8", secret="pictures", jobs=2)
+    asked = GradingOptions(
+        submissions=[handed_in], out=out, reference=ROOT / "reference" / "day8", secret="pictures", jobs=2
+    )
     ClassGrading(asked, Display(Console(), quiet=True)).run()
-    write_report(Wanted(out, folder / "report"), print)
+    write_report(ReportOptions(out, folder / "report"), print)
     return folder / "report"
 
 

@@ -1,4 +1,4 @@
-"""Which device mistakes does the fixture `virtual_cuda` catch, on a machine without a GPU?
+"""Device mistakes that the fixture `virtual_cuda` catches on a machine without a GPU.
 
 With gpudojo installed, `python -m pytest examples/test_device_handling.py` runs it. Everything called `broken_…` is
 wrong on purpose, and its test asserts how it is caught, so the file passes.

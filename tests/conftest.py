@@ -18,6 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Hundreds of processes import them, often where Python is told to write no bytecode; and a test that watches the
     folder for changes must not see a `__pycache__` appear.
     """
+    sys.dont_write_bytecode = False  # half the time of collecting is compiling the tests themselves
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "graders", quiet=2)
 

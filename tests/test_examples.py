@@ -1,4 +1,4 @@
-"""Do the files in examples/ work for someone who copies them, and is the picture there today's?"""
+"""The files in examples/: tests that can be copied, and pictures that are up to date."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_test_of_an_example_passes(
     # The plugin by hand instead of by its entry point, so that this works in a checkout that is not installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p gpudojo.pytest_plugin --strict-markers -W error -p no:cacheprovider")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -W error -p no:cacheprovider")
     source = example.read_text(encoding="utf-8")
     (tmp_path / example.name).write_text(source, encoding="utf-8")
     said = warm_python.run("pytest", cwd=tmp_path, env=os.environ).stdout

@@ -26,7 +26,7 @@ def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | N
     """Print sprites side by side, each under its title.
 
     `sprites` is `(N, 3, H, W)` in colour, or `(N, H, W)` or `(N, 1, H, W)` in grey: a tensor on any device, an array or
-    nested lists, in [0, 1]. What lies outside is drawn as 0 or 1.
+    nested lists, in [0, 1]. Values outside are clamped.
     """
     from rich.console import Console
 
@@ -39,7 +39,7 @@ def show(sprites: Any, titles: Sequence[object] | None = None, file: IO[str] | N
     names = [_writable(console, str(title)) for title in titles or ()]
     names += [""] * (len(drawn) - len(names))
     for line in _side_by_side(drawn, names, console.width):
-        # A line that is too long is cut: wrapped, it would no longer be a picture.
+        # A line that is too long is cropped; wrapped, it would not be a picture.
         console.print(line, no_wrap=True, overflow="crop", crop=True)
 
 
@@ -67,7 +67,7 @@ def _shape(nested: Any) -> tuple[int, ...]:
     while isinstance(nested, (list, tuple)):
         shape.append(len(nested))
         if not nested:
-            # An empty batch has nothing to draw, whatever its sprites would have looked like.
+            # An empty batch has nothing to draw, whatever the shape of its sprites.
             return (0, 3, 1, 1) if len(shape) == 1 else tuple(shape)
         nested = nested[0]
     return tuple(shape)
@@ -90,7 +90,7 @@ def _in_blocks(picture: Picture) -> list[Text]:
     lines = []
     for top in range(0, len(picture), 2):
         line = Text()
-        # Under the last row of an odd number there is nothing: the terminal's own background shows.
+        # Below the last of an odd number of rows, the terminal's background shows.
         below = picture[top + 1] if top + 1 < len(picture) else [None] * len(picture[top])
         for upper, lower in zip(picture[top], below, strict=True):
             style = Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower) if lower else None)
@@ -100,7 +100,7 @@ def _in_blocks(picture: Picture) -> list[Text]:
 
 
 def _in_pairs(picture: Picture, console: Console) -> list[Text]:
-    """Two characters for each pixel: coloured blanks where there are colours, else a shade."""
+    """Two characters per pixel: coloured blanks, or a shade where there are no colours."""
     from rich.color import Color
     from rich.style import Style
     from rich.text import Text
@@ -120,7 +120,7 @@ def _in_pairs(picture: Picture, console: Console) -> list[Text]:
 
 
 def _side_by_side(drawn: list[list[Text]], names: list[str], width: int) -> list[Text]:
-    """As many pictures in a band as the terminal is wide, each under its name."""
+    """Rows of as many pictures as fit the terminal's width, each under its name."""
     from rich.cells import cell_len
     from rich.text import Text
 

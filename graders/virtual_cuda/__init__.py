@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, patch, patch_imported_names
-    from virtual_cuda.real.session import RealDevice, device_count, device_failure, limit_memory, real_device
-    from virtual_cuda.recording import site
+    from virtual_cuda.real.context import RealDevice, device_count, device_failure, limit_memory, real_device
+    from virtual_cuda.recorder import site
     from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.mps import no_accelerator, virtual_mps
     from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
@@ -56,8 +56,8 @@ _NAMES = {
     "device.tensor": "Parameter Tensor",
     "devices": "OpenDevice choose_device open_device virtual_cuda",
     "ledger": "Ledger",
-    "real.session": "RealDevice device_count device_failure limit_memory real_device",
-    "recording": "site",
+    "real.context": "RealDevice device_count device_failure limit_memory real_device",
+    "recorder": "site",
     "sizes": "format_size parse_size",
     "torch_api.mps": "no_accelerator virtual_mps",
     "patching": "Patch patch patch_imported_names",

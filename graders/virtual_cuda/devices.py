@@ -21,7 +21,7 @@ from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, t
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import mood
 from virtual_cuda.patching import Opening, claim, patch, registry
-from virtual_cuda.real.session import device_count, real_device
+from virtual_cuda.real.context import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels

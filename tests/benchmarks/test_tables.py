@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import tables
+from tests.sharing import WarmPython
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("bench_class", "bench_overhead", "bench_peers", "bench_speed_check", "bench_student", "bench_verdicts")
@@ -63,14 +63,9 @@ def test_the_machine_is_told_by_what_it_is_and_not_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_script_explains_itself(script: str) -> None:
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), "--help"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+def test_every_script_explains_itself(script: str, warm_python: WarmPython) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    run = warm_python.run(str(ROOT / "benchmarks" / f"{script}.py"), "--help", cwd=ROOT, env=environment)
     assert run.returncode == 0, run.stderr
     assert "--markdown" in run.stdout
     source = (ROOT / "benchmarks" / f"{script}.py").read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -13,6 +14,7 @@ from tests.conformance import pins
 from tests.conformance.compare import Difference, differences, tallies
 from tests.conformance.corpus import Corpus, Record
 from tests.conformance.run import run
+from tests.sharing import once
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -25,26 +27,29 @@ on_pinned_torch = pytest.mark.skipif(
 )
 
 
-@cache
-def tried(name: str) -> tuple[Corpus, dict[str, Record]]:
-    """The whole corpus, run once however many tests ask."""
-    corpus = corpora.load(name)
-    return corpus, run(corpus)
+Tried = Callable[[str], tuple[Corpus, dict[str, Record]]]
 
 
-def found(name: str) -> list[Difference]:
-    corpus, records = tried(name)
-    return list(differences(corpus.golden, records))
+@pytest.fixture(scope="session")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    """A whole corpus and what came of it; run once, however many tests and workers ask."""
+
+    @cache
+    def of(name: str) -> tuple[Corpus, dict[str, Record]]:
+        corpus = corpora.load(name)
+        return corpus, once(tmp_path_factory, f"conformance-{name}", lambda _: run(corpus))
+
+    return of
 
 
 @each_corpus
-def test_no_snippet_kills_its_process(name: str) -> None:
+def test_no_snippet_kills_its_process(tried: Tried, name: str) -> None:
     _, records = tried(name)
     assert {id_: r["message"] for id_, r in records.items() if r["outcome"] == "crash"} == {}
 
 
 @each_corpus
-def test_agreement_is_high_enough_on_any_torch(name: str) -> None:
+def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
     reached = {aspect: tally.percent for aspect, tally in tallies(corpus.golden, records).items()}
     wanted = pins.read()["at_least_percent"]
@@ -53,15 +58,17 @@ def test_agreement_is_high_enough_on_any_torch(name: str) -> None:
 
 @each_corpus
 @on_pinned_torch
-def test_agreement_is_the_pinned_one(name: str) -> None:
+def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
     changes = pins.changed(pins.reached(name), tallies(corpus.golden, records))
     assert not changes, "\n".join([*changes, "(raise pins with: python -m tests.conformance --pin)"])
 
 
 @on_pinned_torch
-def test_every_difference_has_a_reason_and_every_reason_a_difference() -> None:
+def test_every_difference_has_a_reason_and_every_reason_a_difference(tried: Tried) -> None:
     known = pins.listed()
-    real = [difference for name in corpora.names() for difference in found(name)]
+    real: list[Difference] = []
+    for corpus, records in map(tried, corpora.names()):
+        real += differences(corpus.golden, records)
     assert pins.unexplained(real, known) == []
     assert pins.outdated(real, known) == []

@@ -1,4 +1,4 @@
-"""What do hostile solutions leave behind? Nothing, in any test of this folder: what they replace is put back."""
+"""Restores, after every test of this folder, what hostile solutions replace in shared modules."""
 
 from tests.solutions import shared_names_put_back
 

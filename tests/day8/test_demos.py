@@ -1,7 +1,7 @@
-"""Does every file of the day run as a script, to do and solved, and show something?
+"""Every file of the day runs as a script, to do and solved, and shows something.
 
-A file to do says which functions are, and solved it says so no more. Nothing is written beside it, and the terminal may
-be one that knows no colours and nothing but ASCII.
+A file to do names the functions that are still to do. Nothing is written beside it, and the terminal may have no
+colours and only ASCII.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpudojo.release.stubs import stub_of
 ROOT = Path(__file__).parents[2]
 EXERCISES = day("day8")
 TODO = "still to do"
-# All in one process, because torch takes longer to import than any of them to run.
+# All in one process, because importing torch takes longer than running any of them.
 ONE_BY_ONE = """
 import contextlib, io, json, runpy, sys, time, traceback
 import torch
@@ -52,7 +52,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 @cache
 def demos(solved: bool) -> dict[str, tuple[str | None, str, float]]:
-    """What each file showed, why it failed if it did, and how long it took."""
+    """The output of each file, its error if it failed, and its CPU seconds."""
     with TemporaryDirectory() as folder:
         scripts = [script_of(exercise.stem, solved, Path(folder)) for exercise in EXERCISES]
         ran = python("-c", ONE_BY_ONE, *map(str, scripts))
@@ -62,7 +62,7 @@ def demos(solved: bool) -> dict[str, tuple[str | None, str, float]]:
 
 
 def script_of(stem: str, solved: bool, folder: Path) -> Path:
-    """The solution, or a stub made from it, so that a stale one is told of where stubs are tested."""
+    """The solution, or a stub made from it: stale stubs are reported by other tests."""
     reference = ROOT / "reference" / "day8" / f"{stem}.py"
     if solved:
         return reference

@@ -1,4 +1,4 @@
-"""Questions that are still open are to do, one by one, and the student reads which."""
+"""Questions without an answer are to do, one by one, and the student reads which."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpudojo.pytest_plugin.terminal import Feedback
 EXERCISE = next(exercise for exercise in day("day8") if exercise.stem == "12_self_assessment")
 
 
-def test_an_open_question_is_named(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_named(tmp_path: Path) -> None:
     path = tmp_path / "12_self_assessment.py"
     answers = {
         "portable": "b",
@@ -36,4 +36,4 @@ def test_an_open_question_is_named(tmp_path: Path) -> None:
         Outcome.PASSED,
     ]
     said = str(Feedback(results[2], EXERCISE, path, hints=1))
-    assert said == 'to do: ANSWERS["different_devices"] is still open; open as well: out_of_memory.'
+    assert said == 'to do: ANSWERS["different_devices"] has no answer yet; neither have: out_of_memory.'

@@ -1,4 +1,4 @@
-"""Does evidence with something missing ever pass? It comes from where student code ran, and may be thinned out."""
+"""Evidence with something missing never passes: it is made where student code runs, which may remove parts of it."""
 
 from __future__ import annotations
 
@@ -40,3 +40,15 @@ def test_nothing_that_is_missing_passes(exercise: Any, function: Any) -> None:
             assert not passes(exercise, function, with_facts(right, probe, observation.facts | emptied)) or (
                 scenario == "best unbuilt"
             ), f"with nothing in {scenario}"
+
+
+@pytest.mark.parametrize(("exercise", "function"), FUNCTIONS, ids=lambda thing: getattr(thing, "name", ""))
+def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(exercise: Any, function: Any) -> None:
+    right = wanted("day8", exercise.stem, function.name)
+    for probe, observation in right.observations.items():
+        for scenario, case in observation.facts.items():
+            for name in case:
+                less = {key: fact for key, fact in case.items() if key != name}
+                for spoiled in (less, case | {name: b"?"}):
+                    facts = observation.facts | {scenario: spoiled}
+                    assert not passes(exercise, function, with_facts(right, probe, facts)), f"{name} of {scenario}"

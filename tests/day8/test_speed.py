@@ -1,4 +1,4 @@
-"""The speed check: what it times against, whose clock it reads, and what it says."""
+"""The speed check: what it times, which clock it reads, and its messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 import torch
 import virtual_cuda as bench
 from gpudojo.days.day8 import pixel_race
+from gpudojo.days.day8.pixel_race import bars, judge_speed
 from gpudojo.grading import observe as observing
 from gpudojo.grading.call import Call
-from gpudojo.grading.judge import bars, judge_speed
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
-from gpudojo.model.evidence import Array
+from gpudojo.model.evidence import Array, Race
 from gpudojo.model.exercise import Failed
 
 HERE = Path(__file__).parent
@@ -27,15 +27,8 @@ REFERENCE = HERE.parents[1] / "reference" / "day8" / "06_vectorizing_pixel_loops
 ONE = Array("float32", (1,), b"\0\0\0\0")
 
 
-def times(student: float, loop: float = 0.1, reference: float | None = 0.002) -> dict[str, Any]:
-    return {
-        "student": student,
-        "loop": loop,
-        "reference": reference,
-        "rounds": 1,
-        "outputs": [ONE],
-        "loop_outputs": [ONE],
-    }
+def times(student: float, loop: float = 0.1, reference: float | None = 0.002, output: Array = ONE) -> Race:
+    return Race(student, loop, reference, 1, [output], [ONE])
 
 
 def same(a: Any, b: Any) -> bool:
@@ -79,14 +72,16 @@ def test_too_good_to_be_true() -> None:
 
 
 def test_every_timed_output_is_checked() -> None:
-    wrong = times(0.002) | {"outputs": [Array("float32", (1,), b"\0\0\0\1")]}
+    wrong = times(0.002, output=Array("float32", (1,), b"\0\0\0\1"))
     with pytest.raises(Failed, match="timed call 1 of 1 is wrong"):
         judge_speed(wrong, times(0.002), same)
 
 
 def test_the_reference_beside_it_may_be_missing() -> None:
-    shown = bars(times(0.05, reference=None), 50.0)
-    assert shown.splitlines()[2].split()[-4:] == ["2.00", "ms", "50.0", "×"]
+    with pytest.raises(Failed) as caught:
+        judge_speed(times(0.05, reference=None), times(0.002), same)
+    assert caught.value.happened.splitlines()[3].split()[-4:] == ["2.00", "ms", "50.0", "×"]
+    assert bars(0.1, 0.05, 0.002) in caught.value.happened
 
 
 def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -116,10 +111,10 @@ def test_who_is_fast_runs_few_rounds_and_who_is_not_gets_another_attempt() -> No
     with bench.open_device("cpu") as opened:
         fast = pixel_race.race(Call(lambda t: t + 1, REFERENCE, opened, 8), slow, None, inputs)
         late = pixel_race.race(Call(slow, REFERENCE, opened, 8), slow, None, inputs)
-    assert fast["rounds"] == pixel_race.ROUNDS
-    assert late["rounds"] >= 2 * pixel_race.ROUNDS
-    assert fast["outputs"] == fast["loop_outputs"]
-    assert len({output.data for output in late["outputs"]}) == late["rounds"], "every round has inputs of its own"
+    assert fast.rounds == pixel_race.ROUNDS
+    assert late.rounds >= 2 * pixel_race.ROUNDS
+    assert fast.outputs == fast.loop_outputs
+    assert len({output.data for output in late.outputs if output}) == late.rounds, "every round has inputs of its own"
 
 
 def test_the_loop_gains_nothing_by_waiting_and_the_student_loses() -> None:
@@ -129,8 +124,8 @@ def test_the_loop_gains_nothing_by_waiting_and_the_student_loses() -> None:
 
     with bench.open_device("cpu") as opened:
         found = pixel_race.race(Call(waiting, REFERENCE, opened, 8), waiting, None, lambda number: (torch.ones(2),))
-    assert found["student"] >= 0.02
-    assert found["loop"] < 0.02 or not pixel_race.FINE
+    assert found.student >= 0.02
+    assert found.loop < 0.02 or not pixel_race.FINE
 
 
 def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.MonkeyPatch) -> None:

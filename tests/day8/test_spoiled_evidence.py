@@ -1,4 +1,4 @@
-"""Can evidence be spoiled into a pass? Of 05, 06 and 07, the reference's own with one fact that decides put wrong."""
+"""Spoiled evidence never passes: that of the references of 05, 06 and 07, with one deciding fact changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpudojo.model.results import Outcome
 
 REFERENCES = Path(__file__).parents[2] / "reference" / "day8"
 FUNCTIONS = [(e, f) for e in day("day8") if e.number in ("05", "06", "07") for f in e.functions]
-# Facts that decide, by the last name on the way to them; what only words a message may be anything.
+# Facts that decide, by the last name in their path; facts that are only shown in messages may be anything.
 DECIDING = {"values", "outputs", "update", "value", "student", "loop", "parts", "passes", "flags_after"}
 
 
@@ -31,7 +31,7 @@ def right(stem: str, name: str) -> Evidence:
 
 
 def places(facts: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every fact that decides, with the way to it."""
+    """Every deciding fact, with its path."""
     if way and next((w for w in reversed(way) if isinstance(w, str)), None) in DECIDING:
         yield way, facts
     if isinstance(facts, (dict, list)):

@@ -1,4 +1,4 @@
-"""Does a failure show the line to change, and first of all the hint that fits the mistake?"""
+"""A failure shows the line to change, and first the hint that fits the mistake."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.lint import declared
-from gpudojo.grading.explain import explained
+from gpudojo.grading.judge import explained, judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import day, misconceptions_of
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin.terminal import Feedback
 
-from tests.solutions import BENCH, exercise_of, functions_in, judge, of_path, wanted
+from tests.solutions import BENCH, exercise_of, functions_in, of_path, wanted
 
 WRONG = Path(__file__).parent / "wrong"
 # file, what the line shown says, how the first hint begins
@@ -26,9 +26,9 @@ CASES = {
         "`model.named_parameters()` gives qualified names and parameters; buffers have their own",
     ),
     "02_moving_model_to_device/hard_coded_if_available": ('device = "cuda" if', "Use the `device` you were given"),
-    "02_moving_model_to_device/eval_mode": ("return model.to(device).eval()", "Move it, and do no more"),
+    "02_moving_model_to_device/eval_mode": ("return model.to(device).eval()", "Only move the model"),
     "02_moving_model_to_device/not_returned": ("model.to(device)", "`nn.Module.to` moves"),
-    "03_moving_batches/tuple_to_list": ("return [move_batch(", "`type(batch)(items)` is of the batch's own type"),
+    "03_moving_batches/tuple_to_list": ("return [move_batch(", "`type(batch)(items)` keeps the type of the batch"),
     "03_moving_batches/filled_in_place": ("batch[key] = move_batch(", "For a container, build a new one"),
     "04_modifying_training_loop_gpu/mean_of_batch_means": ("return total / count", "`loss_fn` gives the mean"),
     "04_modifying_training_loop_gpu/missing_step": ("loss.backward()", "Per batch: zero the gradients"),
@@ -65,14 +65,14 @@ def test_the_line_to_change_and_the_hint_that_fits(name: str) -> None:
 
 def test_advice_is_on_mistakes_and_checks_that_there_are() -> None:
     for exercise in day("day8"):
-        assert list(declared(exercise)) == []
+        assert list(declared(exercise, misconceptions_of("day8"))) == []
 
 
 def test_advice_on_nothing_is_found() -> None:
     function = day("day8")[0].functions[0]
     function.when("no_such_check", hint=99)
     try:
-        told = [str(finding) for finding in declared(day("day8")[0])]
+        told = [str(finding) for finding in declared(day("day8")[0], misconceptions_of("day8"))]
     finally:
         del function.advice["no_such_check"]
     assert any("has advice on 'no_such_check', no check of it and no mistake" in each for each in told)

@@ -1,4 +1,4 @@
-"""Does autograd on the device do what it does on CUDA: modes, checkpoints, hooks, own functions, higher derivatives?"""
+"""Autograd on the device does what it does on CUDA: modes, checkpoints, hooks, own functions, higher derivatives."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_no_grad_enable_grad_and_inference_mode(gpu: VirtualGpu) -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("half", [False, True])
-def test_checkpoints_compute_again_with_the_same_dice(gpu: VirtualGpu, reentrant: bool, half: bool) -> None:
+def test_checkpoints_compute_again_with_the_same_random_numbers(gpu: VirtualGpu, reentrant: bool, half: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 2)).cuda()
     found = []

@@ -1,4 +1,4 @@
-"""Does a torch that has changed one of the internals the device stands on get one clear sentence at the door?"""
+"""A torch that has changed an internal the device needs is refused with one clear sentence."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from virtual_cuda.torch_api import compatibility
 
 @pytest.fixture(autouse=True)
 def _look_again() -> Iterator[None]:
-    compatibility.trusted.yet = False
+    compatibility.check.cache_clear()
     yield
-    compatibility.trusted.yet = False
+    compatibility.check.cache_clear()
 
 
 def refused(part: str) -> None:

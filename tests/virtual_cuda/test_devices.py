@@ -1,4 +1,4 @@
-"""Does the machine look as if it had GPUs: selection, streams, events, synchronisation, two devices, threads?"""
+"""The machine looks as if it had GPUs: selection, streams, events, synchronisation, two devices, threads."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def test_every_factory_takes_every_name_of_the_device(name: str, device: Any) ->
 
 
 DRAWS: dict[str, Any] = {
-    "rand into out": lambda dice, there: torch.rand((2, 2), generator=dice, out=there),
-    "randn into out": lambda dice, there: torch.randn(2, 2, generator=dice, out=there),
-    "normal around a tensor": lambda dice, there: torch.normal(there, 1.0, generator=dice),
-    "normal with a tensor of deviations": lambda dice, there: torch.normal(0.0, there, generator=dice),
+    "rand into out": lambda generator, there: torch.rand((2, 2), generator=generator, out=there),
+    "randn into out": lambda generator, there: torch.randn(2, 2, generator=generator, out=there),
+    "normal around a tensor": lambda generator, there: torch.normal(there, 1.0, generator=generator),
+    "normal with a tensor of deviations": lambda generator, there: torch.normal(0.0, there, generator=generator),
 }
 
 

@@ -1,4 +1,4 @@
-"""Does a second run see the same dice when their state is put back, by torch's checkpoints or by hand?"""
+"""A second run draws the same random numbers when the generators' state is restored."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import virtual_cuda as bench
+import virtual_cuda
 from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
 
 @pytest.fixture(autouse=True)
 def _open() -> Iterator[None]:
-    with bench.open_device("virtual"):
+    with virtual_cuda.open_device("virtual"):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Does a file see the bench through names it imported before the bench was opened? Only while it is open."""
+"""A file sees the device through names it imported before the device was opened, while it is open."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import virtual_cuda as bench
+import virtual_cuda
 from virtual_cuda import patch_imported_names
 
 FILE = """
@@ -27,7 +27,7 @@ def names() -> dict[str, Any]:
 
 
 def test_names_imported_before_speak_of_the_open_device(names: dict[str, Any]) -> None:
-    with bench.open_device("virtual"), patch_imported_names(names):
+    with virtual_cuda.open_device("virtual"), patch_imported_names(names):
         assert names["is_available"]() is True
         assert names["current_device"]() == 0
         names["reset_peak_memory_stats"]()
@@ -43,19 +43,19 @@ def test_names_imported_before_speak_of_the_open_device(names: dict[str, Any]) -
 
 def test_afterwards_they_are_what_they_were(names: dict[str, Any]) -> None:
     before = dict(names)
-    with bench.open_device("virtual"), patch_imported_names(names):
+    with virtual_cuda.open_device("virtual"), patch_imported_names(names):
         assert names["nothing"] is None
     assert {name: id(value) for name, value in names.items()} == {name: id(value) for name, value in before.items()}
 
 
 def test_a_name_the_file_binds_anew_stays(names: dict[str, Any]) -> None:
-    with bench.open_device("virtual"), patch_imported_names(names):
+    with virtual_cuda.open_device("virtual"), patch_imported_names(names):
         names["is_available"] = "mine"
     assert names["is_available"] == "mine"
 
 
 def test_without_an_accelerator_there_is_none(names: dict[str, Any]) -> None:
-    with bench.no_accelerator(built=True), patch_imported_names(names):
+    with virtual_cuda.no_accelerator(built=True), patch_imported_names(names):
         assert names["is_available"]() is False
 
 
@@ -65,7 +65,7 @@ def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
         "import torch\nWAITS = {'cuda': [torch.cuda.synchronize], 'cpu': []}\nwaits = [torch.cuda.is_available]", names
     )
     before = names["WAITS"]["cuda"][0]
-    with bench.open_device("virtual"), patch_imported_names(names):
+    with virtual_cuda.open_device("virtual"), patch_imported_names(names):
         names["WAITS"]["cuda"][0]()
         assert names["waits"][0]()
         names["waits"].clear()  # whatever a student's code does with its own lists

@@ -1,4 +1,4 @@
-"""Is torch exactly as before once the device is left, and does a tensor that outlives it say so?"""
+"""torch is exactly as before once the device is closed, and a tensor that outlives it says so."""
 
 from __future__ import annotations
 

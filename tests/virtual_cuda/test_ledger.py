@@ -1,4 +1,4 @@
-"""Are rows given the right meaning, however and whenever a ledger is read?"""
+"""Rows become the right records, however and whenever a ledger is read."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_records_are_made_once() -> None:
     assert ledger.records[0] is first[0]
 
 
-def test_a_ledger_emptied_by_its_bench_starts_again() -> None:
+def test_a_ledger_emptied_by_its_device_starts_again() -> None:
     ledger = Ledger(opened_at=0.0)
     ledger.rows.extend([a_forward(1.0), an_operation(2.0), an_end(3.0, 0)])
     assert len(ledger) == 2
@@ -188,7 +188,7 @@ def test_a_part_keeps_the_insides_of_its_spans() -> None:
     assert len(view.syncs_within(forward)) == 1
 
 
-def test_the_peak_includes_what_the_bench_saw_and_what_was_there_before() -> None:
+def test_the_peak_includes_what_the_device_saw_and_what_was_there_before() -> None:
     ledger = Ledger()
     ledger.rows.append(an_operation(1.0, live=900, taken=900))
     ledger.rows.append((records.ALLOCATION, 2.0, *NOWHERE, "cuda:0", -400, 500))

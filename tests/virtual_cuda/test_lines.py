@@ -1,4 +1,4 @@
-"""Does the ledger name the student's line, for transfers, waits, operations and passes, however the code is written?"""
+"""The ledger names the student's line for transfers, waits, operations and passes."""
 
 from __future__ import annotations
 

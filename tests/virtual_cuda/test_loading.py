@@ -1,4 +1,4 @@
-"""Does data arrive as it does on CUDA: loaders, pinning, workers, and the transfers they make?"""
+"""Data arrives as on CUDA: loaders, pinning, workers, and the transfers they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are memory figures those of CUDA's allocator, and is the limit one that code can hit and recover from?"""
+"""Memory figures are those of CUDA's allocator, and code can hit the limit and recover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do modules move whole, with parameters, buffers, ties, hooks and copies, and do they stay the same objects?"""
+"""Modules move whole, with parameters, buffers, ties, hooks and copies, and stay the same objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Availability made up: what a Mac, and a machine with nothing, answer to the questions device selection asks."""
+"""What a virtual Mac, and a machine without an accelerator, answer to code that selects a device."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_all_is_put_back_after_an_error() -> None:
     assert torch.zeros(2).sum() == 0
 
 
-def test_selection_can_be_tried_on_any_bench() -> None:
+def test_selection_can_be_tried_on_any_device() -> None:
     with open_device("cpu") as opened, virtual_mps():
         assert usual() == "mps"
         torch.ones(2)

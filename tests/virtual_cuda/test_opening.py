@@ -1,10 +1,10 @@
-"""The one door to every bench: which one it opens, why, and what it says when it cannot."""
+"""open_device: which device it opens, why, and what it says when it cannot."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import virtual_cuda as bench
+import virtual_cuda
 from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceError, NoSuchDevice
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -12,37 +12,37 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has 
 
 @no_gpu
 def test_without_a_gpu_it_is_the_virtual_device() -> None:
-    with bench.open_device() as opened:
+    with virtual_cuda.open_device() as opened:
         x = torch.ones(2, device=opened.device)
         assert x.device == opened.device
     assert (opened.kind, opened.why) == ("virtual", "no GPU here, so the virtual CUDA device")
     assert opened.ledger.operations_on("cuda:0")
 
 
-def test_a_bench_that_was_asked_for_says_so() -> None:
-    with bench.open_device("cpu") as opened:
+def test_a_device_that_was_asked_for_says_so() -> None:
+    with virtual_cuda.open_device("cpu") as opened:
         x = torch.ones(2, device=opened.device)
     assert (opened.kind, opened.why, opened.device) == ("cpu", "the plain CPU was asked for", x.device)
-    with bench.open_device("virtual", devices=2, memory="1 GiB") as opened:
+    with virtual_cuda.open_device("virtual", devices=2, memory="1 GiB") as opened:
         assert torch.cuda.device_count() == 2
         assert torch.cuda.get_device_properties(1).total_memory == 1 << 30
 
 
 def test_too_few_gpus_are_replaced_by_virtual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("virtual_cuda.devices.device_count", lambda kind: 1)
-    with bench.open_device(devices=2) as opened:
+    with virtual_cuda.open_device(devices=2) as opened:
         assert torch.cuda.device_count() == 2
     assert opened.why == "only 1 of the 2 GPUs asked for here, so the virtual CUDA device"
     with (
         pytest.raises(NoSuchDevice, match="this machine has 1 'cuda' device, not 2"),
-        bench.open_device("cuda", devices=2),
+        virtual_cuda.open_device("cuda", devices=2),
     ):
         pass
 
 
 @no_gpu
 def test_no_gpu_is_one_sentence() -> None:
-    with pytest.raises(NoSuchDevice) as caught, bench.open_device("cuda"):
+    with pytest.raises(NoSuchDevice) as caught, virtual_cuda.open_device("cuda"):
         pass
     assert str(caught.value) == (
         "this machine has no 'cuda' device that torch can use; choose \"virtual\" for a CUDA device that needs no GPU"
@@ -59,21 +59,21 @@ def test_no_gpu_is_one_sentence() -> None:
     ],
 )
 def test_bad_input(options: dict[str, object], error: type[DeviceError]) -> None:
-    with pytest.raises(error), bench.open_device(**options):  # type: ignore[arg-type]
+    with pytest.raises(error), virtual_cuda.open_device(**options):  # type: ignore[arg-type]
         pass
 
 
 @pytest.mark.parametrize(("outer", "inner"), [("cpu", "cpu"), ("cpu", "virtual"), ("virtual", "cpu")])
-def test_one_bench_at_a_time(outer: str, inner: str) -> None:
-    with bench.open_device(outer) as opened:  # type: ignore[arg-type]
-        with pytest.raises(AlreadyOpen, match="is already open in this process"), bench.open_device(inner):  # type: ignore[arg-type]
+def test_one_device_at_a_time(outer: str, inner: str) -> None:
+    with virtual_cuda.open_device(outer) as opened:  # type: ignore[arg-type]
+        with pytest.raises(AlreadyOpen, match="is already open in this process"), virtual_cuda.open_device(inner):  # type: ignore[arg-type]
             pass
         torch.ones(2, device=opened.device)
     assert opened.ledger.operations()
-    with bench.open_device(inner):  # type: ignore[arg-type]
+    with virtual_cuda.open_device(inner):  # type: ignore[arg-type]
         pass
 
 
 def test_names_are_sorted() -> None:
-    assert bench.__all__ == sorted(bench.__all__)
-    assert all(hasattr(bench, name) for name in bench.__all__)
+    assert virtual_cuda.__all__ == sorted(virtual_cuda.__all__)
+    assert all(hasattr(virtual_cuda, name) for name in virtual_cuda.__all__)

@@ -9,26 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from tests.sharing import WarmPython
+
 REPOSITORY = Path(__file__).parents[2]
+Run = tuple[pytest.Pytester, WarmPython]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def run(pytester: pytest.Pytester, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> Run:
     # By hand instead of by its entry point, so that this works in a checkout that is not installed, too.
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "graders"), prepend=os.pathsep)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p virtual_cuda.pytest_plugin --strict-markers -p no:cacheprovider")
-    return pytester
+    return pytester, warm_python
 
 
-def outcomes(pytester: pytest.Pytester, source: str) -> tuple[dict[str, int], str]:
+def outcomes(run: Run, source: str) -> tuple[dict[str, int], str]:
+    """How many tests of this file passed, failed and so on, and what pytest said."""
+    pytester, python = run
     pytester.makepyfile(source)
     # Not in this process: pytester would take torch out of sys.modules again, and torch cannot be imported twice.
-    result = pytester.runpytest_subprocess()
-    return result.parseoutcomes(), "\n".join(result.outlines)
+    done = python.run("pytest", cwd=pytester.path, env=os.environ)
+    return pytest.RunResult.parse_summary_nouns(done.stdout.splitlines()), done.stdout
 
 
-def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: pytest.Pytester) -> None:
+def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: Run) -> None:
     found, said = outcomes(
         run,
         """
@@ -76,7 +81,7 @@ def test_the_fixture_and_the_marker_open_the_device_that_was_asked_for(run: pyte
     assert found == {"passed": 7, "xfailed": 1}, said
 
 
-def test_a_forgotten_move_fails_as_on_a_gpu(run: pytest.Pytester) -> None:
+def test_a_forgotten_move_fails_as_on_a_gpu(run: Run) -> None:
     """The README's example, before it is mended."""
     found, said = outcomes(
         run,
@@ -96,7 +101,7 @@ def test_a_forgotten_move_fails_as_on_a_gpu(run: pytest.Pytester) -> None:
     assert "Expected all tensors to be on the same device" in said
 
 
-def test_a_marker_that_makes_no_sense_says_so(run: pytest.Pytester) -> None:
+def test_a_marker_that_makes_no_sense_says_so(run: Run) -> None:
     found, said = outcomes(
         run,
         """
@@ -126,8 +131,8 @@ def test_a_marker_that_makes_no_sense_says_so(run: pytest.Pytester) -> None:
     assert "pytest_plugin.py" not in said, "the plugin's own frames are of no use to the reader"
 
 
-def test_the_marker_is_registered(run: pytest.Pytester) -> None:
-    run.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.virtual_cuda(devices=1, *"])
+def test_the_marker_is_registered(run: Run) -> None:
+    run[0].runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.virtual_cuda(devices=1, *"])
 
 
 def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Does every question find what it asks for, and nothing else?"""
+"""Every question about a ledger finds what it asks for, and nothing else."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ ONLY_THERE = ("aten._to_copy.default", "aten.copy_.default", "aten.detach.defaul
 
 
 def answers(ledger: Ledger, device: str) -> dict[str, Any]:
-    """What must be alike on every bench: all but what depends on there being two places."""
+    """What must be alike on every device: all but what depends on there being two places."""
     waits = ledger.syncs(besides=["copy"])
     spans = [*ledger.forwards(), *ledger.backward_passes(), *ledger.optimizer_steps()]
     return {
@@ -121,29 +121,29 @@ def test_a_convolution_does_not_depend_on_the_size_of_the_batch() -> None:
 
 
 def test_an_operation_says_how_it_ran() -> None:
-    with real_device("cpu") as bench:
+    with real_device("cpu") as real:
         x = torch.ones(256, requires_grad=True)
         _ = x * 2
         with torch.no_grad():
             _ = x + 1
         with torch.inference_mode():
             _ = x - 1
-    (mul,), (add,), (sub,) = (bench.ledger.operations(name) for name in ("mul", "add", "sub"))
+    (mul,), (add,), (sub,) = (real.ledger.operations(name) for name in ("mul", "add", "sub"))
     assert [(o.grad, o.inference) for o in (mul, add, sub)] == [(True, False), (False, False), (False, True)]
     assert (mul.bytes, mul.device, mul.autocast) == (1024, "cpu", None)
     assert mul.site.line + 2 == add.site.line
 
 
 def test_a_factory_is_written_as_what_it_is_made_of() -> None:
-    with real_device("cpu") as bench:
+    with real_device("cpu") as real:
         torch.zeros(3)
         torch.full((2,), 7.0)
-    names = [o.name for o in bench.ledger.operations()]
+    names = [o.name for o in real.ledger.operations()]
     assert names == ["aten.empty.memory_format", "aten.zero_.default", "aten.empty.memory_format", "aten.fill_.Scalar"]
 
 
 def test_live_bytes_follow_the_storages() -> None:
-    with real_device("cpu") as bench:
+    with real_device("cpu") as real:
         x = torch.empty(1000)
         y = x.view(10, 100)  # the same storage
         del x
@@ -151,21 +151,21 @@ def test_live_bytes_follow_the_storages() -> None:
         z = y + 1
         del y, z
         w = torch.empty(10)
-    assert [o.live for o in bench.ledger.operations()] == [4000, 4000, 8000, 40]
-    assert (bench.ledger.peak_bytes("cpu"), bench.ledger.allocated_bytes("cpu")) == (8000, 8040)
+    assert [o.live for o in real.ledger.operations()] == [4000, 4000, 8000, 40]
+    assert (real.ledger.peak_bytes("cpu"), real.ledger.allocated_bytes("cpu")) == (8000, 8040)
     assert w.shape == (10,)
 
 
 def test_the_loaders_own_work_is_not_the_students() -> None:
     loader = DataLoader(TensorDataset(torch.rand(6, 2)), batch_size=2, shuffle=True)
-    with real_device("cpu") as bench:
+    with real_device("cpu") as real:
         for (x,) in loader:
             x.sum()
-    assert dict(bench.ledger.operation_counts()) == {"aten.sum.default": 3}
-    assert not bench.ledger.syncs()
+    assert dict(real.ledger.operation_counts()) == {"aten.sum.default": 3}
+    assert not real.ledger.syncs()
 
 
-def test_threads_are_watched_and_forgotten_when_the_bench_closes() -> None:
+def test_threads_are_watched_and_forgotten_when_the_device_closes() -> None:
     go_on = threading.Event()
 
     def work() -> None:
@@ -173,15 +173,15 @@ def test_threads_are_watched_and_forgotten_when_the_bench_closes() -> None:
         go_on.wait(10)
         torch.ones(2).mul(2)
 
-    with real_device("cpu") as bench:
+    with real_device("cpu") as real:
         thread = threading.Thread(target=work)
         thread.start()
-        while not bench.ledger.operations("add"):
+        while not real.ledger.operations("add"):
             pass
     go_on.set()
     thread.join()
-    assert bench.ledger.operations("add")
-    assert not bench.ledger.operations("mul")
+    assert real.ledger.operations("add")
+    assert not real.ledger.operations("mul")
 
 
 def test_an_error_passes_and_everything_is_put_back() -> None:
@@ -194,7 +194,7 @@ def test_an_error_passes_and_everything_is_put_back() -> None:
     assert not torch._C._len_torch_dispatch_stack()
 
 
-def test_a_bench_that_cannot_open_leaves_nothing() -> None:
+def test_a_device_that_cannot_open_leaves_nothing() -> None:
     for kind in ("tpu", "cuda", "mps"):
         if (kind == "cuda" and torch.cuda.is_available()) or (kind == "mps" and torch.backends.mps.is_available()):
             continue

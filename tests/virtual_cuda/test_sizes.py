@@ -1,4 +1,4 @@
-"""Does a size mean what its text says, and is anything else refused in one clear sentence?"""
+"""A size means what its text says; anything else is refused in one clear sentence."""
 
 from __future__ import annotations
 

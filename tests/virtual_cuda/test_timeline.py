@@ -1,4 +1,4 @@
-"""Is a timeline true, small, and refused where it is not what it says? Pure: no torch."""
+"""A timeline is true and small, and refused where it is malformed. No torch."""
 
 from __future__ import annotations
 

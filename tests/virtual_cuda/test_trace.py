@@ -1,4 +1,4 @@
-"""Does the exported trace show what happened, on the right tracks and properly nested?"""
+"""The exported trace shows what happened, on the right tracks and properly nested."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger import records
+from virtual_cuda.ledger.exports import trace_of
 from virtual_cuda.ledger.ledger import Ledger, records_of
-from virtual_cuda.ledger.views import trace_of
 
 NOWHERE = (None, None)
 CODE = compile("\n\nloss.item()", "loop.py", "exec")

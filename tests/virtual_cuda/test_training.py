@@ -1,4 +1,4 @@
-"""Does training on the virtual device give the losses of the plain CPU, bit for bit, with every optimizer?"""
+"""Training on the virtual device gives the losses of the CPU, bit for bit, with every optimizer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def a_cnn() -> nn.Module:
 
 
 def batches(size: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    dice = torch.Generator().manual_seed(1)
-    data = TensorDataset(torch.randn(24, 1, 8, 8, generator=dice), torch.randint(0, 5, (24,), generator=dice))
+    generator = torch.Generator().manual_seed(1)
+    data = TensorDataset(torch.randn(24, 1, 8, 8, generator=generator), torch.randint(0, 5, (24,), generator=generator))
     return list(DataLoader(data, batch_size=size))
 
 

@@ -1,4 +1,4 @@
-"""Do torch's own methods, called by their names in the class, answer for a device tensor as they do on a GPU?"""
+"""torch's own methods, called through the class, answer for a device tensor as on a GPU."""
 
 from __future__ import annotations
 

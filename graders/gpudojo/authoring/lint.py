@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gpudojo.authoring.solutions import Solution, solutions
+from gpudojo.authoring.solutions import SHARED, Solution, solutions
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
@@ -94,8 +94,8 @@ def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution
     row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
-    kept = {path.name for path in (root / "tests" / name).glob("*/")}  # a folder of the other kind may be elsewhere
-    if kept & {"right", "solutions"}:
+    kept = {path.name.partition("_")[0] for path in (root / "tests" / name).glob("*")}
+    if kept & {"right", "solutions"}:  # where one kind is kept elsewhere, nothing is said of it
         row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])
     if kept & {"wrong", "solutions"}:
         row.findings += unnoticed_checks(exercise, wrong)
@@ -120,7 +120,7 @@ def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
     """What is left to do, in the order of work: the reference, the exercise, the solutions; then the last note."""
     tests = root / "tests" / name
     paths = [root / "reference" / name / f"{exercise.stem}.py", *sources(name, exercise)]
-    paths += [tests / "solutions" / f"{exercise.stem}.py"]
+    paths += [tests / f"{SHARED}{exercise.stem}.py"]
     paths += [path for kind in ("right", "wrong") for path in sorted((tests / kind / exercise.stem).glob("*.py"))]
     found = [note for path in paths if path.is_file() for note in _notes_in(path)]
     return sorted(found, key=lambda note: note.text.startswith(LAST))

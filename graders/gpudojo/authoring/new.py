@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from gpudojo.authoring.solutions import SHARED
 from gpudojo.model.catalogue import BUILT_IN, DAY, day, days, registered
 from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
@@ -94,7 +95,7 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
         f"reference/{plan.day}/{stem}.py": reference,
         f"exercises/{plan.day}/{stem}.py": stub_of(reference),
         f"{known.folder(plan.day)}/{plan.name}.py": module,
-        f"tests/{plan.day}/solutions/{stem}.py": solutions,
+        f"tests/{plan.day}/{SHARED}{stem}.py": solutions,
     }
     for text in (reference, module):  # a function called as something that its own skeleton has: `torch`, `exercise`
         bound = list(_bound(ast.parse(text)))
@@ -126,7 +127,6 @@ def day_files(
         f"exercises/{name}": None,
         f"tests/{name}/__init__.py": "",
         f"tests/{name}/test_solutions.py": Template(_TESTS).substitute(day=name),
-        f"tests/{name}/solutions": None,
     }
 
 

@@ -1,6 +1,6 @@
 """The right and wrong solutions of a day, which show what its checks accept and what they notice.
 
-All solutions of an exercise may be in one file, `tests/DAY/solutions/EXERCISE.py`, each below a line that says what is
+All solutions of an exercise may be in one file, `tests/DAY/solutions_EXERCISE.py`, each below a line that says what is
 expected of it. What is above the first of these lines belongs to all of them:
 
     # passes
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
+SHARED: Final = "solutions_"  # not the exercise's own name, by which pytest would take the file for a student's
 _EXPECTED: Final = re.compile(r"(?m)^# (passes\b|fails\b).*$")
 
 
@@ -30,7 +31,7 @@ class Solution:
     """A solution, in a file of its own; one that shares a file has been copied out of it."""
 
     path: Path
-    where: str  # for messages: "wrong/no_step.py", "solutions/01_brightest_sprite.py, line 12"
+    where: str  # for messages: "wrong/no_step.py", "solutions_01_brightest_sprite.py, line 12"
     wrong: bool
 
     @property
@@ -55,7 +56,7 @@ def solutions(folder: Path, exercise: str = "*") -> list[Solution]:
         for kind in ("right", "wrong")
         for path in sorted((folder / kind).glob(f"{exercise}/*.py"))
     ]
-    shared = [one for path in sorted((folder / "solutions").glob(f"{exercise}.py")) for one in _copied_out(path)]
+    shared = [one for path in sorted(folder.glob(f"{SHARED}{exercise}.py")) for one in _copied_out(path)]
     return sorted([*found, *shared], key=lambda solution: (solution.wrong, solution.exercise))
 
 
@@ -69,10 +70,16 @@ def _copied_out(path: Path) -> list[Solution]:
         line = text.count("\n", 0, start) + 1
         wrong = header.startswith("# fails")
         # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know which it is.
-        file = target / path.parents[1].name / ("wrong" if wrong else "right") / path.stem / f"line_{line}.py"
+        file = (
+            target
+            / path.parent.name
+            / ("wrong" if wrong else "right")
+            / path.stem.removeprefix(SHARED)
+            / f"line_{line}.py"
+        )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
-        found.append(Solution(file, f"solutions/{path.name}, line {line}", wrong))
+        found.append(Solution(file, f"{path.name}, line {line}", wrong))
     return found
 
 

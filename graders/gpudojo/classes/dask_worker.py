@@ -1,4 +1,4 @@
-"""Runs submissions on one Dask worker."""
+"""Runs submissions on one Dask worker, in children of a fork server that the worker keeps."""
 
 from __future__ import annotations
 
@@ -12,65 +12,74 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
-from gpudojo.classes.attempt import Attempt, Terms
-from gpudojo.classes.dask_messages import HASH, Introduction, Order, Reply, pack, unpack_order, versions
-from gpudojo.classes.scheduler import Scheduler, Work, at_once, keeper_for
+from distributed import WorkerPlugin
+
+from gpudojo.classes.dask_messages import HASH, Introduction, Order, Reply, pack, unpack, versions
+from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, fork_client_for
 from gpudojo.classes.store import Record, encode
-from gpudojo.model.errors import BadParcel, DojoError
+from gpudojo.classes.submission_run import SubmissionRun
+from gpudojo.model.errors import BadMessage, DojoError
 from gpudojo.sandbox.isolation import Layers, examine
+from gpudojo.sandbox.protocol import RunOptions
 
-AT_ONCE: Final = sys.maxsize  # as many as orders come: Dask gives a worker no more of them than it has threads
+UNLIMITED: Final = sys.maxsize  # Dask sends a worker no more orders than it has threads
+STOPPED: Final = "the grader no longer waits for it"
+_stopped: Final[set[str]] = set()  # runs that no grader waits for
 
-Waiting = tuple[Callable[[], Attempt], "Future[Record]"]
 
+class ForkServerThread:
+    """A thread with a fork server that runs submissions for any other thread."""
 
-class Workshop:
-    """Turns attempts into records, for any thread that asks."""
-
-    def __init__(self, terms: Terms) -> None:
-        self.terms = terms  # those of its first order
-        self._orders: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options  # of the first order
+        self._orders: queue.SimpleQueue[tuple[Callable[[], SubmissionRun], Future[Record]] | None] = queue.SimpleQueue()
         self._open: set[Future[Record]] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._bell, self._rope = socket.socketpair()
         self._rope.setblocking(False)
 
-    def record(self, begin: Callable[[], Attempt]) -> Record:
-        """What becomes of an attempt, which begins when there is a nursery to run it; raises where there is none."""
+    def record(self, begin: Callable[[], SubmissionRun]) -> Record:
+        """The record of a run, which begins when there is a fork server; raises where there can be none."""
         waiting: Future[Record] = Future()
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="dojo workshop", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="dojo fork server", daemon=True)
                 self._thread.start()
             self._open.add(waiting)
             self._orders.put((begin, waiting))
-        with contextlib.suppress(BlockingIOError):  # it is ringing already
-            self._rope.send(b"!")
+        self._ring()
         return waiting.result()
 
-    def close(self) -> None:
-        """End the nursery, when nothing is under way; a worker that ends does not have to be told to."""
+    def close(self, wait: bool = True) -> None:
+        """End the fork server when nothing is under way."""
         thread = self._thread
         if thread is not None:
             self._orders.put(None)
+            self._ring()
+        if wait:
+            if thread is not None:
+                thread.join()
+            self._bell.close()
+            self._rope.close()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is ringing already
             self._rope.send(b"!")
-            thread.join()
-        self._bell.close()
-        self._rope.close()
 
     def _work(self) -> None:
         try:
-            with contextlib.closing(keeper_for(self.terms.bench)) as keeper:
-                keeper.started()
-                Scheduler(keeper, at_once(self.terms, AT_ONCE), bell=self._bell).run(self._works())
+            with contextlib.closing(fork_client_for(self.options.bench)) as client:
+                client.start_and_wait()
+                ChildScheduler(client, at_once(self.options, UNLIMITED), bell=self._bell).run(self._tasks())
+            self._give_up(RuntimeError("the worker is closing"))
         except BaseException as error:
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
-        """Whoever waits is told why; the next order gets a new thread and a new nursery."""
+        """Whoever waits gets the error; the next order gets a new thread and a new fork server."""
         with self._lock:
             self._thread = None
             self._orders = queue.SimpleQueue()
@@ -78,7 +87,7 @@ class Workshop:
         for waiting in left:
             waiting.set_exception(error)
 
-    def _works(self) -> Iterator[Work | None]:
+    def _tasks(self) -> Iterator[GradingTask | None]:
         while True:
             try:
                 order = self._orders.get_nowait()
@@ -94,19 +103,38 @@ class Workshop:
                     self._open.discard(waiting)
                 waiting.set_result(record)
 
-            yield Work("an order", begin(), done, time.monotonic())
+            yield GradingTask("an order", begin(), done, time.monotonic())
 
 
-_workshops: Final[dict[str, Workshop]] = {}
-_opening: Final = threading.Lock()
-_stopped: Final[set[str]] = set()  # runs that nobody waits for
-STOPPED: Final = "nobody waits for it any more"
+class ForkServers(WorkerPlugin):
+    """A Dask plugin that owns the fork servers of a worker: one for each kind of device."""
+
+    def __init__(self) -> None:
+        self.threads: dict[str, ForkServerThread] = {}
+        self._lock = threading.Lock()
+
+    def thread_for(self, options: RunOptions) -> ForkServerThread:
+        with self._lock:
+            if options.bench not in self.threads:
+                self.threads[options.bench] = ForkServerThread(options)
+            return self.threads[options.bench]
+
+    def teardown(self, worker: Any) -> None:
+        """The worker is closing; submissions that are under way end with its process."""
+        for thread in self.threads.values():
+            thread.close(wait=False)
 
 
-async def introduced(day: str) -> bytes:
-    """Dask calls this in the loop that also keeps the worker alive: nothing here may take long in it."""
-    layers = await asyncio.to_thread(_layers)
-    return pack(Introduction(versions(day), layers))
+PLUGIN: Final = "gpudojo"
+fork_servers: Final = ForkServers()
+
+
+# Called by the grader through Dask, in the loop that keeps the worker alive: nothing may block there.
+
+
+async def introduce(worker: Any, day: str) -> bytes:
+    """What this worker is."""
+    return pack(Introduction(versions(day), await asyncio.to_thread(_layers)))
 
 
 @functools.cache
@@ -114,50 +142,45 @@ def _layers() -> Layers:
     return examine()
 
 
-def stopped(run: str) -> None:
-    """The grader has stopped: what is under way for that run is ended, and what comes late is not begun."""
+async def admit(worker: Any, resource: str) -> None:
+    """Give this worker a resource; the scheduler then sends it orders, which ask for one unit."""
+    if PLUGIN not in worker.plugins:
+        await worker.plugin_add(plugin=fork_servers, name=PLUGIN)
+    await worker.set_resources(**{resource: worker.state.nthreads})
+
+
+async def stop(worker: Any, run: str) -> None:
+    """The grader has stopped: end what is under way for that run, and do not begin what comes late."""
     _stopped.add(run)
 
 
-class Ordered(Attempt):
-    """An attempt that ends early where its run has stopped."""
+class StoppableRun(SubmissionRun):
+    """Ends early where the grader has stopped."""
 
     def __init__(self, order: Order) -> None:
-        super().__init__(order.digest, order.files, order.terms)
-        self.run = order.run
+        super().__init__(order.digest, order.files, order.options)
+        self.grader_run = order.run
 
     def overdue(self, now: float) -> bool:
-        return self.run in _stopped or super().overdue(now)
+        return self.grader_run in _stopped or super().overdue(now)
 
-    def exited(self, status: int | None, too_heavy: bool = False, there: bool = False) -> bool:
-        return super().exited(status, too_heavy, there) and self.run not in _stopped
+    def child_exited(self, code: int | None, over_memory: bool = False, on_gpu: bool = False) -> bool:
+        return super().child_exited(code, over_memory, on_gpu) and self.grader_run not in _stopped
 
 
-def attempted(parcel: bytes) -> bytes:
-    """The reply to an order."""
+def graded(message: bytes) -> bytes:
+    """The reply to an order. It raises nothing: Dask would pickle the error."""
     try:
-        number, order = unpack_order(parcel)
-    except BadParcel as error:
-        return pack(Reply(parcel[:HASH], refused=f"what the worker got is damaged: {error}"))
-    differing = order.versions.difference(versions(order.terms.day))
-    if differing is not None:
-        return pack(Reply(number, refused=differing))
-    if order.run in _stopped:
-        return pack(Reply(number, refused=STOPPED))
-    try:
-        record = _workshop(order.terms).record(lambda: Ordered(order))
-    except DojoError as error:
-        return pack(Reply(number, refused=str(error)))
-    except Exception as error:
-        return pack(Reply(number, refused=f"{type(error).__name__}: {error}"))
-    if order.run in _stopped:  # ended early, it would look like a submission that took too long
-        return pack(Reply(number, refused=STOPPED))
-    return pack(Reply(number, record=encode(record)))
-
-
-def _workshop(terms: Terms) -> Workshop:
-    """One for each bench, since what its children may use is settled when a nursery begins."""
-    with _opening:
-        if terms.bench not in _workshops:
-            _workshops[terms.bench] = Workshop(terms)
-        return _workshops[terms.bench]
+        order = unpack(message, Order)
+    except BadMessage as error:
+        return pack(Reply(message[:HASH], refused=f"the worker received a damaged message: {error}"))
+    number = message[:HASH]
+    refused = order.versions.difference(versions(order.options.day))
+    if refused is None and order.run not in _stopped:
+        try:
+            record = fork_servers.thread_for(order.options).record(lambda: StoppableRun(order))
+        except Exception as error:
+            refused = str(error) if isinstance(error, DojoError) else f"{type(error).__name__}: {error}"
+    if refused is None and order.run in _stopped:  # ended early, it would look like a submission that took too long
+        refused = STOPPED
+    return pack(Reply(number, refused=refused) if refused is not None else Reply(number, encode(record)))

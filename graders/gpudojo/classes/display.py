@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from gpudojo.classes.scheduler import Work
+from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.sandbox.isolation import missing, sentence
-from gpudojo.submissions.entries import LeftOut
+from gpudojo.submissions.entries import IgnoredPath
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,47 +23,47 @@ BAR: Final = 30
 
 
 class Display:
-    """A watcher of a class being graded, and the numbers of its closing summary."""
+    """Shows progress in the terminal, and a summary at the end."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         self.count = self.done = self.known = 0
         self.doing = "looking for submissions"
-        self.works: Sequence[Work] = ()
+        self.tasks: Sequence[GradingTask] = ()
         self.statuses: Counter[str] = Counter()
         self.scores: list[tuple[float, float]] = []
         self.failed: Counter[str] = Counter()
         self.mistakes: Counter[str] = Counter()
-        self.human: list[tuple[str, str]] = []
-        self.humans = 0
+        self.review: list[tuple[str, str]] = []
+        self.reviews = 0
         self._began = time.monotonic()
         self._running = 0.0
         self._ran = 0
         self._live: Live | None = None
         self._spoken = 0.0
 
-    # the watcher's part
+    # told by the grading
 
-    def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None:
+    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None:
         self.count, self.known = count, known
-        kept = f", {known} of them run before" if known else ""
+        kept = f", {known} already run" if known else ""
         self._say(f"{count} submission{'s' * (count != 1)}{kept}")
-        for one in left_out[:10]:
-            self._say(f"left out: {one.path.name}: {one.reason}")
-        if len(left_out) > 10:
-            self._say(f"left out: {len(left_out) - 10} more")
+        for one in ignored[:10]:
+            self._say(f"ignored: {one.path.name}: {one.reason}")
+        if len(ignored) > 10:
+            self._say(f"ignored: {len(ignored) - 10} more")
 
     def prepares(self, what: str) -> None:
         self.doing = what
         self._say(what)
 
-    def fenced(self, layers: dict[str, str]) -> None:
+    def isolated(self, layers: dict[str, str]) -> None:
         self.doing = "grading"
         self._running = time.monotonic()
         self._say(sentence(layers), style="yellow" if missing(layers) else "")
 
-    def under_way(self, works: Sequence[Work]) -> None:
-        self.works = works
+    def under_way(self, tasks: Sequence[GradingTask]) -> None:
+        self.tasks = tasks
         self._refresh()
 
     def graded(self, row: SubmissionRow, ran: bool) -> None:
@@ -71,14 +71,12 @@ class Display:
         self._ran += ran
         self.statuses[str(row.status)] += 1
         self.scores.append((row.score, row.max_score))
-        if (
-            row.status is not SubmissionStatus.UNREADABLE
-        ):  # where all checks failed, and no code of the student's is the reason
+        if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
             self._count(row)
         if row.needs_human:
-            self.humans += 1
-            if len(self.human) < 20:
-                self.human.append((row.submission, row.needs_human[0]))
+            self.reviews += 1
+            if len(self.review) < 20:
+                self.review.append((row.submission, row.needs_human[0]))
         self._refresh()
 
     def _count(self, row: SubmissionRow) -> None:
@@ -128,8 +126,8 @@ class Display:
 
     def _slowest(self) -> list[str]:
         now = time.monotonic()
-        slow = sorted(self.works, key=lambda work: work.began)[:SHOWN]
-        return [f"{work.name} ({now - work.began:.0f} s)" for work in slow if now - work.began >= 1.0]
+        slow = sorted(self.tasks, key=lambda task: task.began)[:SHOWN]
+        return [f"{task.name} ({now - task.began:.0f} s)" for task in slow if now - task.began >= 1.0]
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -153,18 +151,18 @@ class Display:
     # at the end
 
     def summary(self, seconds: float, ran: int) -> None:
-        """Distribution, hardest checks, commonest mistakes, and who needs a human."""
+        """Print the scores, the most-failed checks and misconceptions, and what needs review."""
         if self.quiet:
             return
         from gpudojo.model.catalogue import misconceptions
 
         counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
-        pace = f", {ran / seconds:.1f} a second" if ran and seconds > 0 else ""
+        rate = f" ({ran / seconds:.1f}/s)" if ran and seconds > 0 else ""
         whole = f"{self.count} submission{'s' * (self.count != 1)}"
-        self._say(f"\n{whole}: {counts}. {ran} run in {_time(seconds)}{pace}.", style="bold")
+        self._say(f"\n{whole}: {counts}. {ran} graded in {_time(seconds)}{rate}.", style="bold")
         self._distribution()
         if self.failed:
-            self._say("\nHardest checks", style="bold")
+            self._say("\nMost-failed checks", style="bold")
             for name, count in self.failed.most_common(5):
                 self._say(f"{count:>5}  {name}")
         if self.mistakes:
@@ -172,12 +170,12 @@ class Display:
             for name, count in self.mistakes.most_common(5):
                 known = misconceptions().get(name)
                 self._say(f"{count:>5}  {known.name if known else name}")
-        if self.human:
-            self._say("\nNeed a human", style="bold")
-            for name, why in self.human:
+        if self.review:
+            self._say("\nNeeds review", style="bold")
+            for name, why in self.review:
                 self._say(f"       {name}: {why}")
-            if self.humans > len(self.human):
-                self._say(f"       … and {self.humans - len(self.human)} more: see `needs_human` in results.csv")
+            if self.reviews > len(self.review):
+                self._say(f"       … and {self.reviews - len(self.review)} more: see `needs_human` in results.csv")
 
     def _distribution(self) -> None:
         shares = [100 * score / worth if worth else 0.0 for score, worth in self.scores]

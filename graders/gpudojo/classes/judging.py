@@ -4,62 +4,52 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from gpudojo.classes import store
-from gpudojo.classes.attempt import BEFORE
-from gpudojo.classes.store import Record, Seen, Store, What
-from gpudojo.grading.engine import judge_function
-from gpudojo.grading.explain import timed_out
-from gpudojo.grading.judge import UNJUDGED
+from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store
+from gpudojo.classes.submission_run import BEFORE
+from gpudojo.grading.judge import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import BadClass, DojoError, ReferenceFails
+from gpudojo.model.errors import BadClass, ReferenceFails
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
 from gpudojo.model.results import SubmissionStatus as Became
-from gpudojo.submissions.entries import Entry
+from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
-    What.TIMED_OUT: Became.TIMED_OUT,
-    What.CRASHED: Became.CRASHED,
-    What.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
+    IncidentKind.TIMED_OUT: Became.TIMED_OUT,
+    IncidentKind.CRASHED: Became.CRASHED,
+    IncidentKind.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
 }
-ENDED: Final = {What.TIMED_OUT: "TimedOut", What.CRASHED: "Crashed", What.OUT_OF_MEMORY: "OutOfMemory"}
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """Everything a submission's row says that follows from its content."""
-
-    status: Became
-    exercises: list[ExerciseRow]
-    reason: str = ""
-    definitions: list[Definition] = []
-    notes: list[str] = []
-    needs_human: list[str] = []
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    digest: str = ""
-    output: str = ""
-    layers: list[str] = []
+ENDED: Final = {
+    IncidentKind.TIMED_OUT: "TimedOut",
+    IncidentKind.CRASHED: "Crashed",
+    IncidentKind.OUT_OF_MEMORY: "OutOfMemory",
+}
 
 
 def judged(
     record: Record, reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
-) -> Judged:
+) -> SubmissionRow:
     """The verdict on a submission that could be read."""
     exercises = tuple(exercises)
-    tampered = next((i for i in record.incidents if i.what is What.TAMPERED), None)
+    tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
     results: list[CheckResult] = []
     for exercise, function in _graded(exercises, only):
         if tampered is not None:
@@ -70,22 +60,28 @@ def judged(
     places = [p for p in record.places if p.file is not None]
     definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
     rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
-    return Judged(
+    return _row(
         status_of(record),
         [_placed(row, record) for row in rows],
-        _reason(record),
-        definitions,
-        _notes(record),
-        _for_a_human(record, results),
-        round(record.seconds, 3),
-        record.peak_bytes,
-        record.digest,
-        record.output,
-        [name for name, why in record.layers.items() if not why],
+        reason=_reason(record),
+        definitions=definitions,
+        notes=_notes(record),
+        needs_human=_needs_review(record, results),
+        seconds=round(record.seconds, 3),
+        peak_bytes=record.peak_bytes,
+        digest=record.digest,
+        output=record.output,
+        layers=[name for name, why in record.layers.items() if not why],
     )
 
 
-def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> Judged:
+def _row(status: Became, exercises: list[ExerciseRow], **more: Any) -> SubmissionRow:
+    """A row that says nothing yet of whose it is: see `row_of`."""
+    score, worth = total(row.score for row in exercises), total(row.max_score for row in exercises)
+    return SubmissionRow("", status, score, worth, exercises, **more)
+
+
+def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> SubmissionRow:
     """The verdict on a submission that could not."""
     exercises = tuple(exercises)
     results = [
@@ -93,11 +89,11 @@ def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str]
         for exercise, function in _graded(exercises, only)
         for result in _failed(exercise, function, f"not graded: {problem}", "a submission that can be read")
     ]
-    return Judged(Became.UNREADABLE, rows_of(results, exercises), problem, needs_human=[problem])
+    return _row(Became.UNREADABLE, rows_of(results, exercises), reason=problem, needs_human=[problem])
 
 
 def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:
-    """Raises BadClass where the reference does not run, or a check cannot judge it: nobody could be judged then."""
+    """Raises BadClass where the reference does not run, or a probe cannot use what it did."""
     for exercise, function in _graded(exercises, only):
         seen = reference.seen.get(f"{exercise.stem}::{function.name}")
         if seen is None:
@@ -107,9 +103,6 @@ def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[s
             refuse_failing(seen.evidence)
         except ReferenceFails as error:
             raise BadClass(str(error)) from None
-        for result in judge_function(exercise, function, seen.evidence, seen.evidence):
-            if result.outcome is Outcome.ERROR:
-                raise BadClass(f"{result.id} cannot judge the reference solution: {result.happened}")
 
 
 def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tuple[Exercise, Function]]:
@@ -129,17 +122,17 @@ def _results(exercise: Exercise, function: Function, record: Record, reference: 
     return judge_function(exercise, function, seen.evidence, wanted.evidence, lines, wanted.signature)
 
 
-def _late(function: Function, seen: Seen | None) -> Seen | None:
+def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | None:
     """With the time-out in place of what, after one on a real GPU, no other child has been asked; None without one."""
     found = {} if seen is None else seen.evidence.observations
-    late = next((each for each in found.values() if timed_out(each)), None)
+    late = next((each for each in found.values() if each.timed_out), None)
     if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
         return None
     whole = {probe.name: found.get(probe.name, late) for probe in function.probes}
     return msgspec.structs.replace(seen, evidence=msgspec.structs.replace(seen.evidence, observations=whole))
 
 
-def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
+def _ended(exercise: Exercise, function: Function, record: Record) -> FunctionRecord:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
     steps = (key, f"file {_file(record, exercise, function)}", BEFORE)
@@ -150,7 +143,7 @@ def _ended(exercise: Exercise, function: Function, record: Record) -> Seen:
         raised = Raised(ENDED[incident.what], incident.detail, None)
     status = CallStatus.BROKEN if incident is not None and incident.step.startswith("file ") else CallStatus.RAISED
     found = {probe.name: Observation(status, raised=raised) for probe in function.probes}
-    return Seen(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
+    return FunctionRecord(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
 
 
 def _file(record: Record, exercise: Exercise, function: Function) -> str:
@@ -189,7 +182,7 @@ def status_of(record: Record) -> Became:
 
 def _reason(record: Record) -> str:
     said = [f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES]
-    said += [i.detail for i in record.incidents if i.what is What.NOT_RUN]
+    said += [i.detail for i in record.incidents if i.what is IncidentKind.NOT_RUN]
     return "; ".join(said)
 
 
@@ -202,13 +195,13 @@ def _notes(record: Record) -> list[str]:
     return files[:20]
 
 
-def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
-    """What an instructor should look at before the grade goes out."""
+def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
+    """What an instructor should review before grades are published."""
     found = []
     for incident in record.incidents:
-        if incident.what is What.TAMPERED:
+        if incident.what is IncidentKind.TAMPERED:
             found.append(f"not graded: {incident.detail}")
-        elif incident.what in (What.CRASHED, What.OUT_OF_MEMORY):
+        elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     for result in results:
         if result.outcome is Outcome.ERROR:
@@ -222,26 +215,15 @@ def _for_a_human(record: Record, results: list[CheckResult]) -> list[str]:
     return found
 
 
-def row_of(entry: Entry, found: Judged, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
-    """`notes` are what is worth knowing of the entry itself, before what its content has to say."""
-    return SubmissionRow(
+def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
+    """The row of an entry; `notes` are about the entry itself, and come before those about its content."""
+    return msgspec.structs.replace(
+        found,
         submission=entry.name,
-        status=found.status,
-        score=total(row.score for row in found.exercises),
-        max_score=total(row.max_score for row in found.exercises),
-        exercises=found.exercises,
-        reason=found.reason,
         student=entry.student,
         identifier=entry.identifier,
         naming=str(entry.naming),
-        definitions=found.definitions,
         notes=[*notes, *found.notes],
-        needs_human=found.needs_human,
-        seconds=found.seconds,
-        peak_bytes=found.peak_bytes,
-        digest=found.digest,
-        output=found.output,
-        layers=found.layers,
         record=record,
     )
 
@@ -256,19 +238,19 @@ class Verdicts:
     reference: Record
     measure: str  # by which the checks and the reference are known
 
-    def of(self, key: str, anew: bool = False) -> Judged:
+    def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
         if not anew:
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                return msgspec.json.decode(path.read_bytes(), type=Judged)
+                return msgspec.json.decode(path.read_bytes(), type=SubmissionRow)
         found = judged(record_of(self.store, key), self.reference, self.exercises, self.only)
         text = msgspec.json.encode(found)
         if not _holds(path, text):  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
-    def unreadable(self, problem: str) -> Judged:
+    def unreadable(self, problem: str) -> SubmissionRow:
         return unreadable(problem, self.exercises, self.only)
 
 
@@ -286,13 +268,13 @@ def record_of(kept: store.Store, key: str) -> Record:
     return record
 
 
-SHARE: Final = 16  # records at a time
-WORTHWHILE: Final = 100  # a process takes as long to start as it takes to judge some forty records
+CHUNK: Final = 16  # records sent to a process at a time
+IN_PARALLEL: Final = 100  # records; a process takes as long to start as it takes to judge some forty of them
 
 
 @dataclass(frozen=True)
-class Measure:
-    """What a judge must know to come to the verdict that any other would come to."""
+class JudgingContext:
+    """What a process needs to know to judge records as any other would."""
 
     out: Path
     day: str
@@ -305,77 +287,51 @@ class Measure:
         return Verdicts(store, exercises_of(self.day), self.only, record_of(store, self.reference_key), self.name)
 
 
-def judged_in_parallel(measure: Measure, keys: Sequence[str], jobs: int) -> Iterator[str]:
-    """Every key, in order, once the verdict on its record has been made anew and is on disk."""
-    shares = [list(keys[first : first + SHARE]) for first in range(0, len(keys), SHARE)]
-    jobs = min(jobs, len(shares))
-    if len(keys) < WORTHWHILE or jobs < 2:
+def judged_in_parallel(measure: JudgingContext, keys: Sequence[str], jobs: int) -> Iterator[str]:
+    """Yields every key, in order, once its record has been judged again and the verdict is on disk.
+
+    Raises BadClass where a record cannot be read, or a process was killed.
+    """
+    if len(keys) < IN_PARALLEL or jobs < 2:
         verdicts = measure.verdicts()
         for key in keys:
             verdicts.of(key, anew=True)
             yield key
         return
-    with contextlib.ExitStack() as room:
-        judges = [_seated(measure, room) for _ in range(jobs)]
-        done: set[int] = set()
-        told = 0
-        for number in _answered(judges, shares):
-            done.add(number)
-            while told in done:
-                yield from shares[told]
-                told += 1
-
-
-def _seated(measure: Measure, room: contextlib.ExitStack) -> Connection:
-    """One more judge, who leaves with the others. Not a pool of the library's: one of whose processes is killed may
-    wait for itself for ever."""
     fresh = multiprocessing.get_context("spawn")
-    here, there = fresh.Pipe()
-    process = fresh.Process(target=_judge, args=(measure, there), daemon=True)
-    process.start()
-    there.close()
-    room.callback(process.join)
-    room.callback(process.kill)
-    room.callback(here.close)
-    return here
-
-
-def _answered(judges: Sequence[Connection], shares: Sequence[list[str]]) -> Iterator[int]:
-    """The number of each share, as soon as it has been judged."""
-    left = iter(enumerate(shares))
-    busy: dict[Connection, int] = {}
-
-    def give(judge: Connection) -> None:
-        share = next(left, None)
-        if share is not None:
-            busy[judge] = share[0]
-            judge.send(share[1])
-
+    pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (measure,))
     try:
-        for judge in judges:
-            give(judge)
-        while busy:
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                problem = ready.recv()
-                if problem is not None:
-                    raise BadClass(problem)
-                yield busy.pop(ready)
-                give(ready)
-    except (EOFError, OSError):
-        raise BadClass("a process that judges was ended from outside; the same command begins anew") from None
+        yield from pool.map(_judge_again, keys, chunksize=CHUNK)
+    except BrokenProcessPool:
+        raise BadClass("a process that judges was killed; run the same command again") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _judge(measure: Measure, there: Connection) -> None:
-    """What one of them does: shares come, and for each a word goes back, None where all is well."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader hears it, and ends the panel
-    with contextlib.suppress(EOFError):
-        verdicts = measure.verdicts()
-        while True:
-            try:
-                for key in there.recv():
-                    verdicts.of(key, anew=True)
-            except DojoError as error:
-                there.send(str(error))
-            else:
-                there.send(None)
+_measure: JudgingContext | None = None  # in a process of the pool
+
+
+def _begin_judging(measure: JudgingContext) -> None:
+    global _measure
+    _measure = measure
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
+    threading.Thread(target=_end_with_grader, daemon=True).start()
+
+
+def _end_with_grader() -> None:
+    """A pool's process would outlive a grader that was killed: it holds both ends of its queue."""
+    grader = multiprocessing.parent_process()
+    assert grader is not None
+    grader.join()
+    os._exit(1)
+
+
+@functools.cache
+def _own_verdicts() -> Verdicts:
+    assert _measure is not None
+    return _measure.verdicts()
+
+
+def _judge_again(key: str) -> str:
+    _own_verdicts().of(key, anew=True)
+    return key

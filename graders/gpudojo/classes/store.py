@@ -17,11 +17,11 @@ from gpudojo.model.errors import BadClass, BadEvidence
 from gpudojo.model.evidence import Evidence, Raised, checked_timeline, validated
 from gpudojo.model.results_file import replacing
 
-VERSION = 1
+VERSION: Final = 1
 
 
-class What(enum.StrEnum):
-    """What can happen to a submission on the way."""
+class IncidentKind(enum.StrEnum):
+    """What can happen to a submission while it runs."""
 
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
@@ -31,12 +31,14 @@ class What(enum.StrEnum):
 
 
 class Incident(msgspec.Struct, frozen=True):
-    what: What
+    """Something that happened in one step."""
+
+    what: IncidentKind
     step: str  # "exercise::function" or "file PATH"
     detail: str
 
 
-class Place(msgspec.Struct, frozen=True):
+class GradedDefinition(msgspec.Struct, frozen=True):
     """Which definition of a function was graded."""
 
     exercise: str
@@ -47,8 +49,8 @@ class Place(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """One function."""
+class FunctionRecord(msgspec.Struct, frozen=True):
+    """What was observed of one function."""
 
     evidence: Evidence
     seconds: float
@@ -56,10 +58,10 @@ class Seen(msgspec.Struct, frozen=True):
     timeline: Timeline | None = None  # of a student's busiest call
     timelines: list[Timeline] = []  # of a reference's calls on the public seed, without lines of code
 
-    def joined(self, other: Seen) -> Seen:
-        """With what another child saw of the same function, in other scenarios."""
+    def joined(self, other: FunctionRecord) -> FunctionRecord:
+        """With what another child observed of the same function, in other scenarios."""
         both = {**self.evidence.observations, **other.evidence.observations}
-        return Seen(
+        return FunctionRecord(
             msgspec.structs.replace(self.evidence, observations=both),
             self.seconds + other.seconds,
             self.signature or other.signature,
@@ -68,8 +70,8 @@ class Seen(msgspec.Struct, frozen=True):
         )
 
 
-class Ran(msgspec.Struct, frozen=True):
-    """One file."""
+class LoadedFile(msgspec.Struct, frozen=True):
+    """One file that was run: the lines of its names, the first lines of a notebook's cells, its error."""
 
     lines: dict[str, int]
     cells: list[int] = []
@@ -77,19 +79,19 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct):
-    """One submission, under the digest of its content."""
+    """What was observed of one submission."""
 
     digest: str
-    places: list[Place] = []
-    seen: dict[str, Seen] = {}  # by "exercise::function"
-    files: dict[str, Ran] = {}
+    places: list[GradedDefinition] = []
+    seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
+    files: dict[str, LoadedFile] = {}
     incidents: list[Incident] = []
     layers: dict[str, str] = {}
     output: str = ""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
-    device_bytes: int = 0  # of a real GPU, at most
+    device_bytes: int = 0  # peak, of a real GPU
     version: int = VERSION
 
 
@@ -98,6 +100,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
+    """The record in these bytes; raises BadEvidence where they hold none that can be used."""
     try:
         record = msgspec.msgpack.decode(data, type=Record)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -123,7 +126,7 @@ class Store:
         self._lock: int | None = None
 
     def open(self) -> None:
-        """Make the folder, and make sure that nobody else writes to it."""
+        """Make the folder and lock it; raises BadClass where another run has it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -134,9 +137,7 @@ class Store:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BadClass(
-                f"another `dojo grade` is writing to {self.out}; wait for it, or use another --out"
-            ) from None
+            raise BadClass(f"another `dojo grade` writes to {self.out}; wait for it, or use another --out") from None
 
     def close(self) -> None:
         if self._lock is not None:
@@ -144,7 +145,7 @@ class Store:
             self._lock = None
 
     def secret(self, given: str | None) -> str:
-        """The instructor's, or one made up when the folder was new and kept for the runs that follow."""
+        """The one given, or one that is made for a new folder and kept for later runs."""
         if given is not None:
             return given
         path = self.folder / "secret"
@@ -158,7 +159,7 @@ class Store:
         return self.folder / "records" / key[:2] / f"{key}.mp"
 
     def record(self, key: str) -> Record | None:
-        """What is known; a file that cannot be used counts for nothing, and what it was about is run again."""
+        """The record; None where there is none that can be used."""
         try:
             return decode(self.path_of(key).read_bytes())
         except (OSError, BadEvidence):
@@ -180,7 +181,7 @@ def key_of(digest: str, *conditions: str) -> str:
 
 
 def write(path: Path, data: bytes, lasting: bool = True) -> None:
-    """All of it or nothing, whatever happens meanwhile; `lasting` waits until the disk has it."""
+    """Write the whole file or nothing, in a folder that is made if needed; `lasting` waits for the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, lasting) as file:
         file.write(data)

@@ -1,18 +1,17 @@
-"""`dojo new` and `dojo sample`."""
+"""`dojo new`, `dojo lint` and `dojo sample`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.table import Table
 
-from gpudojo.cli.options import which_day, which_root
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gpudojo.authoring.new import Surroundings
+from gpudojo.authoring import sample as sampling
+from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
+from gpudojo.cli.options import repository, which_day, which_root, writing
 
 
 @click.group()
@@ -24,12 +23,11 @@ def new() -> None:
 @click.argument("day")
 @click.argument("name")
 @click.option("--functions", help="The functions that students write: first,second (default: NAME).")
-@click.option("--points", default=5, show_default=True, type=click.IntRange(min=1), help="What it is worth.")
-@click.option("--title", help="Its title (default: made of NAME).")
+@click.option("--points", default=5, show_default=True, type=click.IntRange(min=1), help="Its points.")
+@click.option("--title", help="Its title (default: from NAME).")
 @which_root
 def exercise(day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None) -> None:
     """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
-    from gpudojo.authoring.new import Plan, exercise_files
 
     words = () if functions is None else tuple(word.strip() for word in functions.split(","))
     _write(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
@@ -39,51 +37,69 @@ def exercise(day: str, name: str, functions: str | None, points: int, title: str
 @new.command("day")
 @click.argument("name")
 @click.option("--title", help="Its title.")
-@click.option("--exercises", default=12, show_default=True, type=click.IntRange(1, 99), help="How many there will be.")
-@click.option("--points", default=100, show_default=True, type=click.IntRange(min=1), help="What all are worth.")
+@click.option("--exercises", default=12, show_default=True, type=click.IntRange(1, 99), help="The number of exercises.")
+@click.option("--points", default=100, show_default=True, type=click.IntRange(min=1), help="The day's points.")
 @which_root
 def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
     """Make the day NAME, such as day9, without exercises."""
-    from gpudojo.authoring.new import day_files
 
     _write(root, lambda known: day_files(name, known, title, exercises, points))
     click.echo(f"Make its first exercise with: dojo new exercise {name} NAME")
 
 
 def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
-    from gpudojo.authoring.new import surroundings, write_new
-    from gpudojo.cli.options import repository
-    from gpudojo.model.errors import DojoError
 
     root = (root or repository()).resolve()
-    try:
-        for path in write_new(root, files(surroundings(root))):
-            click.echo(f"written: {path}")
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
+    for path in write_new(root, files(surroundings(root))):
+        click.echo(f"written: {path}")
 
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--students", default=60, show_default=True, type=click.IntRange(min=1), help="How many submissions.")
+@click.option("--students", default=60, show_default=True, type=click.IntRange(min=1), help="Number of submissions.")
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
 @which_day
 @which_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
-    """Make a class of submissions in FOLDER, from this repository's own solutions, right and wrong."""
-    from gpudojo.authoring import sample as sampling
-    from gpudojo.cli.options import repository
-    from gpudojo.model.errors import DojoError
+    """Make a sample class in FOLDER from the right and wrong solutions of this repository."""
 
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")
-    try:
+    with writing(folder):
         known = sampling.corpus(root or repository(), day)
         folder.mkdir(parents=True, exist_ok=True)
         for made in sampling.sample(known, students, seed):
             sampling.hand_in(made, folder)
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"cannot write to {folder}: {error.strerror}") from error
     click.echo(f"{students} submissions in {folder}")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Trust the first lines of wrong solutions instead of grading them.")
+@which_day
+@which_root
+def lint(quick: bool, day: str, root: Path | None) -> None:
+    """Check that a day is ready for students: points, hints, references, right and wrong solutions."""
+    from gpudojo.authoring.lint import lint as examine  # only here: `dojo new` does not need the grading engine
+
+    report = examine(day, root or repository(), quick)
+    table = Table(title=f"dojo lint: {day}", title_justify="left", show_footer=True)
+    table.add_column("exercise", no_wrap=True)
+    for heading in ("points", "functions", "checks", "wrong"):
+        table.add_column(heading, justify="right")
+    table.add_column("result", no_wrap=True, min_width=10)
+    for row in report.rows:
+        problems = sum(not finding.warning for finding in row.findings)
+        fine = "[yellow]unfinished[/]" if row.notes else "[green]ok[/]"
+        verdict = f"[red]{problems} problem{'s' * (problems > 1)}[/]" if problems else fine
+        numbers = (row.points, row.functions, row.checks, row.wrong)
+        table.add_row(row.stem, *(f"{number:g}" for number in numbers), verdict)
+    sums = [sum(getattr(row, name) for row in report.rows) for name in ("points", "functions", "checks", "wrong")]
+    for column, text in zip(table.columns, ["total", *(f"{number:g}" for number in sums)], strict=False):
+        column.footer = text
+    console = Console(highlight=False)
+    console.print(table)
+    for finding in sorted(report.findings, key=lambda finding: finding.warning):
+        kind = "warning" if finding.warning else "problem"
+        console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
+    if report.problems:
+        raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""`dojo classroom` and `dojo release gradescope|classroom50`."""
+"""`dojo classroom`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gpudojo.cli.options import which_day, which_root
+from gpudojo.cli.options import which_day
 
 if TYPE_CHECKING:
     from gpudojo.platforms._checkout import Graded
@@ -32,14 +32,14 @@ FAILED = "The grader could not run"
     type=click.Path(file_okay=False, path_type=Path),
     help="Where result.json goes (default: here).",
 )
-@click.option("--for", "whom", default="both", show_default=True, type=click.Choice(list(WHOM)), help="Who reads it.")
+@click.option("--for", "whom", default="both", show_default=True, type=click.Choice(list(WHOM)), help="The platform.")
 @which_day
 @click.option(
     "--release",
     "released",
     envvar="DOJO_RELEASE",
     metavar="RELEASE",
-    help="What was released: a student's repository as it was made, or its manifest.",
+    help="The release: a student's repository as it was made, or its manifest.",
 )
 @click.option(
     "--reference",
@@ -47,8 +47,8 @@ FAILED = "The grader could not run"
     help="Reference solutions to judge by, with the secret in $DOJO_SEED (default: the release's recorded evidence).",
 )
 @click.option("--time-limit", default=10.0, show_default=True, type=click.FloatRange(min=0.1), metavar="S")
-@click.option("--memory-limit", default="2 GiB", show_default=True, help="Memory the submission may take.")
-@click.option("--require-isolation", is_flag=True, help="Refuse to grade where a layer of isolation is missing.")
+@click.option("--memory-limit", default="2 GiB", show_default=True, help="Memory limit of a submission.")
+@click.option("--require-isolation", is_flag=True, help="Refuse to grade if a layer of isolation is missing.")
 def classroom(
     folder: Path,
     out: Path,
@@ -60,10 +60,10 @@ def classroom(
     memory_limit: str,
     require_isolation: bool,
 ) -> None:
-    """Grade the checkout in FOLDER, and tell GitHub Classroom's Actions or Classroom 50 what came of it.
+    """Grade the checkout in FOLDER, and report to GitHub Classroom's Actions or Classroom 50.
 
-    Student code runs in a process of its own that can reach nothing. Nothing in FOLDER has a say in how it is graded.
-    Exits with 0 whenever grading ran, whatever came of it.
+    Student code runs in an isolated process, and nothing in FOLDER can change how it is graded. The exit status is 0
+    whenever grading ran, whatever the result.
     """
     environment = dict(os.environ)
     if not hasattr(os, "fork"):
@@ -80,7 +80,7 @@ def classroom(
     except BadSize as error:
         raise click.BadParameter(str(error), param_hint="--memory-limit") from None
     if out.exists() and not out.is_dir():
-        raise click.BadParameter(f"{out} is no folder", param_hint="--out")
+        raise click.BadParameter(f"{out} is not a folder", param_hint="--out")
     try:
         measure, manifest = judged_by(day, environment, reference), _manifest(released)
         limits: dict[str, Any] = {"seconds": time_limit, "memory": memory, "require_isolation": require_isolation}
@@ -97,7 +97,7 @@ def classroom(
 
         for line in quoted(traceback.format_exc()):
             click.echo(line, err=True)
-        _stop(f"this is a fault of gpudojo ({type(error).__name__}); please report it", environment)
+        _stop(f"this is a bug in gpudojo ({type(error).__name__}); please report it", environment)
 
 
 def _report(
@@ -120,7 +120,7 @@ def _report(
 
 
 def _manifest(given: str | None) -> Manifest | None:
-    """The manifest: its own text where a workflow gives it, which then is part of the release as well."""
+    """The manifest: from its text, where a workflow passes that, from a file, or made of a folder."""
     from gpudojo.model.errors import CannotRelease
     from gpudojo.platforms.github_classroom.workflow import with_workflow
     from gpudojo.release.manifest import LARGEST, loaded, of_folder
@@ -138,7 +138,7 @@ def _manifest(given: str | None) -> Manifest | None:
 
 
 def _inside(folder: Path, environment: Mapping[str, str]) -> str:
-    """Where in the workflow's repository the checkout lies."""
+    """The checkout's path inside the workflow's repository."""
     workspace = environment.get("GITHUB_WORKSPACE")
     if not workspace:
         return ""
@@ -150,7 +150,7 @@ def _inside(folder: Path, environment: Mapping[str, str]) -> str:
 
 
 def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
-    """A sentence, and nothing that could be taken for a result: our fault is no grade of a student."""
+    """Ends with a message and without a result: an error of the grader must not become a student's grade."""
     from gpudojo.platforms._entries import one_line
     from gpudojo.platforms.github_classroom.messages import Annotation
 
@@ -159,49 +159,3 @@ def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
         click.echo(Annotation("error", FAILED, said).command())
     click.echo(f"Error: {said}".replace("##[", "# #["), err=True)
     sys.exit(1)
-
-
-@click.command()
-@click.argument("released", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-def classroom50(released: Path, target: Path) -> None:
-    """Make the autograder for Classroom 50 in DIR, from RELEASED, which `dojo release student` has written."""
-    from gpudojo.model.errors import DojoError
-    from gpudojo.platforms.classroom50.bundle import bundle
-    from gpudojo.release import student as tree
-
-    try:
-        files = bundle(released)
-        tree.write(files, target)
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"written: {target}, {', '.join(sorted(files))}")
-    click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")
-
-
-@click.command()
-@click.option(
-    "--out",
-    default="gradescope.zip",
-    show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The zip to upload.",
-)
-@click.option("--seed", "secret", envvar="DOJO_SEED", metavar="SECRET", help="A secret the scenarios are drawn from.")
-@which_day
-@which_root
-def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
-    """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
-    from gpudojo.cli.options import repository
-    from gpudojo.model.errors import DojoError
-    from gpudojo.platforms.gradescope.bundle import archive, write
-
-    if out.suffix != ".zip":
-        raise click.BadParameter(f"{out} does not end in .zip, which Gradescope asks for", param_hint="--out")
-    try:
-        data = archive(root or repository(), day, secret)
-        write(out, data)
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
-    seed = "your secret" if secret is not None else "the public seed; set DOJO_SEED for numbers that only you know"
-    click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios drawn from {seed}")

@@ -8,15 +8,15 @@ import sys
 
 import click
 
+from gpudojo import __version__
 from gpudojo.cli.options import processors
+from gpudojo.model.errors import DojoError
+from gpudojo.sandbox.isolation import ADVICE, PURPOSE, examine
 
 
 @click.command()
 def doctor() -> None:
-    """Say what this machine has: torch, bench, isolation; and what to do about what is missing."""
-    from gpudojo import __version__
-    from gpudojo.sandbox.isolation import ADVICE, PURPOSE, examine
-
+    """Show what this machine has, torch, device and isolation, and what to do about what is missing."""
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
     problems = _torch()
@@ -25,7 +25,7 @@ def doctor() -> None:
         mark = click.style("ok", fg="green") if not why else click.style("--", fg="yellow")
         click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
         if why:
-            click.echo(f"      not here: {why}")
+            click.echo(f"      missing: {why}")
             if name in ADVICE:
                 click.echo(f"      {ADVICE[name]}")
     if problems:
@@ -33,7 +33,7 @@ def doctor() -> None:
 
 
 def _torch() -> bool:
-    """Two lines about torch and the bench; True where exercises cannot run at all."""
+    """Prints two lines about torch and the device; True if exercises cannot run at all."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -41,15 +41,13 @@ def _torch() -> bool:
         return True
     from virtual_cuda import choose_device
 
-    from gpudojo.model.errors import DojoError
-
     try:
         import torch
 
         kind, why = choose_device("auto")
         built = "with CUDA" if torch.version.cuda else "without CUDA"
         click.echo(f"torch: {version}, built {built}")
-        click.echo(f"bench: {kind} ({why})")
+        click.echo(f"device: {kind} ({why})")
         from virtual_cuda import virtual_cuda
 
         if kind == "virtual":

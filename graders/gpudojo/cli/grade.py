@@ -13,7 +13,7 @@ import click
 from gpudojo.cli.options import processors, which_day
 
 if TYPE_CHECKING:
-    from gpudojo.classes.scheduler import Runner
+    from gpudojo.classes.local_runner import Runner
 
 
 @click.command()
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     help="Seconds each function may take.",
 )
 @click.option("--memory-limit", default="2 GiB", show_default=True, help="Memory each submission may take.")
-@click.option("--gpu-memory-limit", default="2 GiB", show_default=True, help="With --bench cuda: the GPU's, likewise.")
-@click.option("--only", multiple=True, metavar="FUNCTION", help="Grade this function only; may be given again.")
+@click.option("--gpu-memory-limit", default="2 GiB", show_default=True, help="GPU memory, with --bench cuda.")
+@click.option("--only", multiple=True, metavar="FUNCTION", help="Grade this function only; may be repeated.")
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
-@click.option("--fresh", is_flag=True, help="Run everything again, whatever is known.")
+@click.option("--fresh", is_flag=True, help="Run everything again.")
 @click.option("--require-isolation", is_flag=True, help="Refuse to grade where a layer of isolation is missing.")
 @click.option(
     "--reference",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The folder of reference solutions (default: reference/DAY of the repository).",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors.")
+@click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def grade(
     submissions: tuple[Path, ...],
     out: Path,
@@ -79,8 +79,8 @@ def grade(
 ) -> None:
     """Grade SUBMISSIONS: folders, .zip, .tar.gz, .py and .ipynb files, or folders of these.
 
-    Each submission runs in a process of its own that can reach nothing. Run the same command again to go on after an
-    interruption; what has not changed is not run again.
+    Each submission runs in an isolated process. Run the same command again to resume after an interruption;
+    submissions that have not changed are not run again.
     """
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
@@ -88,9 +88,9 @@ def grade(
     from virtual_cuda import parse_size
     from virtual_cuda.errors import BadSize
 
+    from gpudojo.classes.class_grading import ClassGrading
     from gpudojo.classes.display import Display
-    from gpudojo.classes.grading import ClassGrading
-    from gpudojo.classes.options import Asked
+    from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.model.errors import DojoError
 
     if rejudge and fresh:
@@ -101,31 +101,30 @@ def grade(
         memory, gpu_memory = parse_size(memory_limit), parse_size(gpu_memory_limit)
     except BadSize as error:
         raise click.BadParameter(str(error), param_hint="--memory-limit, --gpu-memory-limit") from None
-    asked = Asked(
-        submissions,
-        out,
-        reference or _reference(day),
-        day,
-        bench,
-        secret,
-        jobs or processors(),
-        time_limit,
-        memory,
-        frozenset(only),
-        rejudge,
-        fresh,
-        require_isolation,
+    options = GradingOptions(
+        submissions=submissions,
+        out=out,
+        reference=reference or _reference(day),
+        day=day,
+        bench=bench,
+        secret=secret,
+        jobs=jobs or processors(),
+        seconds=time_limit,
+        memory=memory,
         gpu_memory=gpu_memory,
+        only=frozenset(only),
+        rejudge=rejudge,
+        fresh=fresh,
+        require_isolation=require_isolation,
     )
     display = Display(Console(highlight=False), quiet)
     try:
         runner = None if scheduler is None or rejudge else _cluster(scheduler, wait, require_isolation)
         with display:
-            outcome = ClassGrading(asked, display, runner).run()
+            outcome = ClassGrading(options, display, runner).run()
     except KeyboardInterrupt:
-        click.echo(
-            f"\nStopped; {display.done} of {display.count} are graded and kept. The same command goes on.", err=True
-        )
+        kept = f"{display.done} of {display.count} are graded and kept"
+        click.echo(f"\nStopped; {kept}. Run the same command again to resume.", err=True)
         sys.exit(130)
     except DojoError as error:
         raise click.ClickException(str(error)) from error
@@ -133,7 +132,7 @@ def grade(
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise
         why = f"cannot write to {out}: {error.strerror}; {display.done} of {display.count} are graded and kept"
-        raise click.ClickException(f"{why}. The same command goes on.") from error
+        raise click.ClickException(f"{why}. Run the same command again to resume.") from error
     display.summary(outcome.seconds, outcome.ran)
     if not quiet:
         click.echo(f"\n{outcome.path}")

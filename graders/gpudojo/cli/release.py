@@ -1,4 +1,4 @@
-"""`dojo release`."""
+"""`dojo release`: stubs, notebooks, students' repositories, and autograders for platforms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import which_day, which_root
+from gpudojo.cli.options import references, repository, which_day, which_root, writing
+from gpudojo.platforms import seals
+from gpudojo.platforms.classroom50.bundle import bundle
+from gpudojo.platforms.gradescope import bundle as gradescope_bundle
+from gpudojo.release import notebooks as notebook_files
+from gpudojo.release import stubs as stub_files
+from gpudojo.release import student as student_files
 
 
 @click.group()
@@ -20,21 +26,13 @@ def release() -> None:
 @which_root
 def stubs(check: bool, day: str, root: Path | None) -> None:
     """Make exercises/ from reference/: the same files without their solutions."""
-    from gpudojo.cli.options import repository
-    from gpudojo.model.errors import BadMarkers
-    from gpudojo.release import stubs as making
 
-    root = root or repository()
-    reference, exercises = root / "reference" / day, root / "exercises" / day
-    if not reference.is_dir():
-        raise click.ClickException(f"there is no folder {reference}")
-    try:
-        changed = making.stale(reference, exercises) if check else making.write(reference, exercises)
-    except BadMarkers as error:
-        raise click.ClickException(str(error)) from error
+    root, reference = references(root, day)
+    exercises = root / "exercises" / day
+    changed = stub_files.stale(reference, exercises) if check else stub_files.write(reference, exercises)
     left_over = [name for name in changed if not (reference / name).is_file()]
     for name in changed:
-        state = "left over, without a reference" if name in left_over else "stale" if check else "written"
+        state = "no reference for it" if name in left_over else "stale" if check else "written"
         click.echo(f"{state}: {exercises / name}")
     if not changed:
         click.echo(f"All stubs of {day} are up to date.")
@@ -49,27 +47,20 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
 @which_day
 @which_root
 def student(target: Path, day: str, root: Path | None) -> None:
-    """Make a student's repository in DIR: stubs, notebooks, the grader as a wheel without solutions, settings.
+    """Make a student's repository in DIR: stubs, notebooks, settings, and the grader as a wheel without solutions.
 
-    The references are run and judged first, and every file is searched for their lines. It takes a quarter of a
-    minute, needs no network, and gives the same bytes every time.
+    The references are run and graded first, and every file is searched for lines of a solution. This takes about 15
+    seconds, needs no network, and gives the same bytes every time.
     """
-    from gpudojo.cli.options import repository
-    from gpudojo.model.errors import DojoError
-    from gpudojo.platforms import seals
-    from gpudojo.release.student import release as make
 
-    try:
-        files = make(root or repository(), day, target, seals())
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
+    files = student_files.release(root or repository(), day, target, seals())
     (wheel,) = (path for path in files if path.startswith("vendor/"))
     size = sum(map(len, files.values()))
     click.echo(f"written: {target}, {len(files)} files, {size / 1e6:.1f} MB, with {wheel}")
-    click.echo("No line of a solution is in them. Students begin with the two lines of its README.md.")
+    click.echo("It contains no line of a solution. Students start with the two commands in its README.md.")
 
 
-@click.command()
+@release.command()
 @which_day
 @which_root
 @click.option(
@@ -77,25 +68,49 @@ def student(target: Path, day: str, root: Path | None) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write notebooks/DAY/ into this folder (default: the repository).",
 )
-@click.option("--package", default="gpudojo", show_default=True, help="What pip installs where there is no wheel.")
+@click.option("--package", default="gpudojo", show_default=True, help="The package to install if there is no wheel.")
 def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> None:
-    """Make one notebook for each exercise, and one for the whole day, from reference/."""
-    from gpudojo.cli.options import repository
-    from gpudojo.model.errors import DojoError
-    from gpudojo.release import notebooks as making
+    """Make one notebook per exercise and one for the whole day from reference/."""
 
-    root = root or repository()
-    reference = root / "reference" / day
-    if not reference.is_dir():
-        raise click.ClickException(f"there is no folder {reference}")
-    try:
-        made = making.of_day(root, day, package)  # all of them first: nothing is half-written
-        changed = making.write(out or root, made)
-    except DojoError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
+    root, _ = references(root, day)
+    made = notebook_files.of_day(root, day, package)  # all of them before the first is written
+    with writing(out or root):
+        changed = notebook_files.write(out or root, made)
     for path in changed:
         click.echo(f"written: {path}")
     if not changed:
         click.echo(f"All {len(made)} notebooks of {day} are up to date.")
+
+
+@release.command()
+@click.argument("released", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+def classroom50(released: Path, target: Path) -> None:
+    """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
+
+    files = bundle(released)
+    student_files.write(files, target)
+    click.echo(f"written: {target}, {', '.join(sorted(files))}")
+    click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")
+
+
+@release.command()
+@click.option(
+    "--out",
+    default="gradescope.zip",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The zip to upload.",
+)
+@click.option("--seed", "secret", envvar="DOJO_SEED", metavar="SECRET", help="A secret from which scenarios are made.")
+@which_day
+@which_root
+def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
+    """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
+
+    if out.suffix != ".zip":
+        raise click.BadParameter(f"{out} does not end in .zip, which Gradescope requires", param_hint="--out")
+    data = gradescope_bundle.archive(root or repository(), day, secret)
+    gradescope_bundle.write(out, data)
+    seed = "your secret" if secret is not None else "the public seed; set DOJO_SEED for secret scenarios"
+    click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")

@@ -7,29 +7,33 @@ import importlib
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 from virtual_cuda.errors import DeviceClosed
 
 from gpudojo.grading.load import raised
-from gpudojo.model.evidence import Array, Raised
+from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
     from virtual_cuda import OpenDevice
     from virtual_cuda.ledger import Ledger
 
 
-class _Late:
-    """A module that is imported when something of it is first asked for."""
+T = TypeVar("T")
+
+
+class _LazyModule:
+    """A module that is imported when an attribute of it is first used."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        # From the table of modules, where it is by now: the import system takes longer to find that out.
+        # `sys.modules` first: asking the import system takes longer.
         module = sys.modules.get(self._name) or importlib.import_module(self._name)
         return getattr(module, attribute)
 
@@ -38,27 +42,30 @@ if TYPE_CHECKING:
     import torch as torch
     from torch import nn as nn
 else:
-    torch, nn = _Late("torch"), _Late("torch.nn")
+    torch, nn = _LazyModule("torch"), _LazyModule("torch.nn")
 
 
-DEEPEST: Final = 8  # of a structure that is looked through
+DEEPEST: Final = 8  # levels of a result that are searched for tensors
 
 
 def after_call() -> None:
-    """A sandbox puts something in its place that looks, after every call, at what the student's function has left."""
+    """Runs after every call. The sandbox replaces it by a check of what the student's function has changed."""
 
 
 class StudentRaised(Exception):
-    """The student's function raised, as opposed to the probe; a probe that knows more of it adds facts."""
+    """The student's function raised, as opposed to the probe."""
 
     def __init__(self, evidence: Raised) -> None:
         super().__init__(evidence.message)
         self.evidence = evidence
-        self.facts: dict[str, Any] = {}
+
+    def with_facts(self, **facts: Any) -> StudentRaised:
+        """The same error with more said about it: another message, the scenario, what was copied before."""
+        return StudentRaised(msgspec.structs.replace(self.evidence, **facts))
 
 
 class Call:
-    """What a probe works with: the function, the bench, the seed, and after each call its part of the ledger."""
+    """What a probe works with: the student's function, the device, the seed, and the ledger of the last call."""
 
     def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int) -> None:
         self.function = function
@@ -71,48 +78,72 @@ class Call:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mark = self.bench.ledger.mark()
         modes = torch._C._len_torch_dispatch_stack()
-        afterwards = after_call  # what it is now: it could be something else afterwards
+        afterwards = after_call  # read before the call, which could replace it
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("default")  # a warning in student code is no error, whatever the test run says
+                warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
                 result = self.function(*args, **kwargs)
                 if torch._C._len_torch_dispatch_stack() != modes:
-                    raise RuntimeError("it left a TorchDispatchMode open, which changes what torch does for others")
+                    raise RuntimeError("it left a TorchDispatchMode open, which changes torch for all other code")
                 return of_known_classes(result)
         except (Exception, SystemExit) as error:
             raise StudentRaised(raised(error, self.path)) from None
         finally:
             afterwards()
-            self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # not what the probe does next
+            self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # without what the probe does next
 
     def line_of(self, record: Any) -> int | None:
         """The line of the student's file that caused a record."""
         site = record.site
         return site.line if site is not None and site.file == str(self.path) else None
 
+    def first_line(self, records: Iterable[Any]) -> int | None:
+        """The line that caused the first of these records."""
+        return next((self.line_of(record) for record in records), None)
 
-def several(scenarios: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """What each of some scenarios gives, under one bench: opening one takes longer than most of them do.
 
-    The student's first error ends them, and says in which it came up.
+def name_of(device: Any) -> str:
+    """A device as a tensor there names it: "cuda:0" for "cuda"."""
+    return str(torch.empty(0, device=device).device)
+
+
+def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """What each scenario gives, all on one open device: opening one takes longer than most scenarios do.
+
+    Raises the student's first error, which then names its scenario.
     """
     found = {}
     for name, scenario in scenarios.items():
         try:
             found[name] = scenario()
         except StudentRaised as error:
-            error.facts["scenario"] = name
-            raise
+            raise error.with_facts(scenario=name) from None
+    return found
+
+
+def tried(scenarios: Mapping[str, Callable[[], T]]) -> Cases[T]:
+    """What each scenario gives, or the error it ended with: which check an error belongs to, the checks decide.
+
+    Raises errors about a closed device, because a fresh start may help, and about memory, which concern the whole
+    submission.
+    """
+    found: Cases[T] = Cases()
+    for name, scenario in scenarios.items():
+        try:
+            found[name] = scenario()
+        except StudentRaised as error:
+            evidence = error.evidence
+            if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
+                raise
+            found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
     return found
 
 
 def of_known_classes(result: Any, depth: int = 0) -> Any:
-    """The result, unless there is a tensor in it whose class may say or do what it likes when it is looked at."""
+    """The result. Raises TypeError for a tensor in it whose class is the student's own and could deceive probes."""
     if isinstance(result, torch.Tensor):
         if type(result) not in _known_classes():
-            raise TypeError(
-                f"it returned a {type(result).__name__}, a tensor of a class of its own, instead of a plain one"
-            )
+            raise TypeError(f"it returned a {type(result).__name__}, a tensor subclass, instead of a plain tensor")
     elif type(result) in (list, tuple, dict) and depth < DEEPEST:
         for item in result.values() if type(result) is dict else result:
             of_known_classes(item, depth + 1)
@@ -127,7 +158,7 @@ def _known_classes() -> frozenset[type]:
 
 
 def array(tensor: Any) -> Array:
-    """The values of a tensor as evidence, read by torch's own methods and not by what may be found in their place."""
+    """The values of a tensor as evidence, read by torch's own methods, which student code cannot have replaced."""
     base = torch._C.TensorBase
     with torch._C.DisableTorchFunction():
         host = base.contiguous(base.cpu(base.detach(tensor)))
@@ -136,28 +167,9 @@ def array(tensor: Any) -> Array:
         return Array(str(host.dtype).removeprefix("torch."), tuple(host.shape), base.numpy(host).tobytes())
 
 
-def tried(look: Callable[..., dict[str, Any]], call: Call, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """What `look` sees, or the error the student's function raised: which check it belongs to, the checks know."""
-    try:
-        return look(call, *args, **kwargs)
-    except StudentRaised as error:
-        return {"raised": described(error)}
-
-
-def described(error: StudentRaised) -> dict[str, Any]:
-    """An error of the student's; one about a device that is closed goes on, because a fresh start may mend it.
-
-    So does one about memory, which is a matter of the whole submission: an instructor is told of it.
-    """
-    evidence = error.evidence
-    if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
-        raise error
-    return {"type": evidence.type, "message": evidence.message[:500], "line": evidence.line}
-
-
 def settled(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
-    """What the student's function returned, and the names of the settings that are no longer what they were."""
-    settings, seed, dice = _settings(), torch.initial_seed(), torch.default_generator.get_state()
+    """What the student's function returned, and the names of torch's settings that it changed; they are restored."""
+    settings, seed, state = _settings(), torch.initial_seed(), torch.default_generator.get_state()
     before = [read() for read, _ in settings.values()]
     changed: list[str] = []
     try:
@@ -169,13 +181,13 @@ def settled(call: Call, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
                 restore(setting)
         if torch.initial_seed() != seed:
             changed.append("the seed of the random numbers")
-            torch.default_generator.set_state(dice)
+            torch.default_generator.set_state(state)
     return value, changed
 
 
 @lru_cache(maxsize=1)
 def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """How each is read and put back; torch's own ways to ask for some of them take longer than the calls do."""
+    """How each setting is read and restored. Some of torch's public getters take longer than the call itself."""
     c, cuda = torch._C, torch.cuda
 
     def current_gpu() -> int:
@@ -195,14 +207,14 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
 
 
 def _default_device() -> Any:
-    # Not `torch.get_default_device()`, which makes a tensor to find out: there are devices that hold none.
+    # Not `torch.get_default_device()`, which makes a tensor: a virtual Mac cannot hold one.
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
 
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Around the loading and running of a solution that may be hostile."""
+    """Restores what a hostile solution may have replaced in shared modules."""
     import torch
 
     shared = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
@@ -217,7 +229,7 @@ def put_back() -> Iterator[None]:
 
 
 def copied(call: Call, **tensors: Any) -> dict[str, int | None]:
-    """The line that copied each of these tensors of the CPU, known by its size; none where it was not copied."""
+    """The line that copied each of these CPU tensors to the device, recognised by size; only those that were copied."""
     found: dict[str, int | None] = {}
     for transfer in call.ledger.transfers_to_device():
         for name, tensor in tensors.items():

@@ -16,7 +16,7 @@ _REAL: Final[dict[str, Callable[..., Any]]] = {
     name: getattr(time, name) for base in (*_WALL, *_PROCESSOR) for name in (base, f"{base}_ns") if hasattr(time, name)
 }
 _sleep: Final = time.sleep
-TICK: Final = 100  # nanoseconds that looking at a clock takes, so that a loop which waits for one comes to an end
+TICK: Final = 100  # nanoseconds that reading a clock takes, so that a loop that waits for one ends
 
 
 class Skipping:
@@ -27,7 +27,7 @@ class Skipping:
     def __init__(self) -> None:
         self.passed = 0  # nanoseconds since it was made
         self.late = 0.0
-        self.read: set[str] = set()  # which clocks were looked at
+        self.read: set[str] = set()  # which clocks were read
         self._began: dict[str, Any] = {}
 
     def now(self) -> float:
@@ -40,7 +40,7 @@ class Skipping:
         self.passed = max(self.passed, math.ceil(moment * 1e9))
 
     def was_read(self) -> bool:
-        """Whether any clock was looked at that this one can move on."""
+        """Whether any clock was read that this one can advance."""
         return any(not name.startswith(_PROCESSOR) for name in self.read)
 
     def poll(self) -> None:

@@ -1,47 +1,29 @@
 """The grading engine: load a file, observe its functions, judge what was seen, explain the results.
 
-    load → observe                 runs student code; `gpudojo.grading.observe`
-                 └─ evidence ─▶ judge → explain      never runs it; `judge_function`
+    load → observe                  gpudojo.grading.observe   runs student code
+              └─ evidence ─▶ judge → explain   gpudojo.grading.judge   never runs it, and imports no torch
 
 `grade_function` and `FileGrader` do all four in this process: for pytest, notebooks, lint and release. For a class,
 the sandbox's child does the first two, and the grader's process calls `judge_function` with the evidence it was sent.
-So this module imports no torch: what runs student code is imported where it is called.
+What runs student code is imported where it is called, so that torch is not imported with this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpudojo.grading.explain import explained
-from gpudojo.grading.judge import judge
+from gpudojo.grading.judge import judge_function
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.references import Reference, reference_for
 from gpudojo.model.errors import DojoError
-from gpudojo.model.evidence import CallStatus, Evidence, decode_evidence, encode_evidence
+from gpudojo.model.evidence import CallStatus, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
     from gpudojo.grading.load import Submission
     from gpudojo.grading.watching import Pair
-
-
-def judge_function(
-    exercise: Exercise,
-    function: Function,
-    evidence: Evidence,
-    reference: Evidence,
-    lines: Mapping[str, int] | None = None,
-    signature: str = "(…)",
-) -> list[CheckResult]:
-    """One result for each check of a function, by its evidence and the reference's.
-
-    `lines` are those of names and signs in the student's source, `signature` the one the function should have.
-    """
-    results = judge(exercise, function, evidence, reference)
-    return [explained(result, function, evidence.observations, lines or {}, signature) for result in results]
 
 
 def grade_function(

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from gpudojo.grading.clock import replaceable
 from gpudojo.grading.import_time_queries import asks, mentions
-from gpudojo.grading.source_locator import signs
+from gpudojo.grading.source_locator import pattern_lines
 from gpudojo.model.evidence import Raised
 
 VARIABLE: Final = "GPUDOJO_CELLS"
@@ -212,7 +212,7 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     for tree in trees.values():
         for name, line, stub in bindings(tree):
             bound[name], found.lines[name] = stub, line
-    found.lines |= signs(statements)
+    found.lines |= pattern_lines(statements)
     try:
         for number, tree in trees.items():
             try:

@@ -27,11 +27,10 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
-from gpudojo.grading.explain import author_line, timed_out
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
-from gpudojo.model.errors import DojoError
+from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
@@ -70,9 +69,9 @@ def scenarios(
     function: Function,
     submission: Submission,
     kind: str,
-    seed_of: Callable[[Probe], int],
+    seed_of: Callable[[Probe[Any]], int],
     limits: Limits = UNLIMITED,
-) -> Iterator[tuple[Probe, Observation]]:
+) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
     began, late = _now(), None
     for probe in function.probes:
@@ -83,14 +82,14 @@ def scenarios(
         if limits.shared and left is not None:
             left -= _now() - began
         seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
-        late = seen if timed_out(seen) else None
+        late = seen if seen.timed_out else None
         yield probe, seen
 
 
 def observe_one(
     exercise: Exercise,
     function: Function,
-    probe: Probe,
+    probe: Probe[Any],
     submission: Submission,
     kind: str,
     seed: int,
@@ -118,7 +117,7 @@ def observe_one(
                 seen = Observation(CallStatus.RAISED, raised=what)
     except TimedOut as error:  # our own code was interrupted, where it hung on what is the student's
         return _out_of_time(limits, raised(error, path).line)
-    if seen.raised is not None and timed_out(seen):
+    if seen.raised is not None and seen.timed_out:
         broken = seen.status is CallStatus.BROKEN  # it was the file that took too long, and that says so itself
         return seen if broken else _out_of_time(limits, seen.raised.line)
     if limit.raised:  # who swallows a time-out is out of time all the same
@@ -144,11 +143,11 @@ def _sendable(function: Function, seen: Observation) -> Observation:
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
     said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
-    return Raised("Unusable", said[:LONGEST], line, source)
+    return Raised("Unusable", said[:LONGEST], line, source=source)
 
 
 def _anywhere(
-    exercise: Exercise, function: Function, probe: Probe, submission: Submission, kind: str, seed: int
+    exercise: Exercise, function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int
 ) -> Observation:
     """What a probe sees, in this process or, where that has the real GPU and the probe must not, in another."""
     if not (kind == "cuda" and probe.machine in OTHERS):
@@ -157,18 +156,18 @@ def _anywhere(
     return observe_in_subprocess(exercise, function, probe, submission.path, seed)
 
 
-def _observe(function: Function, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def _observe(function: Function, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     if function.name in submission.todo:
         return Observation(CallStatus.TODO)
     student = submission.names.get(function.name)
     if student is None and submission.broken is not None:
         return Observation(CallStatus.BROKEN, raised=submission.broken)
     if probe.machine in ("value", "reference") and student is not None:
-        # No function to call: the probe looks at the value itself, or at what has nothing to do with the student.
+        # No function to call: the probe reads the value itself, or what does not depend on the student.
         if isinstance(student, dict) and all(value is None for value in dict.values(student)):
             return Observation(CallStatus.TODO)
         looks = probe.machine == "value" or submission.reference
-        return Observation(CallStatus.RETURNED, probe.look(student) if looks else {})
+        return Observation(CallStatus.RETURNED, probe.facts(student) if looks else {})
     if not callable(student):
         return Observation(CallStatus.MISSING)
     seen = _call(function.name, student, probe, submission, kind, seed)
@@ -180,16 +179,16 @@ def _observe(function: Function, probe: Probe, submission: Submission, kind: str
     return seen
 
 
-def _call(name: str, student: Any, probe: Probe, submission: Submission, kind: str, seed: int) -> Observation:
+def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     with open_machine(probe.machine, kind) as device, contextlib.ExitStack() as names:
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
             submission = load(submission.path)
             student = submission.names.get(name, student)
         names.enter_context(patch_imported_names(submission.names))
         try:
-            return Observation(CallStatus.RETURNED, probe.look(Call(student, submission.path, device, seed)))
+            return Observation(CallStatus.RETURNED, probe.facts(Call(student, submission.path, device, seed)))
         except StudentRaised as error:
-            return Observation(CallStatus.RAISED, error.facts, error.evidence)
+            return Observation(CallStatus.RAISED, raised=error.evidence)
         except Exception as error:  # the probe cannot use what came out; with the reference's result it can
             found = _unusable(name, error, submission.lines.get(name), author_line(error, submission.path))
             if isinstance(error, DeviceClosed):
@@ -281,7 +280,9 @@ def _read_answers(stream: IO[str], answers: queue.SimpleQueue[str]) -> None:
 _subprocess: Final = _Subprocess()
 
 
-def observe_in_subprocess(exercise: Exercise, function: Function, probe: Probe, path: Path, seed: int) -> Observation:
+def observe_in_subprocess(
+    exercise: Exercise, function: Function, probe: Probe[Any], path: Path, seed: int
+) -> Observation:
     """What a probe sees in a process without a GPU. Raises RuntimeError where that ends without an answer."""
     question = {"stem": exercise.stem, "function": function.name, "probe": probe.name, "path": str(path), "seed": seed}
     answer = _subprocess.ask(question)

@@ -203,7 +203,7 @@ def reference_for(path: Path, exercise: Exercise) -> Reference:
 
 
 def refuse_unrecorded(path: Path, exercise: Exercise, kind: str, seed: int) -> None:
-    """Raises where a file would be judged by recorded evidence, and there is none for this bench or seed."""
+    """Raises where a file would be judged by recorded evidence, and there is none for this device or seed."""
     recorded = _in_place_of_a_file(path, exercise)
     if recorded is not None:
         recorded.refuse_unknown(kind, seed)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gpudojo.model.exercise import sign
+from gpudojo.model.exercise import pattern_key
 
 MOST: Final = 80  # of one function
 DEVICES: Final = ("cuda", "mps", "cpu")
@@ -18,18 +18,21 @@ _NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def signs(statements: Iterable[ast.stmt]) -> dict[str, int]:
-    """The lines of what each function shows, itself or in a function of the file that it speaks of; keys of a dict."""
+def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
+    """The line of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
+
+    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `"cuda"`, `for`, `except`, `first return`.
+    """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
     nodes = {name: _in_order(node) for name, node in functions.items()}
     shown = {name: _first_and_last([*_shown(inside)]) for name, inside in nodes.items()}
-    found = {sign(name, what): line for s in statements for name, what, line in _keys(s)}
+    found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
         own = dict(_returns(node))
         for other in (name, *_helpers(name, nodes)):
             own |= {what: line for what, line in shown[other].items() if what not in own}
-        found |= {sign(name, what): line for what, line in [*own.items()][:MOST]}
+        found |= {pattern_key(name, what): line for what, line in [*own.items()][:MOST]}
     return found
 
 
@@ -46,7 +49,7 @@ def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
 
 
 def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:
-    """Where each sign is first, and of a call that is made on several lines where it is last."""
+    """Where each pattern is first, and of a call that is made on several lines where it is last."""
     first, last = dict(reversed(shown)), dict(shown)
     return first | {f"last {what}": last[what] for what in first if what.endswith("(") and last[what] > first[what]}
 
@@ -135,7 +138,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _in_order(top: ast.AST) -> list[ast.AST]:
-    """Everything in a piece of source that a sign may be read from. Every file of a class is read here, so nodes that
+    """Every node of a source that a pattern may be read from. Every file of a class is read here, so nodes that
     hold nothing else are not opened, and operators and contexts, half of all nodes, are left out."""
     found: list[ast.AST] = []
     waiting: list[ast.AST] = [top]

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from virtual_cuda.ledger import MOST_CALLS, Timeline, records, same_call, timeli
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import checked_timeline
+from gpudojo.model.evidence import MemoryCurve, checked_timeline
 from gpudojo.model.exercise import Exercise, Function, Probe
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 MOST: Final = 200  # points: a picture has not much more room
 
 
-def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> dict[str, Any]:
-    """The bytes in use, above `base`, after each thing that happened in two parts of a ledger.
+def memory_curve(forward: Ledger, backward: Ledger, base: int, peak: int) -> MemoryCurve:
+    """The bytes in use, above `base`, after each record of two parts of a ledger.
 
-    `peak` is what the device says, which saw inside of operations as well. From the rows alone, because every
-    submission pays for it.
+    `peak` is the device's own figure, which includes memory inside of operations. Only raw rows are read, because
+    this runs for every submission.
     """
     up, down = _in_use(forward, base), _in_use(backward, base)
     first = thinned(up, len(up) * MOST // max(len(up) + len(down), MOST))
-    return {"bytes": [*first, *thinned(down, MOST - len(first))], "backward": len(first), "peak": peak}
+    return MemoryCurve([*first, *thinned(down, MOST - len(first))], len(first), peak)
 
 
 def _in_use(part: Ledger, base: int) -> list[int]:
@@ -55,7 +55,6 @@ def thinned(numbers: Sequence[int], most: int) -> list[int]:
 
 
 FEWEST: Final = 5  # records of a call that is worth a picture
-Look = Callable[[Any], dict[str, Any]]
 
 
 class _Watched(Call):
@@ -73,17 +72,17 @@ class _Watched(Call):
 
 
 class _Watching:
-    """Who is told of every call that some probes make; what is kept of it is for others to say."""
+    """Is told of every call that some probes make; subclasses choose what to keep."""
 
     def over(self, function: Function) -> Function:
         """The same function, its probes watched."""
         return dataclasses.replace(function, probes=[self.watched(probe) for probe in function.probes])
 
-    def watched(self, probe: Probe) -> Probe:
-        """The same probe; a value, as in the self-assessment, is looked at as it is."""
+    def watched(self, probe: Probe[Any]) -> Probe[Any]:
+        """The same probe, watched; one that gets a value, as in the self-assessment, makes no calls."""
         look = probe.look
 
-        def watched(call: Any) -> dict[str, Any]:
+        def watched(call: Any) -> Any:
             if not isinstance(call, Call):
                 return look(call)
             watching = _Watched(call)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
 from virtual_cuda.errors import VirtualCudaError
 
 # The base class of every error that gpudojo or its device raises on purpose, so that one `except` reports both.
@@ -23,86 +31,78 @@ class CannotBegin(Refusal):
     """A skeleton of an exercise or a day cannot be made here."""
 
 
+@dataclass(eq=False, repr=False)
 class BadName(CannotBegin, ValueError):
     """A day, an exercise or a function is to have a name that it cannot have."""
 
-    def __init__(self, what: str, name: str, rule: str) -> None:
-        super().__init__(rule)
-        self.args = (what, name, rule)
-        self.what = what
-        self.name = name
-        self.rule = rule
+    what: str
+    name: str
+    rule: str
 
     def __str__(self) -> str:
         return f"{self.name!r} cannot be the name of {self.what}: {self.rule}"
 
 
+@dataclass(eq=False, repr=False)
 class NameTaken(CannotBegin):
-    """What is to be made is there already, or something else goes by its name."""
+    """What is to be made already exists, or something else has its name."""
 
-    def __init__(self, name: str, by: str) -> None:
-        super().__init__(by)
-        self.args = (name, by)
-        self.name = name
-        self.by = by
+    name: str
+    by: str
 
     def __str__(self) -> str:
         return f"{self.name} already exists: {self.by}"
 
 
 class BadClass(Refusal):
-    """A class cannot be graded as it was asked for."""
+    """A class cannot be graded with these options."""
 
 
-class NoNursery(DojoError):
-    """The process that starts the submissions' processes does not run."""
+@dataclass(eq=False, repr=False)
+class ForkServerFailed(DojoError):
+    """The process that starts the submissions' processes did not start, or keeps ending."""
 
-    def __init__(self, why: str, said: str = "") -> None:
-        super().__init__(why, said)
-        self.why = why
-        self.said = said
+    why: str
+    log: str = ""
 
     def __str__(self) -> str:
-        last = self.said.splitlines()[-1] if self.said else ""
+        last = self.log.splitlines()[-1] if self.log else ""
         return f"the process that runs submissions did not start: {self.why}" + (f" ({last})" if last else "")
 
 
+@dataclass(eq=False, repr=False)
 class NoCluster(DojoError):
-    """A cluster cannot be reached, or cannot go on."""
+    """A cluster cannot be reached, or has been lost."""
 
-    def __init__(self, address: str, why: str, kept: bool = False) -> None:
-        super().__init__(address, why, kept)
-        self.address = address
-        self.why = why
-        self.kept = kept  # something may have been graded before it happened
+    address: str
+    why: str
+    kept: bool = False  # something may have been graded before it happened
 
     def __str__(self) -> str:
-        more = "; what has been graded is kept, and the same command goes on" if self.kept else ""
+        more = "; what has been graded is kept: run the same command again to resume" if self.kept else ""
         return f"the scheduler at {self.address} {self.why}{more}"
 
 
+@dataclass(eq=False, repr=False)
 class BadWorker(DojoError):
-    """A worker of a cluster is not one that may grade."""
+    """A worker of a cluster may not grade."""
 
-    def __init__(self, worker: str, why: str) -> None:
-        super().__init__(worker, why)
-        self.worker = worker
-        self.why = why
+    worker: str
+    why: str
 
     def __str__(self) -> str:
         return f"the worker {self.worker} cannot be used: {self.why}"
 
 
-class BadParcel(Refusal, ValueError):
+class BadMessage(Refusal, ValueError):
     """What arrived over a cluster is not what was sent."""
 
 
+@dataclass(eq=False, repr=False)
 class BadEvidence(DojoError, ValueError):
-    """What arrived as evidence is not evidence."""
+    """Evidence that cannot be read or is not valid."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
     def __str__(self) -> str:
         return f"this is not evidence: {self.reason}"
@@ -119,13 +119,12 @@ class NoReference(DojoError, FileNotFoundError):
         return f"no reference solution for {self.name} was found in a `reference` folder above it"
 
 
+@dataclass(eq=False, repr=False)
 class NoSuchSeed(DojoError, ValueError):
     """A release has the reference's evidence for some seeds, and another one is asked for."""
 
-    def __init__(self, seed: int, seeds: tuple[int, ...]) -> None:
-        super().__init__(seed, seeds)
-        self.seed = seed
-        self.seeds = seeds
+    seed: int
+    seeds: tuple[int, ...]
 
     def __str__(self) -> str:
         *most, last = map(str, self.seeds)
@@ -133,97 +132,117 @@ class NoSuchSeed(DojoError, ValueError):
         return f"what the reference does is recorded here for the seeds {there}, not for {self.seed}"
 
 
+@dataclass(eq=False, repr=False)
 class NotRecorded(DojoError):
-    """A release has the reference's evidence for some benches, and another one is asked for."""
+    """A release has the reference's evidence for some devices, and another one is asked for."""
 
-    def __init__(self, bench: str) -> None:
-        super().__init__(bench)
-        self.bench = bench
+    bench: str
 
     def __str__(self) -> str:
         there = "what the reference does is recorded here for CUDA and for the plain CPU"
-        return f"{there}, not for {self.bench!r}; take the bench virtual or cpu"
+        return f"{there}, not for {self.bench!r}; choose virtual or cpu"
 
 
+@dataclass(eq=False, repr=False)
 class ReferenceFails(DojoError):
     """The reference solution does not run in a scenario, or a probe cannot use what it did."""
 
-    def __init__(self, function: str, scenario: str, raised: str, source: str = "") -> None:
-        super().__init__(function, scenario, raised, source)
-        self.function = function
-        self.scenario = scenario
-        self.raised = raised
-        self.source = source  # file:line of the probe, where that raised
+    function: str
+    scenario: str
+    raised: str
+    source: str = ""  # file:line of the probe, where that raised
 
     def __str__(self) -> str:
         where = f" (raised at {self.source})" if self.source else ""
         return f"the reference solution of `{self.function}` does not run in `{self.scenario}`: {self.raised}{where}"
 
 
+@dataclass(eq=False, repr=False)
 class NotSprites(DojoError, ValueError):
-    """Something is to be drawn that has not the shape of sprites."""
+    """A tensor to draw does not have the shape of sprites."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape)
-        self.shape = shape
+    shape: tuple[int, ...]
 
     def __str__(self) -> str:
         return f"sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has {self.shape}"
 
 
+@dataclass(eq=False, repr=False)
 class BadResults(DojoError, ValueError):
     """A file that should hold the results of a class does not."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
     def __str__(self) -> str:
         return f"{self.path} is not a file of results: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class CannotExport(DojoError, ValueError):
     """Class results cannot be written in a format with what was given."""
 
-    def __init__(self, format_: str, reason: str) -> None:
-        super().__init__(format_, reason)
-        self.format = format_
-        self.reason = reason
+    format: str
+    reason: str
 
     def __str__(self) -> str:
         return f"cannot export to {self.format}: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class BadDay(DojoError, ImportError):
     """A file of a day cannot be imported: a mistake of its author."""
 
-    def __init__(self, path: str, line: int | None, reason: str) -> None:
-        super().__init__(path, line, reason)
-        self.file = path
-        self.line = line
-        self.reason = reason
+    file: str
+    line: int | None
+    reason: str
 
     def __str__(self) -> str:
         return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
 
 
 class CannotReport(Refusal):
-    """A page that is asked for cannot be made."""
+    """A report page cannot be made."""
 
 
 class CannotRelease(Refusal):
-    """What students are to get cannot be made, or must not be."""
+    """A release cannot be made, or must not be."""
 
 
+@dataclass(eq=False, repr=False)
 class BadMarkers(DojoError, ValueError):
     """The solution markers of a reference file do not match, so that a stub would show the solution."""
 
-    def __init__(self, path: str, line: int, reason: str) -> None:
-        super().__init__(path, line, reason)
-        self.path = path
-        self.line = line
-        self.reason = reason
+    path: str
+    line: int
+    reason: str
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.reason}"
+
+
+_FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
+
+
+def author_line(error: BaseException, student: Path | None = None) -> str:
+    """`file:line` of the author's code that raised an error: of the probe or check, or of what it called nearby."""
+    places: list[tuple[FrameType, int]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        places.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    ours = [place for place in places if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)]
+    theirs = [place for place in places if place not in ours and place[0].f_code.co_filename != str(student)]
+    # The first is the probe or check itself; below it may be torch's frames, which say nothing to an author.
+    home = os.path.dirname(theirs[0][0].f_code.co_filename) if theirs else ""
+    near = [place for place in theirs if os.path.dirname(place[0].f_code.co_filename) == home] or ours or places
+    return f"{_shown_path(near[-1][0].f_code.co_filename)}:{near[-1][1]}" if near else ""
+
+
+def _shown_path(file: str) -> str:
+    """Relative to where the user is, or to where the package is installed: the same on every machine."""
+    folders = [folder for folder in sys.path if folder]
+    with contextlib.suppress(OSError):  # student code may have removed the folder it runs in
+        folders.insert(0, os.getcwd())
+    folder = next((folder for folder in folders if file.startswith(os.path.join(folder, ""))), None)
+    return file if folder is None else file[len(os.path.join(folder, "")) :]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
@@ -38,18 +39,109 @@ class CallStatus(enum.StrEnum):
 NO_MEMORY: Final = ("can't allocate memory", "DefaultCPUAllocator")
 
 
-class Raised(msgspec.Struct, frozen=True):
-    """An exception, at the student's own line."""
+class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An exception that the student's function raised, at the student's own line."""
 
     type: str
     message: str
     line: int | None
+    scenario: str = ""  # in which it was raised, where a probe has several
+    copied: dict[str, int | None] = {}  # tensors that were copied just before, by name, and the lines that did it
     source: str = ""  # file:line of the author's code that could not use what the student's function did
 
     @property
+    def short(self) -> str:
+        """Type and message in one line."""
+        return f"{self.type}: {self.message.splitlines()[0][:200]}" if self.message else self.type
+
+    @property
     def out_of_memory(self) -> bool:
-        """Whether memory had run out, of the host or of a GPU; torch says so of the host's in a RuntimeError."""
+        """Whether memory ran out, of the host or of a GPU. For the host's memory torch raises a RuntimeError."""
         return self.type.endswith("MemoryError") or any(said in self.message for said in NO_MEMORY)
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound="Case")
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What was seen in one scenario. Each exercise declares its own as a subclass, beside its probes."""
+
+
+class Cases(dict[str, T], Generic[T]):
+    """What was seen in each scenario, by name. `errors` has the scenarios in which the student's function raised."""
+
+    def __init__(
+        self, cases: Mapping[str, T] | Iterable[tuple[str, T]] = (), errors: Mapping[str, Raised] = {}
+    ) -> None:
+        super().__init__(cases)
+        self.errors = dict(errors)
+
+    def add(self, other: Cases[T]) -> Cases[T]:
+        """Take over the scenarios of another probe or part of one."""
+        self.update(other)
+        self.errors.update(other.errors)
+        return self
+
+
+class Race(Case, frozen=True):
+    """How long a student's function took beside a slow loop and the reference, each at its fastest, in seconds."""
+
+    student: float
+    loop: float
+    reference: float | None  # None where this machine has no reference
+    rounds: int = 0
+    outputs: list[Array | None] = []  # of the student's function, one for each round
+    loop_outputs: list[Array | None] = []
+    raised: Raised | None = None
+
+
+class MemoryCurve(Case, frozen=True):
+    """The bytes in use after each record of a forward and a backward pass."""
+
+    bytes: list[int]
+    backward: int  # the place in `bytes` where the backward pass begins
+    peak: int
+
+
+def as_struct(facts: Any, kind: type[C]) -> C | None:
+    """Facts as a struct, or None where they do not fit."""
+    try:
+        return msgspec.convert(facts, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def plain(value: Any) -> Any:
+    """The facts in what a probe returned: structs become dicts, tuples become lists, arrays stay.
+
+    Values that stay as they are get no call of their own: every submission pays for this.
+    """
+    if isinstance(value, (list, tuple)):
+        same = LEAVES.issuperset(map(type, value))
+        return list(value) if same else [each if type(each) in LEAVES else plain(each) for each in value]
+    if isinstance(value, msgspec.Struct) and type(value) is not Array:
+        encoded = zip(type(value).__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+        return {name: each if type(each) in LEAVES else plain(each) for name, each in encoded}
+    if isinstance(value, dict):
+        found = {name: each if type(each) in LEAVES else plain(each) for name, each in value.items()}
+        return found | {name: {"raised": plain(raised)} for name, raised in getattr(value, "errors", {}).items()}
+    return value
+
+
+def typed(facts: Any, kind: Any) -> Any:
+    """Facts as what a probe is declared to return. Raises BadEvidence where they do not fit: they are untrusted."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Cases and isinstance(facts, dict):
+        raised = {name for name, fact in facts.items() if isinstance(fact, dict) and "raised" in fact}
+        errors = {name: typed(facts[name]["raised"], Raised) for name in raised}
+        return Cases({name: typed(fact, inner[0]) for name, fact in facts.items() if name not in raised}, errors)
+    if origin is dict and isinstance(facts, dict) and get_origin(inner[1]) is Cases:
+        return {name: typed(fact, inner[1]) for name, fact in facts.items()}
+    try:
+        return msgspec.convert(facts, dict if origin is Cases else kind)
+    except msgspec.ValidationError as error:
+        raise BadEvidence(str(error)) from None
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -58,6 +150,11 @@ class Observation(msgspec.Struct, frozen=True):
     status: CallStatus
     facts: dict[str, Fact] = {}
     raised: Raised | None = None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether student code ran out of time, in the probe or when its file was loaded."""
+        return self.raised is not None and self.raised.type == "TimedOut"
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -75,8 +172,9 @@ LARGEST: Final = 16 << 20
 DEEPEST: Final = 16
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
+LEAVES: Final = PLAIN | {Array}
 TEXTS: Final = {str}
-# Bytes of one element of every kind of array that probes send.
+# Bytes of one element of every dtype that probes send.
 ELEMENTS: Final = {
     **{"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "int32": 4, "float32": 4},
     **{"uint16": 2, "uint32": 4, "uint64": 8, "int64": 8, "float64": 8, "complex64": 8, "complex128": 16},
@@ -88,6 +186,7 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 
 def decode_evidence(data: bytes) -> Evidence:
+    """The evidence in some bytes from an untrusted process. Raises BadEvidence."""
     if len(data) > LARGEST:
         raise BadEvidence(f"{len(data)} bytes are more than {LARGEST}")
     try:
@@ -98,7 +197,7 @@ def decode_evidence(data: bytes) -> Evidence:
 
 
 def validated(evidence: Evidence) -> Evidence:
-    """Evidence that has been decoded by its types, with what they leave open looked at too."""
+    """The evidence, after a check of its version and its facts. Raises BadEvidence."""
     if evidence.version != EVIDENCE_VERSION:
         raise BadEvidence(f"version {evidence.version} is not {EVIDENCE_VERSION}")
     for observation in evidence.observations.values():
@@ -107,8 +206,10 @@ def validated(evidence: Evidence) -> Evidence:
 
 
 def _make_whole(facts: Any, depth: int) -> None:
-    """Arrays made whole, in place; anything that is not a fact is refused. Most of a class's judging would be here,
-    so plain values, nearly all there is, are not given a call of their own."""
+    """Converts arrays, in place. Raises BadEvidence for anything that is not a fact.
+
+    Plain values, nearly all there are, get no call of their own: judging a class would spend most of its time here.
+    """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
     if type(facts) is dict:
@@ -130,7 +231,7 @@ def _make_whole(facts: Any, depth: int) -> None:
 
 
 def _array(value: dict[str, Any]) -> Array:
-    """An array whose bytes are as many as its shape says; NumPy would read others as something else, or not at all."""
+    """An array whose number of bytes fits its shape. Raises BadEvidence for any other."""
     try:
         array = msgspec.convert(value, Array)
     except msgspec.ValidationError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, overload
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
-from gpudojo.model.evidence import Observation
+from gpudojo.model.evidence import Cases, Fact, Observation, plain, typed
 
 
 def called(kind: str) -> str:
-    """In words: "a list", "an int", "an ndarray", and "None" for a NoneType."""
+    """A type's name with its article: "a list", "an int", "an ndarray"; "None" for NoneType."""
     if kind == "NoneType":
         return "None"
     vowel = kind[:1].lower() in tuple("aeiou") or kind == "ndarray"  # spoken "en-dee-array"
@@ -19,14 +20,16 @@ def called(kind: str) -> str:
 
 @dataclass(frozen=True)
 class Misconception:
+    """A common mistake with a name, and why it matters. `at` and `cause` are patterns for `grading.source_locator`."""
+
     name: str
     why: str
-    at: tuple[str, ...] = ()  # what shows it in the source, where nothing recorded tells the line: see probes.signs
-    cause: tuple[str, ...] = ()  # signs that are the mistake itself, better than the line at which it came to light
+    at: tuple[str, ...] = ()  # where to look in the source when no record tells the line
+    cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
 
 
 class Failed(Exception):
-    """Raised by a check whose claim does not hold."""
+    """Raised by a check whose claim does not hold: what happened, what was expected, and the line if it is known."""
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Failed(Exception):
         expected: str,
         line: int | None = None,
         misconception: str | None = None,
-        at: tuple[str, ...] = (),  # where no line is known: signs of it in the source, see probes.signs
+        at: tuple[str, ...] = (),  # patterns for `grading.source_locator`, where no line is known
     ) -> None:
         super().__init__(happened)
         self.happened = happened
@@ -45,27 +48,60 @@ class Failed(Exception):
 
 
 class Todo(Exception):
-    """Raised by a check whose part of the work has not been begun; it may say which part that is."""
+    """Raised by a check for a part that the student has not started; the message may say which."""
 
 
-Seen = Mapping[str, Observation]  # what each probe saw, by the probe's name
-Look = Callable[[Any], dict[str, Any]]  # gets a probes.Call
-Judge = Callable[[Seen, Seen], None]  # (student's, reference's); raises Failed
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 OTHERS: Final = ("one gpu", "two gpus", "mac", "laptop")  # machines that are never the one with the real GPU
 
 
 @dataclass(frozen=True)
-class Probe:
-    """Calls the student's function on a scenario and describes what came out. Produces evidence, no opinion."""
+class Probe(Generic[T_co]):
+    """Calls the student's function in some scenarios and describes what it did, without judging it."""
 
     name: str
-    look: Callable[[Any], dict[str, Any]]  # gets a probes.Call
-    machine: str = "bench"  # which machine it needs: see probes.machines
+    look: Callable[[Any], T_co]  # gets a `Call`; its declared return type tells how evidence is read
+    machine: str = "bench"  # which machine it needs, see `grading.observe.open_machine`
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it looks on a machine that a process with a real GPU cannot be; a reference's tries out several."""
+        """Whether it needs a machine that a process with a real GPU cannot be; a reference's probe tries several."""
         return self.machine in (*OTHERS, "reference")
+
+    def facts(self, call: Any) -> dict[str, Fact]:
+        """What the probe saw, as plain data."""
+        found: dict[str, Fact] = plain(self.look(call))
+        return found
+
+    @cached_property
+    def returns(self) -> Any:
+        return get_type_hints(self.look)["return"]
+
+
+class Seen:
+    """What the probes of one function saw. `seen[probe]` has the type that the probe returns."""
+
+    def __init__(self, observations: Mapping[str, Observation]) -> None:
+        self.observations = observations
+        self._typed: dict[str, Any] = {}
+
+    def __getitem__(self, probe: Probe[T]) -> T:
+        """Raises KeyError or BadEvidence where there is no evidence that fits."""
+        if probe.name not in self._typed:
+            self._typed[probe.name] = typed(self.observations[probe.name].facts, probe.returns)
+        found: T = self._typed[probe.name]
+        return found
+
+    def cases(self, *probes: Probe[Cases[T]]) -> Cases[T]:
+        """The scenarios of several probes."""
+        found: Cases[T] = Cases()
+        for probe in probes:
+            found.add(self[probe])
+        return found
+
+
+Judge = Callable[[Seen, Seen], None]  # gets the student's and the reference's; raises Failed
 
 
 @dataclass(frozen=True)
@@ -76,19 +112,19 @@ class Check:
     claim: str
     points: float
     judge: Judge
-    needs: tuple[str, ...] = ()  # checks of the same function that have to pass first
+    needs: tuple[str, ...] = ()  # checks of the same function that must pass first
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What helps with a certain mistake, or where a certain check fails."""
+    """What helps with one misconception, or with one failing check."""
 
     hint: int | None = None  # which one to read first, counted from 1
-    at: tuple[str, ...] = ()  # signs of it in the source: see probes.signs
+    at: tuple[str, ...] = ()  # patterns for `grading.source_locator`
 
 
-def sign(function: str, what: str) -> str:
-    """The name under which the line of a sign is kept, beside those of names; no name has a space."""
+def pattern_key(function: str, what: str) -> str:
+    """The key for the line of a pattern, beside the keys for names; no name has a space."""
     return f"{function} {what}"
 
 
@@ -98,39 +134,39 @@ class Function:
 
     name: str
     hints: tuple[str, ...]
-    probes: list[Probe] = field(default_factory=list)
+    probes: list[Probe[Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     advice: dict[str, Advice] = field(default_factory=dict)  # by a misconception, or by the name of a check
 
     def when(self, *keys: str, hint: int | None = None, at: tuple[str, ...] = ()) -> None:
-        """Say what helps with these mistakes, or where these checks fail."""
+        """Say which hint and which source lines go with these misconceptions or checks."""
         for key in keys:
             self.advice[key] = Advice(hint, at)
 
     def hints_for(self, *keys: str | None) -> tuple[str, ...]:
-        """All hints, and first the one for the first of these mistakes and checks that has one."""
+        """All hints; first the one that goes with the first of these keys that has one."""
         first = next((a.hint for key in keys if key is not None and (a := self.advice.get(key)) and a.hint), 1)
         return (self.hints[first - 1], *self.hints[: first - 1], *self.hints[first:]) if self.hints else ()
 
     def signs_for(self, *keys: str | None) -> tuple[str, ...]:
-        """What to look for in the source, the most telling first."""
+        """The source patterns that go with these keys, the best first."""
         return tuple(what for key in keys if key is not None and key in self.advice for what in self.advice[key].at)
 
     @overload
-    def probe(self, look: Look, *, machine: str = ...) -> Look: ...
+    def probe(self, look: Callable[[Any], T]) -> Probe[T]: ...
     @overload
-    def probe(self, *, machine: str) -> Callable[[Look], Look]: ...
-    def probe(self, look: Look | None = None, *, machine: str = "bench") -> Any:
-        """Declare a probe; it is known by its function's name."""
+    def probe(self, *, machine: str) -> Callable[[Callable[[Any], T]], Probe[T]]: ...
+    def probe(self, look: Callable[[Any], Any] | None = None, *, machine: str = "bench") -> Any:
+        """Declare a probe under its function's name. It returns a struct, `Cases` of structs, or a dict of `Cases`."""
 
-        def declare(function: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        def declare(function: Callable[[Any], Any]) -> Probe[Any]:
             self.probes.append(Probe(function.__name__, function, machine))
-            return function
+            return self.probes[-1]
 
         return declare if look is None else declare(look)
 
     def check(self, points: float, needs: tuple[str, ...] = ("runs",)) -> Callable[[Judge], Judge]:
-        """Declare a check; its name is its function's, its claim the docstring."""
+        """Declare a check under its function's name; its claim is the docstring. Raises ValueError without one."""
 
         def declare(judge: Judge) -> Judge:
             claim = " ".join((judge.__doc__ or "").split())

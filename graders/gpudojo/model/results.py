@@ -6,9 +6,11 @@ import enum
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
 import msgspec
+
+from gpudojo.model.exercise import Exercise, Function, Misconception
 
 
 class Outcome(enum.StrEnum):
@@ -16,7 +18,7 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
     TODO = "to do"  # the stub is still a stub
     BLOCKED = "blocked"  # another check has to pass first
-    ERROR = "error"  # ours: costs the student nothing, and is loud
+    ERROR = "error"  # in the exercise or in gpudojo: costs the student nothing
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -33,7 +35,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     line: int | None = None
     misconception: str | None = None
     blocked_by: str | None = None
-    at: tuple[str, ...] = ()  # signs in the source of what happened, where no line is known
+    at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
 
     @property
     def id(self) -> str:
@@ -143,34 +145,6 @@ PLACES: Final = 6
 OURS: Final = "This is an error in the exercise, not in your code. It costs you no points. Please report it."
 
 
-class DeclaredFunction(Protocol):
-    """What is needed of a `curriculum.Function`, which this layer does not know."""
-
-    @property
-    def name(self) -> str: ...
-    def hints_for(self, *keys: str | None) -> tuple[str, ...]: ...
-
-
-class DeclaredExercise(Protocol):
-    """What is needed of a `curriculum.Exercise`."""
-
-    @property
-    def stem(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def functions(self) -> Sequence[DeclaredFunction]: ...
-
-
-class NamedMistake(Protocol):
-    """What is needed of a `curriculum.Misconception`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def why(self) -> str: ...
-
-
 def total(numbers: Iterable[float]) -> float:
     """A sum of points as people add them: 0.1 and 0.2 are 0.3."""
     return round(math.fsum(numbers), PLACES)
@@ -178,10 +152,10 @@ def total(numbers: Iterable[float]) -> float:
 
 def rows_of(
     results: Sequence[CheckResult],
-    exercises: Iterable[DeclaredExercise],
+    exercises: Iterable[Exercise],
     hints: int = 1,
     *,
-    misconceptions: Mapping[str, NamedMistake] | None = None,
+    misconceptions: Mapping[str, Misconception] | None = None,
     definitions: Iterable[Definition] = (),
 ) -> list[ExerciseRow]:
     """A row for each of the exercises that has results, in the order of `exercises`; results keep their order.
@@ -199,16 +173,11 @@ def rows_of(
         if not own:
             continue
         functions = {function.name: function for function in exercise.functions}
-        checks = [
-            _row(
-                result,
-                points,
-                _hint(functions.get(result.function), result, hints),
-                misconceptions or {},
-                places.get(result.function),
-            )
-            for result, points in zip(own, rounded([result.max_points for result in own]), strict=True)
-        ]
+        checks = []
+        for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
+            hint = _hint(functions.get(result.function), result, hints)
+            mistake = (misconceptions or {}).get(result.misconception or "")
+            checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
         rows.append(ExerciseRow(exercise.stem, exercise.title, score, worth, checks))
     if by_exercise:
@@ -223,7 +192,7 @@ def rounded(points: Sequence[float]) -> list[float]:
     return [round(after - before, PLACES) for before, after in itertools.pairwise(sums)]
 
 
-def _hint(function: DeclaredFunction | None, result: CheckResult, count: int) -> str:
+def _hint(function: Function | None, result: CheckResult, count: int) -> str:
     """The first hints for what happened."""
     if function is None:
         return ""
@@ -234,11 +203,9 @@ def _row(
     result: CheckResult,
     max_points: float,
     hint: str,
-    misconceptions: Mapping[str, NamedMistake],
+    mistake: Misconception | None,
     place: Definition | None,
 ) -> CheckRow:
-    failed = result.outcome is Outcome.FAILED
-    mistake = misconceptions.get(result.misconception or "")
     return CheckRow(
         id=result.id,
         function=result.function,
@@ -252,7 +219,7 @@ def _row(
         happened=result.happened,
         expected=result.expected,
         why=f"{mistake.name}: {' '.join(mistake.why.split())}" if mistake else "",
-        hint=hint if failed else "",
+        hint=hint if result.outcome is Outcome.FAILED else "",
         blocked_by=result.blocked_by,
         file=place.file if place else None,
         cell=place.cell if place else None,

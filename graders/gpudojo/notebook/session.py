@@ -1,4 +1,4 @@
-"""Objects of a running notebook session: where they come from and what they need to run elsewhere."""
+"""Functions of a running notebook session: their source, and the definitions they need in another process."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from gpudojo.grading.load import Submission, is_stub, without_magics
-from gpudojo.grading.source_locator import signs
+from gpudojo.grading.source_locator import pattern_lines
 
 NOWHERE: Final = "<no source>"
-WRAPPERS: Final = 20  # decorators inside one another, after which one gives up
+WRAPPERS: Final = 20  # nested decorators that are unwrapped
 
 
 @dataclass(frozen=True)
 class Live:
-    """A function, or a value, of the session, under the name of a task."""
+    """A function or value of the session, under the name of a task."""
 
     name: str
     thing: Any
-    file: str  # as the code object calls it: a cell has a name, and no file
+    file: str  # the file name of the code object; a cell has a made-up one
     first: int  # the line at which `source` begins; lines are counted within the cell
     source: tuple[str, ...]
     line: int | None  # of its `def`
     stub: bool
 
     def submission(self, namespace: dict[str, Any]) -> Submission:
-        """The session, as probes know a student's file."""
+        """The session as a submission, which is what probes run."""
         names = getattr(_function(self.thing), "__globals__", namespace)
         if names.get(self.name) is not self.thing:
             names = {**names, self.name: self.thing}
@@ -42,11 +42,11 @@ class Live:
         lines = {} if self.line is None else {self.name: self.line}
         node = _definition(self.source)
         if node is not None:
-            lines |= signs([ast.increment_lineno(node, self.first - 1)])
+            lines |= pattern_lines([ast.increment_lineno(node, self.first - 1)])
         return Submission(Path(self.file), names, todo=todo, lines=lines)
 
     def place(self, line: int) -> str:
-        """A line for the reader, with the text there."""
+        """A line and its text, for the reader."""
         text = linecache.getline(self.file, line).strip()
         where = cell_name(self.file)
         return f"{where + ', ' if where else ''}line {line}" + (f"\n{line:>4} | {text}" if text else "")
@@ -66,7 +66,7 @@ def live(name: str, thing: Any) -> Live:
 
 
 def cell_name(file: str) -> str:
-    """How the reader knows the place: a cell as `In[5]`, where it has a number; a file by its name."""
+    """The name of a cell, `In[5]`, or of a file."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     naming = getattr(getattr(shell, "compile", None), "format_code_name", None)
     if naming is not None and (found := naming(file)):
@@ -75,7 +75,7 @@ def cell_name(file: str) -> str:
 
 
 def _function(thing: Any) -> FunctionType | None:
-    """The student's own function behind decorators, partial applications, methods and callable objects."""
+    """The student's own function inside decorators, partials, methods and callable objects."""
     for _ in range(WRAPPERS):
         inner: Any = None
         if isinstance(thing, functools.partial):
@@ -96,7 +96,7 @@ def _function(thing: Any) -> FunctionType | None:
 
 
 def _wrapped(function: FunctionType) -> Iterator[Any]:
-    """What a decorator has put its own function around, also where it did not say so."""
+    """The function inside a decorator's wrapper, also where there is no `__wrapped__`."""
     named = vars(function).get("__wrapped__")
     if callable(named):
         yield named
@@ -130,22 +130,22 @@ def _definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
 
 
 def _raises_only(code: CodeType) -> bool:
-    """Whether there is nothing but `raise NotImplementedError`, where no source tells."""
+    """Whether code without source only raises NotImplementedError."""
     return code.co_names == ("NotImplementedError",) and code.co_nlocals == code.co_argcount + code.co_kwonlyargcount
 
 
-OTHER: Final = "<another cell>"  # its lines are not to be taken for those of the function's own cell
+OTHER: Final = "<another cell>"  # so that its lines are not mistaken for those of the function's own cell
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def definitions(live: Live, namespace: dict[str, Any]) -> list[str]:
-    """The texts to run, in order: of the other cells, what the function uses; then its own, line for line."""
+    """The code to run in another process: what the function uses of other cells, then its own cell, with its lines."""
     if live.file == NOWHERE:
         return [f"{live.name} = {live.thing!r}"] if isinstance(live.thing, dict) else []
     own = "".join(linecache.getlines(live.file)) or "\n" * (live.first - 1) + "\n".join(live.source)
     history = namespace.get("In")
     cells = [cell for cell in history if isinstance(cell, str)] if isinstance(history, list) else []
-    # A cell that was run again is in the history again, and the last time counts: so the function's own comes last.
+    # The history has a cell once for each time it ran; the last one counts, so the function's own cell comes last.
     texts = [*(cell for cell in cells if cell.strip() != own.strip()), own]
     used = needs(live.name, texts)
     *others, last = (only_definitions(text, used) for text in texts)
@@ -153,7 +153,7 @@ def definitions(live: Live, namespace: dict[str, Any]) -> list[str]:
 
 
 def needs(name: str, texts: Iterable[str]) -> set[str]:
-    """A name, and all names that what defines it uses, directly and in turn."""
+    """A name, and all names that its definition uses, directly or indirectly."""
     statements = [statement for text in texts for statement in _tree(text).body]
     wanted, before = {name}, 0
     while len(wanted) > before:
@@ -163,9 +163,9 @@ def needs(name: str, texts: Iterable[str]) -> set[str]:
 
 
 def only_definitions(source: str, used: set[str]) -> str:
-    """A cell with nothing but its imports, and the functions, classes and values that are used.
+    """A cell with only its imports and the functions, classes and values that are used.
 
-    What is left out leaves its lines empty, so that the others keep their numbers.
+    Removed lines are left empty, so that the others keep their numbers.
     """
     plain = without_magics(source)
     lines = plain.splitlines()
@@ -179,7 +179,7 @@ def only_definitions(source: str, used: set[str]) -> str:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a definition or an assignment gives something to."""
+    """The names that a definition or an assignment binds."""
     if isinstance(statement, _SCOPES):
         yield statement.name
     elif isinstance(statement, (ast.Assign, ast.AnnAssign)):

@@ -22,25 +22,25 @@ from virtual_cuda.ledger import (
 )
 
 from gpudojo.grading.watching import Busiest
-from gpudojo.grading.wording import BAR_WIDTH, Part, bar, compose, hint_parts, laid_out
+from gpudojo.grading.wording import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, laid_out
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.notebook.session import Live, cell_name
 
 
 @dataclass(frozen=True)
-class Moves:
-    """A row for every line of the function, and for what it called in other cells."""
+class LineTable:
+    """What each line of a function did on the device: a row per line, and rows for lines of other cells."""
 
     rows: tuple[LineRow, ...]
     elsewhere: tuple[tuple[str, LineRow], ...]  # by the name of the cell
     sums: tuple[str, ...]
-    waits: tuple[tuple[int, int], ...]  # line and how often, where the host waited more than once
+    waits: tuple[tuple[int, int], ...]  # line and count, where the host waited more than once
     device: str
 
 
-def moves(busiest: Busiest, live: Live) -> Moves | None:
-    """None where the function had nothing to do with a device."""
+def line_table(busiest: Busiest, live: Live) -> LineTable | None:
+    """The table of the busiest call; None where it did not use a device."""
     records = tuple(record for record in busiest.records if record.site is not None)
     sums = totals(records)
     if not any(sums):
@@ -55,29 +55,27 @@ def moves(busiest: Busiest, live: Live) -> Moves | None:
     ]
     waits = questions.hot_lines(questions.syncs(records), at_least=2)
     here = tuple((line, count) for (file, line), count in waits.items() if file == live.file)
-    return Moves(tuple(rows), tuple(elsewhere), sums, here, busiest.device)
+    return LineTable(tuple(rows), tuple(elsewhere), sums, here, busiest.device)
 
 
 DONE: Final = "Everything that is defined here passes. Well done!"
 STUB: Final = "still to do: fill in its cell, run it, and check again."
-STOPPED: Final = (
-    "Interrupted while `{name}` was being checked; nothing is said of it, nor of what was to come after it."
-)
-Picture = tuple[Timeline, Timeline | None]  # what the student's function did, and the reference's
+STOPPED: Final = "Interrupted while `{name}` was checked. It has no result, and neither have the functions after it."
+Timelines = tuple[Timeline, Timeline | None]  # of the student's function and of the reference
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One function."""
+class FunctionReport:
+    """The results of one function, and the texts about them."""
 
     name: str
     exercise: str
     title: str
     results: tuple[CheckResult, ...]
-    parts: tuple[tuple[Part, ...], ...]  # what is said of each result
+    parts: tuple[tuple[Part, ...], ...]  # the texts about each result
     hints: tuple[Part, ...] = ()
-    moves: Moves | None = None
-    picture: Picture | None = None
+    lines: LineTable | None = None
+    timelines: Timelines | None = None
 
     @property
     def points(self) -> float:
@@ -93,21 +91,19 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One exercise of which something is defined."""
+class PointsTable:
+    """The points of every exercise of which something is defined."""
 
-    exercise: str
-    points: float
-    most: float
-    state: str
+    rows: tuple[ExercisePoints, ...]
+    following: str  # what to check next, as code; empty when nothing is left
 
+    @property
+    def points(self) -> float:
+        return sum(row.points for row in self.rows)
 
-@dataclass(frozen=True)
-class Table:
-    """The points of everything that is defined."""
-
-    rows: tuple[Row, ...]
-    following: str  # what to check next, as code; empty when there is nothing left
+    @property
+    def max_points(self) -> float:
+        return sum(row.max_points for row in self.rows)
 
     @property
     def done(self) -> bool:
@@ -115,35 +111,33 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one call of `check` has to say."""
+class CheckReport:
+    """The output of one call of `check`, as text and as HTML."""
 
-    checked: tuple[Checked, ...] = ()
-    table: Table | None = None
+    checked: tuple[FunctionReport, ...] = ()
+    table: PointsTable | None = None
     said: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-
         return text(self)
 
     def _repr_html_(self) -> str:
-
         return html(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
-def checked(
+def function_report(
     live: Live,
     exercise: Exercise,
     function: Function,
     results: Sequence[CheckResult],
     hints: int,
-    moves: Moves | None = None,
-    picture: Picture | None = None,
-) -> Checked:
-    """The results of one function, worded."""
+    lines: LineTable | None = None,
+    timelines: Timelines | None = None,
+) -> FunctionReport:
+    """The report of one function: results, texts, hints, and what its busiest call did."""
     parts = tuple(_parts(result, live) for result in results)
     begun = any(result.outcome is Outcome.FAILED for result in results)
     shown = hints if begun or hints > 1 else 0
@@ -152,13 +146,15 @@ def checked(
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
     shown_hints = tuple(hint_parts(every, exercise, shown, f"check({live.name}, hints={shown + 1})"))
-    return Checked(function.name, exercise.stem, exercise.title, tuple(results), parts, shown_hints, moves, picture)
+    return FunctionReport(
+        function.name, exercise.stem, exercise.title, tuple(results), parts, shown_hints, lines, timelines
+    )
 
 
 def _parts(result: CheckResult, live: Live) -> tuple[Part, ...]:
     headline, parts = compose(result, live.place(result.line) if result.line is not None else "")
     if result.outcome is Outcome.BLOCKED:
-        parts = [("waits for", f"`{result.blocked_by}`, which has to pass first")]
+        parts = [("blocked by", f"`{result.blocked_by}`, which has to pass first")]
     elif result.outcome is Outcome.ERROR:
         parts = [("our fault", headline), *[part for part in parts if part[0] == "happened"]]
     elif result.outcome is Outcome.TODO:
@@ -177,7 +173,7 @@ MARKS: Final = {
 }
 
 
-def text(report: Report) -> str:
+def text(report: CheckReport) -> str:
     lines: list[str] = []
     for checked in report.checked:
         lines += [*_checked_text(checked), ""]
@@ -187,7 +183,7 @@ def text(report: Report) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _checked_text(checked: Checked) -> Iterator[str]:
+def _checked_text(checked: FunctionReport) -> Iterator[str]:
     yield f"{checked.name}: {checked.points:g} of {checked.most:g} points ({checked.exercise})"
     if checked.outcomes == {Outcome.TODO}:
         yield f"  {STUB}"
@@ -198,27 +194,27 @@ def _checked_text(checked: Checked) -> Iterator[str]:
                 yield from (f"  {line}" for line in laid_out(label, content))
     for label, content in checked.hints:
         yield from laid_out(label, content)
-    if checked.moves is not None:
-        yield from _moves_text(checked.moves)
-    if checked.picture is not None:
+    if checked.lines is not None:
+        yield from _lines_text(checked.lines)
+    if checked.timelines is not None:
         yield from (
-            f"  {line}" for line in plain_lines(draw_timeline(checked.picture[0], TEXT_WIDTH, checked.picture[1]))
+            f"  {line}" for line in plain_lines(draw_timeline(checked.timelines[0], TEXT_WIDTH, checked.timelines[1]))
         )
         yield from (f"  {line}" for line in timeline_legend(TEXT_WIDTH))
 
 
-def _moves_text(moves: Moves) -> Iterator[str]:
-    rows: list[tuple[str, str, tuple[str, ...]]] = [(str(row.number), _cut(row), row.cells) for row in moves.rows]
-    rows += [(f"{cell}:{row.number}".lstrip(":"), _cut(row), row.cells) for cell, row in moves.elsewhere]
-    rows.append(("", "in all", moves.sums))
+def _lines_text(table: LineTable) -> Iterator[str]:
+    rows: list[tuple[str, str, tuple[str, ...]]] = [(str(row.number), _cut(row), row.cells) for row in table.rows]
+    rows += [(f"{cell}:{row.number}".lstrip(":"), _cut(row), row.cells) for cell, row in table.elsewhere]
+    rows.append(("", "total", table.sums))
     first = max(len(number) for number, _, _ in rows)
     code = max(len(shown) for _, shown, _ in rows)
     widths = [max(len(heading), *(len(row[2][i]) for row in rows)) for i, heading in enumerate(COLUMNS)]
-    yield f"  What moved where, in the busiest call, on {moves.device}:"
+    yield f"  What each line did in the busiest call, on {table.device}:"
     for number, shown, cells in [("", "", tuple(COLUMNS)), *rows]:
         counted = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"  {number:>{first}}  {shown:{code}}  {counted}".rstrip()
-    for line, count in moves.waits:
+    for line, count in table.waits:
         yield f"  Line {line} made the host wait for the device {count} times."
 
 
@@ -226,20 +222,19 @@ def _cut(row: LineRow) -> str:
     return row.code if len(row.code) <= CODE else f"{row.code[: CODE - 1]}…"
 
 
-def _table_text(table: Table) -> Iterator[str]:
+def _table_text(table: PointsTable) -> Iterator[str]:
     wide = max((len(row.exercise) for row in table.rows), default=0)
     for row in table.rows:
-        filled = bar(row.points, row.most)
-        yield f"{row.exercise:{wide}}  {filled}  {row.points:5.4g} of {row.most:<4g}  {row.state}"
-    got, most = sum(row.points for row in table.rows), sum(row.most for row in table.rows)
-    yield f"{'in all':{wide}}  {'':{BAR_WIDTH}}  {got:5.4g} of {most:g}"
+        filled = bar(row.points, row.max_points)
+        yield f"{row.exercise:{wide}}  {filled}  {row.points:5.4g} of {row.max_points:<4g}  {row.state}"
+    yield f"{'total':{wide}}  {'':{BAR_WIDTH}}  {table.points:5.4g} of {table.max_points:g}"
     if table.following:
         yield f"next: {table.following}"
     elif table.done:
         yield DONE
 
 
-# The page's own colours, and greys that let them through, so that no theme has to be known. Badges bring both theirs.
+# Transparent greys on the notebook's own colours suit every theme; badges set both of their colours.
 STYLE: Final = """
 .gpudojo{font-family:system-ui,sans-serif;line-height:1.45;max-width:62rem}
 .gpudojo h4{margin:.6em 0 .4em;font-size:1.05em}
@@ -267,14 +262,14 @@ background:none;color:inherit}
 PICTURE: Final = 110  # characters
 
 
-def html(report: Report) -> str:
+def html(report: CheckReport) -> str:
     parts = [part for checked in report.checked for part in _checked_html(checked)]
     parts += list(_table_html(report.table)) if report.table is not None else []
     parts += [f"<p>{_prose(sentence)}</p>" for sentence in report.said]
     return f'<div class="gpudojo"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
-def _checked_html(checked: Checked) -> Iterator[str]:
+def _checked_html(checked: FunctionReport) -> Iterator[str]:
     points = f"{checked.points:g} of {checked.most:g} points"
     yield f'<h4><code>{escape(checked.name)}</code>: {points} <span class="q">· {escape(checked.title)}</span></h4>'
     if checked.outcomes == {Outcome.TODO}:
@@ -283,10 +278,10 @@ def _checked_html(checked: Checked) -> Iterator[str]:
         for result, parts in zip(checked.results, checked.parts, strict=True):
             yield f'<div class="v">{_badge(result.outcome)}{_prose(result.claim)}</div>{_list(parts)}'
     yield _list(checked.hints)
-    if checked.moves is not None:
-        yield from _moves_html(checked.moves)
-    if checked.picture is not None:
-        yield _picture(*checked.picture)
+    if checked.lines is not None:
+        yield from _lines_html(checked.lines)
+    if checked.timelines is not None:
+        yield _picture(*checked.timelines)
 
 
 def _badge(outcome: Outcome) -> str:
@@ -307,30 +302,30 @@ def _content(label: str, text: str) -> str:
         pages = [escape(page) for page in text.splitlines()]
         return "<br>".join(f'<a href="{page}" target="_blank" rel="noopener">{page}</a>' for page in pages)
     first, *rest = text.splitlines() or [""]
-    # Whatever has several lines is aligned: code, or a drawing of values.
+    # All lines but the first are preformatted: code, or a drawing of values.
     return _prose(first) + (f"<pre>{escape(chr(10).join(rest))}</pre>" if rest else "")
 
 
 def _prose(text: str) -> str:
-    """A text in which `code` is marked; escaped before it is looked at."""
+    """A text in which `code` is marked, and everything is escaped."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
-def _moves_html(moves: Moves) -> Iterator[str]:
+def _lines_html(table: LineTable) -> Iterator[str]:
     headings = "".join(f"<th>{escape(heading)}</th>" for heading in COLUMNS)
-    yield f'<div class="q">What moved where, in the busiest call, on <code>{escape(moves.device)}</code>:</div>'
+    yield f'<div class="q">What each line did in the busiest call, on <code>{escape(table.device)}</code>:</div>'
     yield f'<table><thead><tr><th></th><th class="c"></th>{headings}</tr></thead><tbody>'
-    for row in moves.rows:
+    for row in table.rows:
         yield _row(str(row.number), row.code, row.cells)
-    for cell, row in moves.elsewhere:
+    for cell, row in table.elsewhere:
         yield _row(f"{cell}:{row.number}".lstrip(":"), row.code, row.cells)
-    yield f"</tbody><tfoot>{_row('', 'in all', moves.sums)}</tfoot></table>"
-    for line, count in moves.waits:
+    yield f"</tbody><tfoot>{_row('', 'total', table.sums)}</tfoot></table>"
+    for line, count in table.waits:
         yield f"<div>Line {line} made the host wait for the device {count} times.</div>"
 
 
 def _picture(yours: Timeline, theirs: Timeline | None) -> str:
-    """The drawing that a terminal shows; how often the host waits is said in its first line, for who cannot see it."""
+    """The drawing that a terminal shows; its first line says how often the host waits, for blind readers."""
     lines = [
         "".join(
             f'<span class="t-{meaning.replace(" ", "")}">{escape(text)}</span>' if meaning else escape(text)
@@ -348,16 +343,15 @@ def _row(number: str, code: str, cells: tuple[str, ...]) -> str:
     return f'<tr{moved}><td class="q">{escape(number)}</td><td class="c"><code>{escape(code)}</code></td>{shown}</tr>'
 
 
-def _table_html(table: Table) -> Iterator[str]:
+def _table_html(table: PointsTable) -> Iterator[str]:
     yield '<table><thead><tr><th class="c">exercise</th><th></th><th>points</th><th class="c"></th></tr></thead><tbody>'
     for row in table.rows:
-        share = 100 * row.points / row.most if row.most else 0
+        share = 100 * row.points / row.max_points if row.max_points else 0
         filled = f'<span class="bar"><i style="width:{share:.0f}%"></i></span>'
         yield f'<tr><td class="c">{escape(row.exercise)}</td><td>{filled}</td>'
-        yield f'<td>{row.points:.4g} of {row.most:g}</td><td class="c">{escape(row.state)}</td></tr>'
-    got, most = sum(row.points for row in table.rows), sum(row.most for row in table.rows)
-    yield '</tbody><tfoot><tr><td class="c">in all</td><td></td>'
-    yield f"<td>{got:.4g} of {most:g}</td><td></td></tr></tfoot></table>"
+        yield f'<td>{row.points:.4g} of {row.max_points:g}</td><td class="c">{escape(row.state)}</td></tr>'
+    yield '</tbody><tfoot><tr><td class="c">total</td><td></td>'
+    yield f"<td>{table.points:.4g} of {table.max_points:g}</td><td></td></tr></tfoot></table>"
     if table.following:
         yield f"<div>next: <code>{escape(table.following)}</code></div>"
     elif table.done:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Final
 
 import gpudojo
-from gpudojo.classes.grading import ClassGrading
-from gpudojo.classes.options import Asked
-from gpudojo.classes.scheduler import Work
+from gpudojo.classes.class_grading import ClassGrading
+from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.classes.local_runner import GradingTask
 from gpudojo.grading.references import SUFFIX, shipped
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import read
-from gpudojo.submissions.entries import LeftOut
+from gpudojo.submissions.entries import IgnoredPath
 
 BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
 SECONDS: Final = 10.0
@@ -49,10 +49,10 @@ class Graded:
 class Silent:
     """A watcher of a run that shows no progress."""
 
-    def begins(self, count: int, known: int, left_out: Sequence[LeftOut]) -> None: ...
+    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None: ...
     def prepares(self, what: str) -> None: ...
-    def fenced(self, layers: dict[str, str]) -> None: ...
-    def under_way(self, works: Sequence[Work]) -> None: ...
+    def isolated(self, layers: dict[str, str]) -> None: ...
+    def under_way(self, tasks: Sequence[GradingTask]) -> None: ...
     def graded(self, row: SubmissionRow, ran: bool) -> None: ...
 
 
@@ -70,11 +70,11 @@ def graded(
         raise BadClass(f"{folder} is not a folder")
     # Outside of the checkout: nothing that lies in it can be taken for a record of ours.
     with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as out:
-        asked = Asked(
-            [folder],
-            Path(out),
-            measure.reference,
-            day,
+        asked = GradingOptions(
+            submissions=[folder],
+            out=Path(out),
+            reference=measure.reference,
+            day=day,
             secret=measure.secret,
             seconds=seconds,
             memory=memory,

@@ -9,16 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from virtual_cuda import VirtualGpu
-
     from gpudojo.pytest_plugin.hooks import ExerciseHooks
 
 NUMBERED: Final = re.compile(r"\d\d_\w+")  # the stem of an exercise file: 01_checking_device
@@ -107,45 +104,3 @@ def _hooks(config: pytest.Config) -> ExerciseHooks:
         found = ExerciseHooks(config)
         config.pluginmanager.register(found, HOOKS)
     return found
-
-
-FIXTURE: Final = "virtual_cuda"
-MARKER_OPTIONS: Final = ("devices", "memory", "name")
-MARKER: Final = f"{FIXTURE}(devices=1, memory='8 GiB', name=...): run the test with this virtual CUDA device open"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", MARKER)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    # A marker that did nothing without the argument would let the test pass on the CPU, unnoticed.
-    if isinstance(item, pytest.Function) and item.get_closest_marker(FIXTURE) and FIXTURE not in item.fixturenames:
-        item.fixturenames.insert(0, FIXTURE)
-
-
-@pytest.fixture
-def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
-    """A virtual CUDA device, open during the test; `virtual_cuda.ledger` says what happened on it."""
-    from virtual_cuda import virtual_cuda
-    from virtual_cuda.errors import DeviceError
-
-    options = _options(request.node)
-    with ExitStack() as stack:
-        try:
-            gpu = stack.enter_context(virtual_cuda(**options))
-        except DeviceError as error:
-            pytest.fail(f"no virtual CUDA device: {error}", pytrace=False)
-        yield gpu
-
-
-def _options(test: pytest.Item) -> dict[str, Any]:
-    """What the marker nearest to the test asks for."""
-    marker = test.get_closest_marker(FIXTURE)
-    if marker is None:
-        return {}
-    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in MARKER_OPTIONS)]
-    if unknown:
-        known = ", ".join(f"{name}=..." for name in MARKER_OPTIONS)
-        pytest.fail(f"@pytest.mark.{FIXTURE} takes {known}; it was given {', '.join(unknown)}", pytrace=False)
-    return dict(marker.kwargs)

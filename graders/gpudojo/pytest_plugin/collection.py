@@ -57,7 +57,7 @@ class FunctionChecks(pytest.Collector):
         self.printed: list[tuple[str, str]] = []
 
     def collect(self) -> Iterator[pytest.Item]:
-        # A marker would win over what the user has asked for.
+        # A marker would override what the user has chosen.
         asked = self.config.getoption("timeout", None) is not None or "PYTEST_TIMEOUT" in os.environ
         guarded = self.config.pluginmanager.hasplugin("timeout") and not asked
         for check in self.function.checks:
@@ -68,7 +68,7 @@ class FunctionChecks(pytest.Collector):
 
 
 class NotAPass(Exception):
-    """A check that did not pass; its text is made by the report."""
+    """A check that did not pass. `Feedback` makes its text."""
 
     def __init__(self, result: CheckResult) -> None:
         super().__init__(result.happened or result.outcome)
@@ -148,10 +148,10 @@ def option_name(config: pytest.Config, name: str) -> str:
 
 
 def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
-    """The exercises a notebook works on: that of its name, or those of which it defines a function.
+    """The exercises of a notebook: the one of its name, or those of which it defines a function.
 
-    `evaluate` and `predict` are defined in many notebooks, so that one which merely lies in a folder counts only if
-    its path or its text speaks of the day, too.
+    Many notebooks define `evaluate` or `predict`. So one that is not named on the command line counts only if its path
+    or its text mentions the day.
     """
     exercise = exercise_for(path)
     if exercise is not None:
@@ -167,14 +167,14 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
         try:
             defined = load.read(path).defined()
         except load.NotANotebook:
-            # Whoever hands it in is told for each function that the file cannot be read.
+            # Every function then fails with the reason why the file cannot be read.
             return day(name) if named or name in path.stem else ()
         found += [e for e in day(name) if any(function.name in defined for function in e.functions)]
     return tuple(found)
 
 
 def _line(path: Path, function: str) -> int | None:
-    """Where the function begins, counted from 0 as pytest wants it; test explorers jump there."""
+    """The line of a function, counted from 0 as pytest wants it; test explorers jump there."""
     if path.suffix != ".py":
         return None
     try:

@@ -44,7 +44,7 @@ def refuse_unwritable(folder: Path | None, option: str) -> None:
 def write_section(
     reporter: pytest.TerminalReporter, config: pytest.Config, files: Mapping[Path, Mapping[str, Pair]]
 ) -> None:
-    """Everything that was watched in this run."""
+    """Draws and writes what was recorded in this run."""
     if not any(files.values()):
         return
     if config.getoption("dojo_timeline"):
@@ -72,13 +72,13 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
                 reporter.write_line("")
             reporter.write_line("")
     if nothing:
-        reporter.write_line(f"nothing to draw of {', '.join(nothing)}: next to nothing happened on a device")
+        reporter.write_line(f"no timeline of {', '.join(nothing)}: almost nothing happened on a device")
     for signs in timeline_legend(width):
         reporter.write_line(signs, light=True)
 
 
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
-    """A file for each function; the student's file is in its name where there are several."""
+    """Writes one file per function, with the folder's name in front where several files have the function."""
     import msgspec
     from virtual_cuda.ledger import trace_of
 
@@ -92,7 +92,7 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mappin
             try:
                 target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
             except OSError as error:
-                reporter.write_line(f"{target} cannot be written: {error.strerror}", red=True)
+                reporter.write_line(f"cannot write {target}: {error.strerror}", red=True)
                 continue
             written += 1
     reporter.write_line(f"{written} {'trace' if written == 1 else 'traces'} in {folder}; ui.perfetto.dev opens them")

@@ -8,15 +8,15 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpudojo.grading.engine import judge_function
+from gpudojo.grading.judge import judge_function
 from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, compressed_timelines, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease, DojoError
-from gpudojo.model.evidence import Evidence, Observation, decode_evidence, encode_evidence
+from gpudojo.model.evidence import Evidence, Observation, Race, decode_evidence, encode_evidence, plain, typed
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
 
@@ -31,6 +31,7 @@ REFUSED: Final = 3  # the process's exit status where the reference does not pas
 # highest, and many timings, the same bytes are recorded on a busy one.
 SPEEDUPS: Final = (9.0, 6.0, 3.0, 1.0)
 TIMINGS: Final = 20
+ROUNDS: Final = 2  # results that a recorded race keeps; every race has as many
 # A unit longer than any loop takes: a loop is not called slowed down because another machine ran it faster.
 UNIT: Final = 1e6
 
@@ -68,7 +69,7 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
             for seed in seeds:
                 for bench in ("virtual", "cpu"):
                     found = _seen(exercise, function, written, bench, seed)
-                    if bench == "cpu":  # only these see another device than on the virtual bench
+                    if bench == "cpu":  # only these see another device than on the virtual GPU
                         alone = {p.name for p in function.probes if p.machine == "bench"}
                         kept = {probe: seen for probe, seen in found.observations.items() if probe in alone}
                         found = msgspec.structs.replace(found, observations=kept)
@@ -107,34 +108,28 @@ def _seen(exercise: Exercise, function: Function, written: Written, bench: str, 
 
 def _portable(exercise: Exercise, function: Function, written: Written, found: Evidence) -> Evidence:
     """The evidence without what only this machine's clock says."""
-    races = {name for name, seen in found.observations.items() if _is_race(seen)}
-    if not races:
-        return found
     observations = dict(found.observations)
-    for name in races:
-        facts = observations[name].facts
-        fastest = {key: facts[key] for key in ("loop", "student")}
+    for probe in function.probes:
+        if probe.returns is not Race:
+            continue
+        seen = observations[probe.name]
+        race: Race = typed(seen.facts, Race)
+        loop, student = race.loop, race.student
         for _ in range(TIMINGS):
-            if fastest["loop"] / fastest["student"] >= SPEEDUPS[0]:
+            if loop / student >= SPEEDUPS[0]:
                 break
-            again = written.evidence(exercise, function, found.bench, found.seed).observations[name].facts
-            fastest = {key: min(value, again[key]) for key, value in fastest.items()}
-        speedup = next((s for s in SPEEDUPS if s <= fastest["loop"] / fastest["student"]), SPEEDUPS[-1])
-        observations[name] = Observation(observations[name].status, _without_clock(facts, speedup))
+            anew = written.evidence(exercise, function, found.bench, found.seed).observations[probe.name]
+            again: Race = typed(anew.facts, Race)
+            loop, student = min(loop, again.loop), min(student, again.student)
+        speedup = next((s for s in SPEEDUPS if s <= loop / student), SPEEDUPS[-1])
+        observations[probe.name] = Observation(seen.status, plain(_without_clock(race, speedup)))
     return msgspec.structs.replace(found, observations=observations)
 
 
-def _is_race(seen: Observation) -> bool:
-    return {"loop", "student", "rounds", "loop_outputs"} <= seen.facts.keys()
-
-
-def _without_clock(facts: dict[str, Any], speedup: float) -> dict[str, Any]:
-    """As many rounds as every race has, however many a busy machine took, and times that say the ratio and no more."""
-    from gpudojo.days.day8.pixel_race import ROUNDS
-
-    outputs = {key: facts[key][:ROUNDS] for key in ("outputs", "loop_outputs")}
-    times = {"student": UNIT, "loop": speedup * UNIT, "reference": None, "rounds": ROUNDS}
-    return facts | outputs | times
+def _without_clock(race: Race, speedup: float) -> Race:
+    """The race with two rounds, however many a busy machine needed, and with times that tell only the ratio."""
+    rounds = {"outputs": race.outputs[:ROUNDS], "loop_outputs": race.loop_outputs[:ROUNDS], "rounds": ROUNDS}
+    return msgspec.structs.replace(race, student=UNIT, loop=speedup * UNIT, reference=None, **rounds)
 
 
 def main(reference: str, name: str, target: str, *seeds: str) -> None:

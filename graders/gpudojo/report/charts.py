@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gpudojo.report.texts import SIZES, counted, duration, size
+from gpudojo.report.rendering import SIZES, counted, duration, size
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture's size, and where its axes are; text is as large in a narrow one, which is not the wide one shrunk."""
+    """The size of a chart and its margins. A narrow chart is laid out anew, so that its text is as large."""
 
     kind: str  # a class of the style sheet, which shows one of the two
     width: int
@@ -46,17 +46,8 @@ class Frame:
 FRAMES: Final = (Frame("wide", 640), Frame("narrow", 340, height=220, left=30, right=12))
 
 
-def share(value: float, most: float, kind: str = "") -> Markup:
-    """A bar of a table; the number stands beside it, so that it says nothing by itself."""
-    filled = 100 * min(max(value / most, 0.0), 1.0) if most > 0 else 0.0
-    return Markup(
-        '<svg class="share {}" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
-        '<rect class="ground" width="100" height="8"/><rect class="fill" width="{:.1f}" height="8"/></svg>'
-    ).format(kind, filled)
-
-
 def bars(title: str, entries: Sequence[Bar]) -> Markup:
-    """Some bars below each other, longest is the largest value."""
+    """Horizontal bars; the largest value is the longest."""
     most = max((entry.value for entry in entries), default=0) or 1
     told = "; ".join(f"{entry.label}: {entry.told}" for entry in entries)
     height = 30 * len(entries) + 6
@@ -74,7 +65,7 @@ def bars(title: str, entries: Sequence[Bar]) -> Markup:
 
 
 def histogram(scores: Sequence[float], most: float) -> Markup:
-    """How many reached how much, in tenths of what can be reached."""
+    """The score distribution, in ten equal steps of the points."""
     counts = [0] * 10
     for score in scores:
         counts[min(int(10 * score / most), 9) if most > 0 else 0] += 1
@@ -84,37 +75,31 @@ def histogram(scores: Sequence[float], most: float) -> Markup:
 def _histogram(frame: Frame, counts: Sequence[int], edges: Sequence[float]) -> Markup:
     spans = [f"{edges[n]:g} to {edges[n + 1]:g}" for n in range(10)]
     told = "; ".join(f"{span} points: {count}" for span, count in zip(spans, counts, strict=True) if count)
-    label = f"How many submissions have how many points. {told or 'None.'}"
+    label = f"Score distribution. {told or 'None.'}"
     parts = [_opened(f"histogram {frame.kind}", frame.width, frame.height, label)]
     highest = max(*counts, 1)
     step, tall = frame.wide / 10, frame.tall
     for mark in _marks(highest):
         y = frame.top + tall - tall * mark / highest
-        parts.append(
-            _line(frame.left, y, frame.width - frame.right, y) + _text(frame.left - 8, y + 4, f"{mark:g}", "end")
-        )
+        parts += [_line(frame.left, y, frame.width - frame.right, y), _text(frame.left - 8, y + 4, f"{mark:g}", "end")]
     for number, count in enumerate(counts):
         x, high = frame.left + step * number, tall * count / highest
-        parts.append(
-            Markup(
-                '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2">'
-                "<title>{} points: {}</title></rect>"
-            ).format(
-                x + step * 0.05, frame.top + tall - high, step * 0.9, high, spans[number], counted(count, "submission")
-            )
+        bar = Markup(
+            '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2"><title>{}</title></rect>'
         )
+        title = f"{spans[number]} points: {counted(count, 'submission')}"
+        parts.append(bar.format(x + step * 0.05, frame.top + tall - high, step * 0.9, high, title))
         if count:
             parts.append(_text(x + step / 2, frame.top + tall - high - 5, count, "middle"))
     for number in range(0, 11, 1 if step > 40 else 2):
-        parts.append(
-            _text(frame.left + step * number, frame.height - frame.bottom + 18, f"{edges[number]:g}", "middle")
-        )
+        at = frame.height - frame.bottom + 18
+        parts.append(_text(frame.left + step * number, at, f"{edges[number]:g}", "middle"))
     parts.append(_text(frame.left + step * 5, frame.height - 6, "points", "middle"))
     return Markup("").join([*parts, Markup("</svg>")])
 
 
 def scatter(points: Sequence[tuple[float, int, str]]) -> Markup:
-    """Seconds and bytes of each submission, and a class of the style sheet for its status; many lie on each other."""
+    """One dot per submission: its seconds, its bytes, and its status as a class of the style sheet."""
     return Markup("").join(_scatter(frame, points) for frame in FRAMES)
 
 
@@ -122,30 +107,28 @@ def _scatter(frame: Frame, points: Sequence[tuple[float, int, str]]) -> Markup:
     longest = max((seconds for seconds, _, _ in points), default=0) or 1
     largest = max((peak for _, peak, _ in points), default=0) or 1
     smallest = min((peak for _, peak, _ in points), default=0)
-    told = f"{counted(len(points), 'submission')}; the longest took {duration(longest)}, the largest {size(largest)}"
-    parts = [
-        _opened(f"scatter {frame.kind}", frame.width, frame.height, f"Time and memory of each submission: {told}.")
-    ]
+    told = f"{counted(len(points), 'submission')}; at most {duration(longest)} and {size(largest)}"
+    label = f"Time and memory of each submission: {told}."
+    parts = [_opened(f"scatter {frame.kind}", frame.width, frame.height, label)]
     left = frame.left + 32  # sizes are longer than counts
     wide, tall = frame.width - left - frame.right, frame.tall
     for mark in _marks(longest):
         x = left + wide * mark / longest
-        parts.append(_line(x, frame.top, x, frame.top + tall))
-        parts.append(_text(x, frame.height - frame.bottom + 18, f"{mark:g}", "middle"))
+        label = _text(x, frame.height - frame.bottom + 18, f"{mark:g}", "middle")
+        parts += [_line(x, frame.top, x, frame.top + tall), label]
     unit = max((place for place in range(len(SIZES)) if largest >= 1024**place), default=0)
     levels = _levels(smallest / 1024**unit, largest / 1024**unit)
     low, high = levels[0] * 1024**unit, levels[-1] * 1024**unit
     for level in levels:
         y = frame.top + tall - tall * (level * 1024**unit - low) / (high - low)
-        parts.append(_line(left, y, frame.width - frame.right, y))
-        parts.append(_text(left - 6, y + 4, f"{level:g} {SIZES[unit]}", "end"))
+        label = _text(left - 6, y + 4, f"{level:g} {SIZES[unit]}", "end")
+        parts += [_line(left, y, frame.width - frame.right, y), label]
     # One path for each status: a thousand elements would take longer to draw than the rest of the page.
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, str] = {}
     for seconds, peak, kind in points:
         x, y = left + wide * seconds / longest, frame.top + tall - tall * (peak - low) / (high - low)
-        kinds.setdefault(kind, []).append(f"M{x:.1f} {y:.1f}h0")
-    for kind, dots in kinds.items():
-        parts.append(Markup('<path class="dots {}" d="{}"/>').format(kind, "".join(dots)))
+        kinds[kind] = f"{kinds.get(kind, '')}M{x:.1f} {y:.1f}h0"
+    parts += [Markup('<path class="dots {}" d="{}"/>').format(kind, dots) for kind, dots in kinds.items()]
     parts.append(_text(left + wide / 2, frame.height - 6, "seconds", "middle"))
     return Markup("").join([*parts, Markup("</svg>")])
 
@@ -174,12 +157,12 @@ def _marks(highest: float) -> list[float]:
     """About four round numbers up to the highest, from 0."""
     step = _step(highest)
     if highest == int(highest) and step < 1 and highest <= 5:
-        step = 1  # nobody is counted in halves
+        step = 1  # there is no half submission
     return [step * number for number in range(int(highest / step + 1e-9) + 1)]
 
 
 def _levels(lowest: float, highest: float) -> list[float]:
-    """Round numbers around all values: from 0, or where all lie close together far from it, from just below them."""
+    """Round numbers around all values, from 0, or from just below the values where they are far from 0."""
     lowest = lowest if lowest > highest / 2 else 0.0
     step = _step(highest - lowest if highest > lowest else highest)
     first = math.floor(lowest / step + 1e-9)
@@ -215,7 +198,7 @@ class Curve:
 
 
 def curve(label: str, found: Any, kind: str) -> Curve | None:
-    """A curve from evidence, which is a stranger's: None where it is none, or cannot be drawn."""
+    """A curve from evidence, which is untrusted; None where it cannot be drawn."""
     if not isinstance(found, Mapping):
         return None
     peak: Any = found.get("peak")
@@ -232,19 +215,12 @@ def _drawable(value: Any) -> bool:
 
 
 def curves(title: str, shown: Sequence[Curve]) -> Markup:
-    """Several curves over each other: the first ones as areas, one of a reference as a line over them."""
+    """Several curves in one chart: areas, and the reference as a line."""
     plot = _Plot(max(each.peak for each in shown), max(len(each.points) for each in shown))
     told = "; ".join(f"{each.label}: {each.told}, highest in {each.highest_in}" for each in shown)
-    opening = Markup('<svg class="chart curves" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        WIDTH, HEIGHT, f"{title}. {told}."
-    )
     desc = Markup("<desc>{}. From left to right: the operations in their order. {}.</desc>").format(title, told)
-    return (
-        opening
-        + desc
-        + Markup("").join([*plot.areas(shown), *plot.peaks(shown), *plot.passes(shown)])
-        + Markup("</svg>")
-    )
+    drawn = [*plot.areas(shown), *plot.peaks(shown), *plot.passes(shown)]
+    return Markup("").join([_opened("curves", WIDTH, HEIGHT, f"{title}. {told}."), desc, *drawn, Markup("</svg>")])
 
 
 class _Plot:
@@ -258,7 +234,7 @@ class _Plot:
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / self.highest
 
     def areas(self, shown: Sequence[Curve]) -> Iterator[Markup]:
-        """Steps: memory is taken and given back at once."""
+        """Steps: memory is allocated and freed at once."""
         for each in shown:
             outline = "".join(f"V{self.y(value):.1f}H{self.x(n + 1):.1f}" for n, value in enumerate(each.points))
             path = f"M{self.x(0):.1f} {self.y(0):.1f}{outline}V{self.y(0):.1f}"
@@ -268,7 +244,7 @@ class _Plot:
         yield Markup('<path class="base" d="M{} {:.1f}H{}"/>').format(LEFT, self.y(0), WIDTH - RIGHT)
 
     def peaks(self, shown: Sequence[Curve]) -> Iterator[Markup]:
-        """A line at each peak, and its size at the axis; labels that would touch make room for each other."""
+        """A line at each peak, and its size at the axis; labels do not overlap."""
         feet: list[float] = []
         for peak in sorted({each.peak for each in shown}, reverse=True):
             y = self.y(peak)
@@ -281,7 +257,7 @@ class _Plot:
             )
 
     def passes(self, shown: Sequence[Curve]) -> Iterator[Markup]:
-        """Where forward ends, for each; the words stand where they do for the last area, the student's."""
+        """Where forward ends in each curve; the labels are those of the student's curve."""
         bottom = self.y(0)
         for each in shown:
             x = self.x(each.backward)
@@ -289,9 +265,8 @@ class _Plot:
                 yield Markup('<path class="turn {}" d="M{:.1f} {}V{:.1f}"/>').format(each.kind, x, TOP, bottom + 4)
         mine = next((each for each in shown if each.kind == "mine"), shown[0])
         turn, end = self.x(mine.backward), self.x(len(mine.points))
-        words = Markup('<text x="{:.1f}" y="{:.1f}" class="{}">{}</text>')
         if mine.backward:
-            yield words.format(LEFT, bottom + 17, "", "forward")
+            yield _text(LEFT, bottom + 17, "forward", "")
         if mine.backward < len(mine.points):
-            yield words.format(min(max(turn, LEFT + 90), end), bottom + 17, "", "backward →")
-        yield words.format(WIDTH - RIGHT, bottom + 36, "end", "operations, in their order")
+            yield _text(min(max(turn, LEFT + 90), end), bottom + 17, "backward →", "")
+        yield _text(WIDTH - RIGHT, bottom + 36, "operations, in order", "end")

@@ -13,13 +13,12 @@ from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import histogram, scatter
 from gpudojo.report.people import Person, anyone
-from gpudojo.report.student_page import Archive
-from gpudojo.report.templating import page
-from gpudojo.report.texts import counted
+from gpudojo.report.rendering import counted, page
+from gpudojo.report.student_page import RecordStore
 
 
 @dataclass(frozen=True)
-class Line:
+class SubmissionLine:
     """One submission in the class's table."""
 
     person: Person
@@ -28,7 +27,7 @@ class Line:
     scores: dict[str, float]  # by exercise
     seconds: float
     peak_bytes: int
-    needs_human: tuple[str, ...]
+    review: tuple[str, ...]
     reason: str
 
     @property
@@ -38,7 +37,7 @@ class Line:
 
 @dataclass
 class CheckCount:
-    """How one check went, over the class."""
+    """The outcomes of one check in the class."""
 
     id: str
     claim: str
@@ -66,18 +65,18 @@ class Mistake:
 
 @dataclass
 class Tally:
-    """The class so far."""
+    """The numbers of a class; `add` counts one submission."""
 
     header: ClassResults
-    lines: list[Line] = field(default_factory=list)
+    lines: list[SubmissionLine] = field(default_factory=list)
     exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
     checks: dict[str, CheckCount] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
-    unread: int = 0  # submissions whose checks say nothing about what was understood
+    unread: int = 0  # submissions that could not be read
 
     def add(self, row: SubmissionRow, person: Person) -> None:
         self.lines.append(
-            Line(
+            SubmissionLine(
                 person,
                 row.status,
                 row.score,
@@ -92,7 +91,7 @@ class Tally:
             title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
             self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
         if row.status is SubmissionStatus.UNREADABLE:
-            self.unread += 1  # all of its checks failed, and no code of the student's is the reason
+            self.unread += 1  # all of its checks failed, for a reason that is not in the student's code
         else:
             self._count(row)
 
@@ -100,24 +99,18 @@ class Tally:
         made: dict[str, CheckRow] = {}
         for exercise in row.exercises:
             for check in exercise.checks:
-                counted = self.checks.get(check.id)
-                if counted is None:
-                    counted = self.checks[check.id] = CheckCount(check.id, check.claim)
-                counted.outcomes[check.outcome] += 1
+                self.checks.setdefault(check.id, CheckCount(check.id, check.claim)).outcomes[check.outcome] += 1
                 if check.outcome is Outcome.FAILED and check.misconception:
                     known = made.get(check.misconception)
                     if known is None or (known.line is None and check.line is not None):
                         made[check.misconception] = check
         for key, check in made.items():
-            self._made(key, check, row)
-
-    def _made(self, key: str, check: CheckRow, row: SubmissionRow) -> None:
-        known = self.mistakes.get(key)
-        students = known.students + 1 if known is not None else 1
-        if known is None or (known.check.line is None and check.line is not None):
-            self.mistakes[key] = Mistake(key, students, check, anyone(row), row.record)
-        else:
-            known.students = students
+            before = self.mistakes.get(key)
+            students = before.students + 1 if before is not None else 1
+            if before is None or (before.check.line is None and check.line is not None):
+                self.mistakes[key] = Mistake(key, students, check, anyone(row), row.record)
+            else:
+                before.students = students
 
     @property
     def scores(self) -> list[float]:
@@ -133,21 +126,21 @@ class Tally:
 
     @property
     def reached(self) -> list[tuple[str, str, float, float]]:
-        """The mean of each exercise: its key, its title, the mean and its points. Together the means are `mean`."""
+        """Key, title, mean and points of each exercise. The sum of the means is `mean`."""
         return [
             (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.lines), worth)
             for key, (title, worth) in sorted(self.exercises.items())
         ]
 
     @property
-    def slowest(self) -> list[Line]:
-        """Who ran, longest first."""
+    def slowest(self) -> list[SubmissionLine]:
+        """Submissions that ran, longest first."""
         return sorted((line for line in self.lines if line.ran), key=lambda line: -line.seconds)
 
     @property
-    def for_a_human(self) -> list[Line]:
-        """Whoever should be looked at before grades go out: there is a reason to, or nothing could be graded."""
-        return [line for line in self.lines if line.needs_human or line.status is not SubmissionStatus.GRADED]
+    def needs_review(self) -> list[SubmissionLine]:
+        """Submissions to review before grades go out: there is a reason to, or nothing could be graded."""
+        return [line for line in self.lines if line.review or line.status is not SubmissionStatus.GRADED]
 
     @property
     def hardest(self) -> list[CheckCount]:
@@ -162,12 +155,12 @@ class Tally:
 
 MOST_CHECKS: Final = 15  # shown at once; the others are folded away
 MOST_SLOW: Final = 8  # named beside the picture of time and memory
-MANY: Final = 200  # submissions, above which a browser lays out the table only when it comes into sight
+MANY: Final = 200  # submissions, above which a browser lays out the table only when it is scrolled to
 
 
 @dataclass(frozen=True)
 class Example:
-    """A misconception, and what somebody wrote."""
+    """A misconception, and an anonymous example of it."""
 
     mistake: Mistake
     name: str
@@ -177,7 +170,7 @@ class Example:
     expected: str
 
 
-def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) -> str:
+def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bool) -> str:
     """The page's text; with `students`, each name is a link to the student's own page."""
     graded = [line for line in tally.lines if line.status is SubmissionStatus.GRADED]
     ran = tally.slowest
@@ -204,7 +197,7 @@ def class_page(tally: Tally, archive: Archive, students: bool, anonymous: bool) 
     )
 
 
-def _example(mistake: Mistake, archive: Archive) -> Example:
+def _example(mistake: Mistake, archive: RecordStore) -> Example:
     says = mistake.person.says
     known = misconceptions().get(mistake.key)
     lines = archive.known(mistake.record).code(mistake.check) if mistake.record else []

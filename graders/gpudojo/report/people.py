@@ -27,12 +27,12 @@ SPRITES: Final = (
     "moon mushroom oak orb owl pearl potion raft ring robot rocket scroll shell shield ship slime snail star sword "
     "tower torch wand wheel wolf"
 ).split()
-SHORTEST: Final = 3  # letters of a part of a name that is hidden; shorter ones are parts of ordinary words
+SHORTEST: Final = 3  # letters of a part of a name that is hidden; shorter ones occur in ordinary words
 
 
 @dataclass(frozen=True)
 class Person:
-    """One submission's name on the pages, its page, and what must not be said of it."""
+    """The name of one submission on the pages, its page, and patterns to hide."""
 
     shown: str
     file: str  # inside the folder of the report
@@ -44,21 +44,21 @@ class Person:
         return quote(self.file)
 
     def says(self, text: str) -> str:
-        """A text about this person that may be shown."""
+        """The text with everything hidden that would identify this person."""
         for pattern in self.hidden:
             text = pattern.sub(self.shown, text)
         return text
 
 
 class Roll:
-    """Everybody of one class; no two share a page, even where upper and lower case are one."""
+    """The people of one class. No two share a page, even on file systems that ignore case."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
         self._taken: set[str] = set()
 
     def person(self, row: SubmissionRow) -> Person:
-        name = row.submission if self._secret is None else made_up(row.submission, self._secret)
+        name = row.submission if self._secret is None else pseudonym(row.submission, self._secret)
         first = safe_name(name)
         file, number = first, 1
         while unicodedata.normalize("NFC", file.casefold()) in self._taken:
@@ -70,8 +70,8 @@ class Roll:
         return Person(file, f"students/{file}.html", hidden(row), True)
 
 
-def made_up(name: str, secret: bytes) -> str:
-    """The same name for the same person, and another for another; "amber-fox-3f9a2"."""
+def pseudonym(name: str, secret: bytes) -> str:
+    """A pseudonym, the same each time for the same name: "amber-fox-3f9a2"."""
     drawn = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=secret[:64], digest_size=16).digest()
     colour = COLOURS[int.from_bytes(drawn[:4], "big") % len(COLOURS)]
     sprite = SPRITES[int.from_bytes(drawn[4:8], "big") % len(SPRITES)]
@@ -79,12 +79,12 @@ def made_up(name: str, secret: bytes) -> str:
 
 
 def anyone(row: SubmissionRow) -> Person:
-    """Somebody who is shown as an example, to a whole class, and is not named at all."""
+    """The author of an example, without any name."""
     return Person("somebody", "", hidden(row), True)
 
 
 def hidden(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
-    """What would tell who it is: names as they were given, in any case, and each of their parts as it is written."""
+    """Patterns that would identify a student: whole names in any case, and parts of names as they are written."""
     whole = {text.strip() for text in (row.submission, row.student or "", row.identifier or "")} - {""}
     parts = {
         part for text in whole for part in re.split(r"[\W_]+", text) if len(part) >= SHORTEST and part[0].isupper()
@@ -99,12 +99,12 @@ def _bounded(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """The text without halves of characters, which no page can hold."""
+    """The text without lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def kept_secret(results: Path) -> tuple[bytes, str]:
-    """The secret of the class whose results these are, and a sentence where it cannot be kept."""
+    """The secret that pseudonyms are made with, and a warning if it cannot be stored."""
     path = results.parent / FOLDER / "pseudonyms"
     with contextlib.suppress(OSError):
         found = path.read_bytes()
@@ -114,5 +114,5 @@ def kept_secret(results: Path) -> tuple[bytes, str]:
     try:
         write(path, made)
     except OSError as error:
-        return made, f"the next report will have other names, because {path} cannot be written: {error.strerror}"
+        return made, f"the next report will use other pseudonyms: cannot write {path}: {error.strerror}"
     return made, ""

@@ -15,27 +15,23 @@ from markupsafe import Markup
 from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
+from gpudojo.model.evidence import Race, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves
 from gpudojo.report.people import Person
-from gpudojo.report.picture import Sums, largest_copy, legend, picture, sums
-from gpudojo.report.templating import page
-from gpudojo.report.texts import counted, duration, size, told_once
+from gpudojo.report.rendering import counted, duration, page, said_once, size
+from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
 
-RACERS: Final = (("the loop", "loop", "other"), ("yours", "student", "mine"), ("the reference", "reference", "theirs"))
-NO_PICTURES: Final = "There is no picture of the reference's run on the public seed in this evidence."
-UNKNOWN_CALL: Final = (
-    "The record of this run does not say which call this is; only the same call of the reference could stand beside it."
-)
-NOTHING_THERE: Final = (
-    "Of the reference there is nothing to draw in the same call: it did next to nothing on a device, or never made it."
-)
-WITHOUT: Final = "every activation kept"
+RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
+NO_PICTURES: Final = "This evidence has no timeline of the reference on the public seed."
+UNKNOWN_CALL: Final = "This run did not record which call this is, so it cannot be compared with the reference's."
+NOTHING_THERE: Final = "The reference has no timeline for this call: it hardly used a device, or did not make the call."
+WITHOUT: Final = "all activations stored"
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What a student's call did, the same call of the reference on the public seed, and why that is missing."""
+class TimelinePair:
+    """The timeline of a student's call and of the same call of the reference, or why that is missing."""
 
     mine: Timeline | None
     theirs: Timeline | None = None
@@ -43,42 +39,40 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Known:
-    """One submission's record, or None, and the reference's of the same run."""
+class SubmissionRecords:
+    """The record of one submission, if there is one, and that of the reference in the same run."""
 
     record: Record | None
     reference: Record | None
 
-    def timelines(self, exercise: str, function: str) -> Beside:
-        """What the student's call did, and the same call of the reference."""
+    def timelines(self, exercise: str, function: str) -> TimelinePair:
+        """The timelines of the student's busiest call and of the same call of the reference."""
         mine = _timeline(self.record, exercise, function)
         if mine is None:
-            return Beside(None)
+            return TimelinePair(None)
         every = self.reference.seen if self.reference is not None else {}
         seen = every.get(f"{exercise}::{function}")
         theirs = same_call(mine, seen.timelines) if seen is not None else None
         if theirs is not None:
-            return Beside(mine, theirs)
+            return TimelinePair(mine, theirs)
         if not any(each.timelines for each in every.values()):
-            return Beside(mine, missing=NO_PICTURES)
-        return Beside(mine, missing=UNKNOWN_CALL if mine.place is None else NOTHING_THERE)
+            return TimelinePair(mine, missing=NO_PICTURES)
+        return TimelinePair(mine, missing=UNKNOWN_CALL if mine.place is None else NOTHING_THERE)
 
     def race(self, exercise: str, function: str) -> list[Bar]:
-        """How long the loop, the student and the reference took, where the three were timed."""
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        found = next((facts for facts in mine.values() if _number(facts, "loop") and _number(facts, "student")), None)
+        """Running times of the loop, the student's code and the reference, if they were measured."""
+        found, own = (_race(record, exercise, function) for record in (self.record, self.reference))
         if found is None:
             return []
-        times = {key: _number(found, key) for _, key, _ in RACERS}
-        if not times["reference"]:
+        reference = found.reference if _drawable(found.reference) else None
+        if reference is None and own is not None:
             # The reference did not run beside the student: its own speedup over the loop stands for it.
-            own = next((f for f in theirs.values() if _number(f, "loop") and _number(f, "student")), None)
-            if own is not None and times["loop"]:
-                times["reference"] = times["loop"] * own["student"] / own["loop"]
-        return [Bar(label, took, duration(took), kind) for label, key, kind in RACERS if (took := times[key])]
+            reference = found.loop * own.student / own.loop
+        times = ((*RACERS[0], found.loop), (*RACERS[1], found.student), (*RACERS[2], reference))
+        return [Bar(label, took, duration(took), kind) for label, kind, took in times if took]
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
-        """What the plain loop, the student and the reference took at most, where activations could be kept or not."""
+        """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
         mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
         for facts in mine.values():
             plain = _number(facts, "stored")
@@ -92,7 +86,7 @@ class Known:
         return []
 
     def curves(self, exercise: str, function: str) -> list[Curve]:
-        """How memory rose and fell in the plain loop, the student's and the reference's; older records have none."""
+        """Memory curves of the plain loop, the student's code and the reference; older records have none."""
         mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
         for facts in mine.values():
             plain = curve(WITHOUT, facts.get("stored_curve"), "other")
@@ -106,7 +100,7 @@ class Known:
         return []
 
     def code(self, check: CheckRow) -> list[tuple[int, str, bool]]:
-        """The student's lines around the one a check names, as far as they are known: number, text, if it is it."""
+        """The known lines around the one that a check names: number, text, whether it is that line."""
         exercise = check.id.partition("::")[0]
         timeline = _timeline(self.record, exercise, check.function)
         if timeline is None or check.line is None or self.record is None:
@@ -122,22 +116,22 @@ class Known:
         if wanted not in timeline.lines:
             return []
         near = [number for number in sorted(timeline.lines) if wanted - 3 <= number <= wanted + 3 and number > shift]
-        # Deep in a loop the indentation takes more room than the code; what one line has more than another stays.
+        # Common indentation is removed.
         texts = textwrap.dedent("\n".join(timeline.lines[number].expandtabs(4) for number in near)).split("\n")
-        if len(texts) != len(near):  # a stranger's line with a line break in it
+        if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
             return []
         return [(number - shift, text, number == wanted) for number, text in zip(near, texts, strict=True)]
 
 
-class Archive:
-    """The records that lie beside a file of results."""
+class RecordStore:
+    """The records beside a results file."""
 
     def __init__(self, results: Path, reference: str) -> None:
         self._store = Store(results.parent)
         self.reference = self._store.record(reference) if reference else None
 
-    def known(self, key: str) -> Known:
-        return Known(self._store.record(key) if key else None, self.reference)
+    def known(self, key: str) -> SubmissionRecords:
+        return SubmissionRecords(self._store.record(key) if key else None, self.reference)
 
 
 def _timeline(record: Record | None, exercise: str, function: str) -> Timeline | None:
@@ -150,24 +144,33 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
     return {name: each.facts for name, each in seen.evidence.observations.items()} if seen is not None else {}
 
 
+def _race(record: Record | None, exercise: str, function: str) -> Race | None:
+    """The race of a function, if it has one whose times can be drawn."""
+    races = (as_struct(facts, Race) for facts in _facts(record, exercise, function).values())
+    return next((race for race in races if race and _drawable(race.loop) and _drawable(race.student)), None)
+
+
 def _within(facts: Any, key: str) -> Any:
     return facts.get(key) if isinstance(facts, Mapping) else None
 
 
 def _number(facts: Any, key: str) -> float | None:
-    """A number that can be drawn, larger than 0."""
+    """A number that can be drawn."""
     value = _within(facts, key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) and 0 < value < 1e15 else None
+    return float(value) if _drawable(value) else None
+
+
+def _drawable(value: Any) -> bool:
+    """Whether it is a number larger than 0 that fits in a picture."""
+    return type(value) in (int, float) and math.isfinite(value) and 0 < value < 1e15
 
 
 Says = Callable[[str], str]
-MOST_FAILED: Final = 8  # told at the top of the page; it has all of them below
-MOST_LETTERS: Final = 160  # of what happened, there
-SUMS: Final = (
-    ("waits to read a value", "walls"),
-    ("waits it was told to", "asked"),
+MOST_FAILED: Final = 8  # at the top of the page; the rest is below
+MOST_LETTERS: Final = 160  # of what happened, at the top
+TOTALS: Final = (
+    ("waits for a value", "waits"),
+    ("explicit synchronize()", "explicit_waits"),
     ("to the device", "to_device"),
     ("to the host", "to_host"),
     ("operations", "operations"),
@@ -176,8 +179,8 @@ SUMS: Final = (
 
 
 @dataclass
-class Judgement:
-    """One check as it is shown."""
+class CheckView:
+    """One check as the page shows it."""
 
     check: CheckRow
     anchor: str
@@ -189,14 +192,14 @@ class Judgement:
 
     @property
     def in_short(self) -> str:
-        """What happened, in a line."""
+        """The first line of what happened."""
         first = next(iter((self.happened or self.message).splitlines()), "")
         return textwrap.shorten(first, MOST_LETTERS, placeholder=" …")
 
 
 @dataclass(frozen=True)
-class Call:
-    """What the busiest call of a function did, and the reference's."""
+class CallView:
+    """The busiest call of a function, beside the reference's."""
 
     scenario: str
     place: int | None
@@ -206,22 +209,22 @@ class Call:
     their_peak: str
     rows: list[tuple[str, object, object]]  # what is counted, yours, and the reference's
     legend: list[tuple[str, str, str]]
-    missing: str  # why there is no picture of the reference's
+    missing: str  # why there is no timeline of the reference
     left_out: int
     waits: list[tuple[int, str, int]]
     headline: str
-    open: bool  # there is something to see at once: more walls than needed, or a check that failed
+    open: bool  # unfolded: it waits more often than the reference, or a check failed
 
 
 @dataclass
-class Part:
+class FunctionView:
     """One function of an exercise."""
 
     name: str
     points: float
     worth: float
-    judgements: list[Judgement] = field(default_factory=list)
-    call: Call | None = None
+    checks_shown: list[CheckView] = field(default_factory=list)
+    call: CallView | None = None
     race: Markup = field(default_factory=Markup)
     peaks: Markup = field(default_factory=Markup)
     curves: Markup = field(default_factory=Markup)
@@ -229,26 +232,26 @@ class Part:
 
     @property
     def stub(self) -> bool:
-        return all(each.check.outcome is Outcome.TODO for each in self.judgements)
+        return all(each.check.outcome is Outcome.TODO for each in self.checks_shown)
 
     @property
     def passed(self) -> bool:
-        return all(each.check.outcome is Outcome.PASSED for each in self.judgements)
+        return all(each.check.outcome is Outcome.PASSED for each in self.checks_shown)
 
 
-def student_page(row: SubmissionRow, person: Person, header: ClassResults, known: Known, home: bool) -> str:
+def student_page(row: SubmissionRow, person: Person, header: ClassResults, known: SubmissionRecords, home: bool) -> str:
     """The page's text; with `home`, it leads back to the class."""
-    # All checks of what could not be read have failed for the one reason that stands at the top.
+    # Where nothing could be read, all checks failed for the one reason at the top.
     read = row.status is not SubmissionStatus.UNREADABLE
     exercises = [
         (exercise, _parts(exercise.exercise, exercise.checks, person, known) if read else [])
         for exercise in row.exercises
     ]
-    every = [judgement for _, parts in exercises for part in parts for judgement in part.judgements]
-    # What has a line in the student's file can be looked at there, and is told first.
-    failed = [judgement for judgement in every if judgement.check.outcome is Outcome.FAILED]
-    failed.sort(key=lambda judgement: judgement.check.line is None)
-    outcomes = Counter(judgement.check.outcome for judgement in every)
+    every = [view for _, parts in exercises for part in parts for view in part.checks_shown]
+    # Failures with a line in the student's file come first.
+    failed = [view for view in every if view.check.outcome is Outcome.FAILED]
+    failed.sort(key=lambda view: view.check.line is None)
+    outcomes = Counter(view.check.outcome for view in every)
     return page(
         "student.html",
         "student.js",
@@ -264,18 +267,18 @@ def student_page(row: SubmissionRow, person: Person, header: ClassResults, known
         drawn=any(part.call for _, parts in exercises for part in parts),
         recorded=known.record is not None,
         home=home,
-        reason=told_once(row.status.value, person.says(row.reason)) if row.reason else "",
+        reason=said_once(row.status.value, person.says(row.reason)) if row.reason else "",
         output="" if person.anonymous else row.output,
     )
 
 
-def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Known) -> list[Part]:
-    parts: dict[str, Part] = {}
+def _parts(exercise: str, checks: list[CheckRow], person: Person, known: SubmissionRecords) -> list[FunctionView]:
+    parts: dict[str, FunctionView] = {}
     failed = {check.function for check in checks if check.outcome is Outcome.FAILED}
     for check in checks:
         part = parts.get(check.function)
         if part is None:
-            part = parts[check.function] = Part(check.function, 0.0, 0.0)
+            part = parts[check.function] = FunctionView(check.function, 0.0, 0.0)
             part.call = _call(exercise, check.function, check.function in failed, person.says, known)
             if race := known.race(exercise, check.function):
                 part.race = bars(f"How long {check.function} took", race)
@@ -285,22 +288,22 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Known) 
             elif peaks := known.peaks(exercise, check.function):
                 part.peaks = bars(f"Peak memory of {check.function}", peaks)
         part.points, part.worth = part.points + check.points, part.worth + check.max_points
-        part.judgements.append(_judgement(check, person, known))
+        part.checks_shown.append(_check_view(check, person, known))
     for part in parts.values():
         _say_once(part)
     return list(parts.values())
 
 
-def _say_once(part: Part) -> None:
-    """Why the checks of a stub are to do, or those behind another are blocked, stands at the first of them."""
-    for one, other in reversed(list(itertools.pairwise(part.judgements))):
+def _say_once(part: FunctionView) -> None:
+    """Removes repeated messages: why checks are to do or blocked is said at the first of them."""
+    for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
         if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
             other.message = ""
 
 
-def _judgement(check: CheckRow, person: Person, known: Known) -> Judgement:
+def _check_view(check: CheckRow, person: Person, known: SubmissionRecords) -> CheckView:
     failed = check.outcome is Outcome.FAILED
-    return Judgement(
+    return CheckView(
         check,
         "at-" + check.id.replace("::", "-"),
         place(check, person),
@@ -322,22 +325,22 @@ def place(check: CheckRow, person: Person) -> str:
     return f"line {check.line}{cell}" + (f" of {file}" if file else "")
 
 
-def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) -> Call | None:
+def _call(exercise: str, function: str, failed: bool, says: Says, known: SubmissionRecords) -> CallView | None:
     beside = known.timelines(exercise, function)
     mine, theirs = beside.mine, beside.theirs
     if mine is None:
         return None
     highest = max(mine.peak_bytes, theirs.peak_bytes if theirs is not None else 0)
     widest = largest_copy(mine, theirs)
-    own = sums(mine)
-    others = sums(theirs) if theirs is not None else None
-    return Call(
+    own, others, reference = totals(mine), None, Markup("")
+    if theirs is not None:
+        others = totals(theirs)
+        reference = timeline_svg(theirs, f"What the reference's {function} did", highest, widest, code=False)
+    return CallView(
         says(mine.scenario),
         mine.place,
-        picture(mine, f"What your {function} did", highest, widest, says),
-        picture(theirs, f"What the reference's {function} did", highest, widest, code=False)
-        if theirs is not None
-        else Markup(""),
+        timeline_svg(mine, f"What your {function} did", highest, widest, says),
+        reference,
         own.peak,
         others.peak if others is not None else "",
         _rows(own, others),
@@ -346,20 +349,21 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Known) 
         mine.left_out,
         [(line, says(mine.lines.get(line, "").strip()), count) for line, count in sorted(mine.waits.items())],
         _headline(own, others),
-        failed or (others is not None and own.walls > others.walls),
+        failed or (others is not None and own.waits > others.waits),
     )
 
 
-def _rows(mine: Sums, theirs: Sums | None) -> list[tuple[str, object, object]]:
-    found = [(name, getattr(mine, key), getattr(theirs, key, "")) for name, key in SUMS]
-    # Hardly any call is told to wait; the row is worth its room only where one is.
-    return [row for row in found if row[0] != "waits it was told to" or row[1] or row[2]]
+def _rows(mine: CallTotals, theirs: CallTotals | None) -> list[tuple[str, object, object]]:
+    found = [(name, getattr(mine, key), getattr(theirs, key, "")) for name, key in TOTALS]
+    # Few calls synchronize explicitly; those that do have a row for it.
+    return [row for row in found if row[0] != "explicit synchronize()" or row[1] or row[2]]
 
 
-def _headline(mine: Sums, theirs: Sums | None) -> str:
-    walls = "Yours has " + (counted(mine.walls, "wall") if mine.walls else "no wall")
-    if theirs is None:
-        return f"{walls}."
-    if not mine.walls and not theirs.walls:
-        return "Neither yours nor the reference has a wall."
-    return f"{walls}, the reference {theirs.walls or 'none'}."
+def _headline(mine: CallTotals, theirs: CallTotals | None) -> str:
+    def times(count: int) -> str:
+        return counted(count, "time") if count else "never"
+
+    beside = f", the reference {times(theirs.waits)}" if theirs is not None else ""
+    if theirs is not None and not mine.waits and not theirs.waits:
+        return "Neither your code nor the reference waits for the device."
+    return f"Your code waits for the device {times(mine.waits)}{beside}."

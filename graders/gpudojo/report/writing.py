@@ -12,13 +12,13 @@ from gpudojo.model.results import SubmissionStatus
 from gpudojo.model.results_file import header, iterate, replacing
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.people import Roll, kept_secret
-from gpudojo.report.student_page import Archive, student_page
-from gpudojo.report.templating import page
+from gpudojo.report.rendering import page
+from gpudojo.report.student_page import RecordStore, student_page
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is asked for."""
+class ReportOptions:
+    """Which pages to write, from which results, to which folder."""
 
     results: Path  # results.json, or the folder it is in
     out: Path
@@ -31,23 +31,23 @@ class Wanted:
         return self.results / "results.json" if self.results.is_dir() else self.results
 
 
-def write_report(wanted: Wanted, say: Callable[[str], None]) -> list[Path]:
-    """The files written, the page to open first; raises DojoError with a sentence, which is then on the page too."""
+def write_report(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
+    """Writes the pages and returns them, the one to open first; raises DojoError, whose text is then on a page too."""
     try:
-        return _written(wanted, say)
+        return _written(options, say)
     except BadResults as error:
-        # Whoever opens the folder later, as what a pipeline has kept, would otherwise find an older class's page.
-        if wanted.only is None:
-            _save(wanted.out / "index.html", page("problem.html", "", sentence=str(error)))
+        # Otherwise an older class's page would stay in the folder.
+        if options.only is None:
+            _save(options.out / "index.html", page("problem.html", "", sentence=str(error)))
         raise
 
 
-def _written(wanted: Wanted, say: Callable[[str], None]) -> list[Path]:
-    file = wanted.file
+def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
+    file = options.file
     head = header(file)
-    archive = Archive(file, head.reference)
+    archive = RecordStore(file, head.reference)
     secret = None
-    if wanted.anonymous:
+    if options.anonymous:
         secret, told = kept_secret(file)
         if told:
             say(told)
@@ -56,29 +56,29 @@ def _written(wanted: Wanted, say: Callable[[str], None]) -> list[Path]:
     for row in iterate(file):
         person = roll.person(row)
         tally.add(row, person)
-        if wanted.only is not None and row.submission != wanted.only:
+        if options.only is not None and row.submission != options.only:
             continue
-        if wanted.students or wanted.only is not None:
+        if options.students or options.only is not None:
             known = archive.known(row.record)
             without_records += known.record is None and row.status is not SubmissionStatus.UNREADABLE
-            text = student_page(row, person, head, known, home=wanted.only is None)
-            written.append(_save(wanted.out / person.file, text))
-    if wanted.only is not None:
+            text = student_page(row, person, head, known, home=options.only is None)
+            written.append(_save(options.out / person.file, text))
+    if options.only is not None:
         if not written:
-            raise CannotReport(_nobody(wanted.only, file))
+            raise CannotReport(_nobody(options.only, file))
         return written
     if without_records:
         say(
-            f"{without_records} of {len(tally.lines)} pages are without pictures: "
-            f"no record of these runs is in {file.parent}"
+            f"{without_records} of {len(tally.lines)} pages have no timelines: "
+            f"the records of these runs are not in {file.parent}"
         )
-    index = _save(wanted.out / "index.html", class_page(tally, archive, wanted.students, wanted.anonymous))
+    index = _save(options.out / "index.html", class_page(tally, archive, options.students, options.anonymous))
     return [index, *written]
 
 
 def _nobody(name: str, file: Path) -> str:
     near = difflib.get_close_matches(name, [row.submission for row in iterate(file)], 3)
-    return f"{file} has no submission {name!r}" + (f"; is it {' or '.join(map(repr, near))}?" if near else "")
+    return f"{file} has no submission {name!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
 
 
 def _save(path: Path, text: str) -> Path:

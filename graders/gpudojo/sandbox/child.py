@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import hashlib
 import inspect
 import itertools
@@ -14,10 +13,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,7 +23,6 @@ from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity
-from gpudojo.sandbox.fork_server import warm_up
 from gpudojo.sandbox.integrity import Changed
 from gpudojo.sandbox.protocol import (
     ALL,
@@ -34,20 +31,19 @@ from gpudojo.sandbox.protocol import (
     MESSAGE,
     NUMBER,
     TOKEN,
+    WHOLE,
     Began,
     Chosen,
-    Fenced,
     Finished,
     Frame,
     Glimpse,
+    Isolated,
     Job,
     Loaded,
     Paused,
     Saw,
     Stumbled,
     Tampered,
-    decode_job,
-    encoder,
 )
 from gpudojo.submissions.definitions import choose
 
@@ -57,32 +53,24 @@ if TYPE_CHECKING:
     from gpudojo.grading.limits import Limits
     from gpudojo.grading.load import Submission
     from gpudojo.grading.watching import Busiest
-    from gpudojo.sandbox.isolation import Fences
+    from gpudojo.sandbox.isolation import Isolation
 
 
-def spoken(frames: Iterator[Frame | Glimpse], end: int, key: bytes, changed: Changed) -> Iterator[None]:
-    """Writes every frame to the pipe as it comes; instead of evidence that changed code has made, what has changed.
+def sender(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse], None]:
+    """A function that signs frames and writes them to a pipe. The key is kept only within a hash object.
 
-    To be run through by a loop of C's, such as a deque's: then the function that writes lies on no frame that student
-    code could look into, and what is frozen is not among `gc.get_objects()`.
+    In place of evidence that changed code may have made, the function sends what has changed and ends the process.
     """
-    going_out = map(_speaker(end, key, changed), frames)
-    gc.collect(0)
-    gc.freeze()
-    return going_out
-
-
-def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse], None]:
     keyed = hashlib.blake2b(key=key, digest_size=TOKEN)
     numbers = itertools.count()
-    # By names of its own: those of modules may mean something else once student code has run.
-    encode, pack, number, count = encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
+    # By local names: student code may replace those of modules. A closure, since it could replace a method.
+    encode, pack, number, count = msgspec.msgpack.Encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
     saw, tampered, glimpse, raw, replace = Saw, Tampered, Glimpse, msgspec.Raw, msgspec.structs.replace
-    seen: dict[str, msgspec.Raw] = {}  # of the function that is being looked at
+    seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
 
-    def speak(frame: Frame | Glimpse) -> None:
-        if own_number() != own:  # a copy of this process that student code has made: one of the two is enough
+    def emit(frame: Frame | Glimpse) -> None:
+        if own_number() != own:  # a copy of this process that student code has forked
             leave(0)
         what = None
         if kind(frame) is glimpse:
@@ -102,7 +90,7 @@ def _speaker(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimps
         if what is not None:
             leave(0)
 
-    return speak
+    return emit
 
 
 LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
@@ -174,12 +162,11 @@ def observed(
     """The evidence of one function."""
     from virtual_cuda import device_failure
 
-    from gpudojo.grading.explain import timed_out
     from gpudojo.grading.load import raised
     from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import Busiest
 
-    def seed_of(probe: Probe) -> int:
+    def seed_of(probe: Probe[Any]) -> int:
         return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
 
     began = time.perf_counter()
@@ -190,7 +177,7 @@ def observed(
     for probe, seen in scenarios(exercise, watched, submission, job.bench, seed_of, _limits(job)):
         if seen.raised is not None:
             seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
-        late = seen if timed_out(seen) else None
+        late = seen if seen.timed_out else None
         if job.on_gpu and not spent and (error := device_failure()) is not None:
             spent = True
             if seen.raised is None:  # it came up after everything had been observed
@@ -243,44 +230,33 @@ def _signature(function: object) -> str:
         return ""
 
 
-_changed: integrity.Changed | None = None
-
-
-def prepare(for_gpu: bool = False) -> None:
-    """In the nursery: what is slow the first time, and what the grader's code looks like before anybody has run."""
-    global _changed
-    warm_up(for_gpu)
-    _changed = integrity.watch()
-
-
-def run(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> None:
-    """Everything a child does. An exception of our own ends up in its output, and the grader sees that it crashed."""
-    deque(_steps(number, job_end, evidence_end, output_end, fences), maxlen=0)
-
-
-def _steps(number: int, job_end: int, evidence_end: int, output_end: int, fences: Fences) -> Iterator[None]:
-    """Step behind the fences. This frame is gone, with all it knows, before a line of student code is read."""
+def run(
+    number: int, job_end: int, evidence_end: int, output_end: int, isolation: Isolation, changed: Changed | None
+) -> None:
+    """Everything a child does. An exception of our own goes to its output, and the grader sees that it crashed."""
     with os.fdopen(job_end, "rb") as file:
         file.seek(0)
-        job = decode_job(file.read())
-    evidence_end = _alone_with(evidence_end, output_end, fences.descriptors())
-    layers = fences.confine(number, job.memory, job.scratch, _total(job), job.files, job.on_gpu)
-    tempfile.tempdir = None  # the nursery has looked for one already, where this process may not write
+        job = msgspec.msgpack.decode(file.read(), type=Job)
+    evidence_end = _close_descriptors(evidence_end, output_end, isolation.descriptors())
+    seconds = WHOLE * job.seconds
+    layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
+    tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
     os.register_at_fork(after_in_child=_closing(evidence_end))
-    changed = globals().pop("_changed") or integrity.watch()
-    frames = _all(msgspec.structs.replace(job, token=b""), layers, Path(os.getcwd()))
-    return spoken(frames, evidence_end, job.token, changed)
+    emit = sender(evidence_end, job.token, changed or integrity.watch())
+    job = msgspec.structs.replace(job, token=b"")
+    for frame in _frames(job, layers, Path(os.getcwd())):
+        emit(frame)
 
 
-def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
+def _frames(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
     try:
         if job.on_gpu:
             from virtual_cuda import limit_memory
 
             limit_memory(job.gpu_memory)
-        yield Fenced(layers)
+        yield Isolated(layers)
         paused = yield from grade(job, home)
-    except Exception as error:  # what the student's code raises is evidence by now: this is ours, or was provoked
+    except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
         yield Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE])
         traceback.print_exc()
         return
@@ -288,7 +264,7 @@ def _all(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimp
 
 
 def _closing(end: int) -> Callable[[], None]:
-    """Closes it once: in a copy's copy the number may be that of something else."""
+    """A function that closes it once: in a copy of a copy the number may belong to something else."""
     left = [end]
 
     def close() -> None:
@@ -298,18 +274,8 @@ def _closing(end: int) -> Callable[[], None]:
     return close
 
 
-def _total(job: Job) -> float:
-    return job.seconds * 6
-
-
-def _speak_at_once() -> None:
-    """Line by line: a process that ends in a hurry does not write what it still has in a buffer."""
-    sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
-
-
-def _alone_with(evidence_end: int, output_end: int, needed: list[int]) -> int:
-    """No descriptor but the ends of two pipes, and what the fences need and close themselves."""
+def _close_descriptors(evidence_end: int, output_end: int, needed: list[int]) -> int:
+    """Close all but the two pipes and what the isolation needs; returns the new number of the evidence pipe."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(output_end, 1)
@@ -323,5 +289,7 @@ def _alone_with(evidence_end: int, output_end: int, needed: list[int]) -> int:
         os.closerange(last, descriptor)
         last = descriptor + 1
     os.closerange(last, 4096)
-    _speak_at_once()
+    # Buffered by line: a process that is killed does not write what is still in a buffer.
+    sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     return kept

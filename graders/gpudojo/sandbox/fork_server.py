@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -16,35 +17,41 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from gpudojo.model.catalogue import registered
-from gpudojo.sandbox.gpus import DeviceScales, proc_of_its_own
-from gpudojo.sandbox.isolation import DEVICE
-from gpudojo.sandbox.protocol import ASKED, EXITED, FAILED, KILL, READY, SPAWN, TOLD, TOO_HEAVY, TOO_HEAVY_THERE
+from gpudojo.model.catalogue import day, registered
+from gpudojo.sandbox.gpus import GpuMemoryWatch
+from gpudojo.sandbox.isolation import DEVICE, Isolation, prepared
+from gpudojo.sandbox.memory_watch import MemoryLimits, MemoryWatch
+from gpudojo.sandbox.protocol import (
+    EVENT,
+    EXITED,
+    FAILED,
+    KILL,
+    OVER_GPU_MEMORY,
+    OVER_MEMORY,
+    READY,
+    REQUEST,
+    SPAWN,
+)
 
-# What probes and students' files import late; each costs milliseconds to seconds.
+# Imported late by probes and students' files; each costs milliseconds to seconds.
 LATE: Final = (
     *("torch.optim", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
     *("torch.distributed", "torch.nn.parallel", "torch.utils.benchmark", "torch.testing", "torch.func", "torch.fx"),
     *("numpy", "nbformat", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools"),
     *("dataclasses", "typing", "time", "timeit", "copy", "random", "csv", "io", "re", "gc", "warnings", "inspect"),
-    *(
-        "multiprocessing.connection",
-        "tempfile",
-        "difflib",
-        "unittest.mock",
-        "rich.console",
-        "gpudojo.sprite_display",
-    ),
+    *("multiprocessing.connection", "tempfile", "difflib", "unittest.mock", "rich.console", "gpudojo.sprite_display"),
 )
 
 
 def warm_up(for_gpu: bool = False) -> None:
-    """With one thread and no parallel operation: a process with threads cannot be forked safely.
+    """Import everything and run a little of it, in one thread: a process with threads cannot be forked safely.
 
-    Where children are to use a real GPU, nothing is trained either. Torch asks how many there are at the first
-    backward pass, keeps the answer for the process and all that are forked from it, and begins CUDA to find out.
+    Where children are to use a real GPU, there is no backward pass: torch would start CUDA to count the GPUs, and
+    keep the answer for this process and all that are forked from it.
     """
     import torch
 
@@ -54,19 +61,18 @@ def warm_up(for_gpu: bool = False) -> None:
         for name in LATE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        # All of ours: what is loaded after student code has run might be somebody else's.
-        for package in (
-            "virtual_cuda",
-            "gpudojo.grading",
-            "gpudojo.submissions",
-            *(each.package for each in registered().values()),
-        ):
-            _whole(package)
-        _train(learns=not for_gpu)
+        # All of our modules: one that is first loaded after student code has run might be the student's.
+        for package in ("virtual_cuda", "gpudojo.grading", "gpudojo.submissions"):
+            _import_all(package)
+        for each in registered().values():
+            _import_all(each.package)
+            with contextlib.suppress(Exception):
+                day(each.name)  # now, because isolated children cannot read the files of a day from outside
+        _train(backward=not for_gpu)
 
 
-def _whole(name: str) -> None:
-    """A package with every module in it."""
+def _import_all(name: str) -> None:
+    """Import a package with every module in it."""
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, f"{name}."):
         if not module.name.endswith("__main__"):
@@ -74,8 +80,8 @@ def _whole(name: str) -> None:
                 importlib.import_module(module.name)
 
 
-def _train(learns: bool) -> None:
-    """A little of everything the exercises do, on the virtual device; no solution of any of them."""
+def _train(backward: bool) -> None:
+    """A little of everything the exercises do, on the virtual device; it solves none of them."""
     import torch
     from torch import nn
     from virtual_cuda import virtual_cuda
@@ -90,7 +96,7 @@ def _train(learns: bool) -> None:
             for pictures, classes in torch.utils.data.DataLoader(data, 2):
                 with torch.autocast("cuda"):
                     loss = nn.functional.cross_entropy(model(pictures.to("cuda")), classes.to("cuda"))
-                if learns:
+                if backward:
                     scaler.scale(loss).backward()
                     scaler.unscale_(optimizer)
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -99,194 +105,166 @@ def _train(learns: bool) -> None:
                 loss.item()
             torch.rand(2, device="cuda").argmax().cpu().numpy()
             torch.cuda.synchronize()
-    with open(os.devnull, "w"):
-        pass
 
 
 LINUX: Final = sys.platform == "linux"
 PASSES: Final = 100
-WEIGHED: Final = 0.2  # seconds from one weighing of the children to the next
+MEASURED: Final = 0.2  # seconds between two measurements of the children's memory
 
 
 def main(number: int, gpu: bool) -> None:
+    """Serve requests that come over the socket with that descriptor number."""
     control = socket.socket(fileno=number)
-    devices = DeviceScales() if LINUX and gpu else None
-    processes = not gpu or (LINUX and proc_of_its_own())
-    if LINUX:
-        own_namespaces(processes)
-    from gpudojo.sandbox import child
-    from gpudojo.sandbox.isolation import Fences
-
-    # One folder for all children, each of which sees its own file system there; empty to everybody else.
+    # One folder for all children; each mounts its own file system there.
     with tempfile.TemporaryDirectory(prefix="dojo-") as scratch:
-        if os.getuid() == 0:
-            os.chmod(scratch, 0o711)
-        fences = Fences(scratch, gpu, processes)
-        fences.prepare()
+        isolation, gpu_watch = prepared(scratch, gpu)
+        from gpudojo.sandbox import child, integrity  # here: they import torch, which must come after the namespaces
+
+        changed = None
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
-            child.prepare(gpu)
-        if devices is not None:
-            devices.ready()
-            fences.layers[DEVICE] = devices.why
+            warm_up(gpu)
+            changed = integrity.watch()
+        if gpu_watch is not None:
+            gpu_watch.wait_ready()
+            isolation.layers[DEVICE] = gpu_watch.why
         gc.collect()
         gc.freeze()
-        _serve(control, fences, devices)
+        run = functools.partial(child.run, isolation=isolation, changed=changed)
+        ForkServer(control, isolation, gpu_watch, run).serve()
 
 
-def own_namespaces(processes: bool = True) -> None:
-    """Become the first process of namespaces of our own; the original process only waits for it."""
-    from gpudojo.sandbox import kernel
+@dataclass
+class Child:
+    """A child of the fork server."""
 
-    uid, gid = os.getuid(), os.getgid()
-    with contextlib.suppress(OSError):
-        kernel.adopt_orphans()
-    try:
-        flags = kernel.NEWPID if processes else 0
-        if uid == 0:
-            kernel.unshare(flags)
-        else:
-            kernel.unshare(kernel.NEWUSER | flags)
-            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-                descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
-                os.write(descriptor, text.encode())
-                os.close(descriptor)
-    except OSError:
-        return  # the fences find out for themselves what is missing
-    pid = os.fork()
-    if pid:
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_IGN)
-        _, status = os.waitpid(pid, 0)
-        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    kernel.die_with_parent()
+    number: int
+    limits: MemoryLimits
+    ended: int = EXITED  # the event that is sent when it has ended
+    device_peak: int = 0
 
 
-def _serve(control: socket.socket, fences: object, devices: DeviceScales | None) -> None:
-    from gpudojo.sandbox.isolation import Fences
-    from gpudojo.sandbox.memory_watch import Allowed, Scales
+class ForkServer:
+    """Starts and ends children on request, and reports each that has ended."""
 
-    assert isinstance(fences, Fences)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides what a Ctrl-C ends
-    woken, waker = socket.socketpair()
-    waker.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    children: dict[int, int] = {}  # process → number
-    limits: dict[int, Allowed] = {}  # process → what it may hold with all it has started
-    heavy: dict[int, int] = {}  # process → what is told of it when it has ended
-    there: dict[int, int] = {}  # process → the most it has held of the GPU
-    scales = Scales(devices) if LINUX else None
-    waiting = selectors.DefaultSelector()
-    waiting.register(control, selectors.EVENT_READ)
-    waiting.register(woken, selectors.EVENT_READ)
-    control.sendall(TOLD.pack(READY, 0, 0, 0, 0, 0))
-    weighed = 0.0
-    while True:
-        ready = waiting.select(WEIGHED if children and scales else None)
-        if scales and children and time.monotonic() > weighed + WEIGHED:
-            weighed = time.monotonic()
-            for pid, load in scales.loads().items():
-                if pid in children:
-                    there[pid] = max(there.get(pid, 0), load.device)
-                    if limits[pid].too_much_here(load):
-                        heavy[pid] = TOO_HEAVY
-                    elif limits[pid].too_much_there(load):
-                        heavy[pid] = TOO_HEAVY_THERE
-            for pid in heavy.keys() & children.keys():
-                _end(pid)
-        for key, _ in ready:
-            if key.fileobj is woken:
-                woken.recv(4096)
-                _bury(control, children, heavy, there)
-                continue
-            message, descriptors, _, _ = socket.recv_fds(control, ASKED.size, 3)
-            if len(message) < ASKED.size:  # the grader is gone
-                for pid in children:
-                    _end(pid)
-                return
-            request, number, memory, gpu_memory = ASKED.unpack(message)
-            if request == KILL:
-                for pid in [pid for pid, known in children.items() if known == number]:
-                    _end(pid)
-            elif request == SPAWN:
-                pid = _spawn(control, fences, number, descriptors, waiting)
-                if pid > 0:
-                    children[pid], limits[pid] = number, Allowed(memory, gpu_memory)
+    def __init__(
+        self, control: socket.socket, isolation: Isolation, gpu: GpuMemoryWatch | None, run: Callable[..., None]
+    ) -> None:
+        self.control, self.isolation, self.run_child = control, isolation, run
+        self.children: dict[int, Child] = {}  # by process number
+        self.memory = MemoryWatch(gpu) if LINUX else None
+        self.waiting = selectors.DefaultSelector()
 
+    def serve(self) -> None:
+        """Until the grader is gone."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides what a Ctrl-C ends
+        woken, waker = socket.socketpair()
+        waker.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        self.waiting.register(self.control, selectors.EVENT_READ)
+        self.waiting.register(woken, selectors.EVENT_READ)
+        self.control.sendall(EVENT.pack(READY, 0, 0, 0, 0, 0))
+        measured = 0.0
+        while True:
+            ready = self.waiting.select(MEASURED if self.children and self.memory else None)
+            if self.memory and self.children and time.monotonic() > measured + MEASURED:
+                measured = time.monotonic()
+                self._limit_memory(self.memory)
+            for key, _ in ready:
+                if key.fileobj is woken:
+                    woken.recv(4096)
+                    self._reap()
+                elif not self._handle_request():
+                    for pid in self.children:
+                        _kill(pid)
+                    return
 
-def _spawn(
-    control: socket.socket,
-    fences: object,
-    number: int,
-    descriptors: list[int],
-    waiting: selectors.BaseSelector,
-) -> int:
-    from gpudojo.sandbox import child
-    from gpudojo.sandbox.isolation import Fences
+    def _limit_memory(self, memory: MemoryWatch) -> None:
+        for pid, usage in memory.usages().items():
+            child = self.children.get(pid)
+            if child is not None:
+                child.device_peak = max(child.device_peak, usage.device)
+                if child.limits.over_host(usage):
+                    child.ended = OVER_MEMORY
+                elif child.limits.over_device(usage):
+                    child.ended = OVER_GPU_MEMORY
+                if child.ended != EXITED:
+                    _kill(pid)
 
-    assert isinstance(fences, Fences)
-    try:
-        fences.before_fork()
-        pid = os.fork()
-    except OSError:
-        control.sendall(TOLD.pack(FAILED, number, 0, 0, 0, 0))
-        pid = -1
-    if pid == 0:
-        signal.set_wakeup_fd(-1)
-        for signum in (signal.SIGCHLD, signal.SIGINT):
-            signal.signal(signum, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        waiting.close()
-        job_end, evidence_end, output_end = descriptors
-        code = 1
+    def _handle_request(self) -> bool:
+        """One request; False where the grader is gone."""
+        message, descriptors, _, _ = socket.recv_fds(self.control, REQUEST.size, 3)
+        if len(message) < REQUEST.size:
+            return False
+        request, number, memory, gpu_memory = REQUEST.unpack(message)
+        if request == KILL:
+            for pid in [pid for pid, child in self.children.items() if child.number == number]:
+                _kill(pid)
+        elif request == SPAWN:
+            pid = self._spawn(number, descriptors)
+            if pid > 0:
+                self.children[pid] = Child(number, MemoryLimits(memory, gpu_memory))
+        return True
+
+    def _spawn(self, number: int, descriptors: list[int]) -> int:
         try:
-            child.run(number, job_end, evidence_end, output_end, fences)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)  # what was inherited is the nursery's to clean up
-    with contextlib.suppress(OSError):
-        fences.after_fork()
-    for descriptor in descriptors:
-        os.close(descriptor)
-    return pid
-
-
-def _bury(control: socket.socket, children: dict[int, int], heavy: dict[int, int], there: dict[int, int]) -> None:
-    """Tell of every child that has ended."""
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
+            self.isolation.before_fork()
+            pid = os.fork()
+        except OSError:
+            self.control.sendall(EVENT.pack(FAILED, number, 0, 0, 0, 0))
+            pid = -1
         if pid == 0:
-            return
-        number = children.pop(pid, None)
-        if number is None:  # an orphan of a submission's own
-            continue
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # what is left of it, where there was no namespace to end it
-        _end_orphans(children)
-        largest = usage.ru_maxrss if LINUX else usage.ru_maxrss // 1024
-        used = int((usage.ru_utime + usage.ru_stime) * 1e6)
-        event, device = heavy.pop(pid, EXITED), there.pop(pid, 0) >> 10
-        control.sendall(TOLD.pack(event, number, os.waitstatus_to_exitcode(status), largest, used, device))
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.waiting.close()
+            code = 1
+            try:
+                self.run_child(number, *descriptors)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)  # without cleaning up what belongs to the fork server
+        with contextlib.suppress(OSError):
+            self.isolation.after_fork()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return pid
 
+    def _reap(self) -> None:
+        """Report every child that has ended."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self.children.pop(pid, None)
+            if child is None:  # an orphan of a submission
+                continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # the rest of it, where no namespace has ended it
+            self._kill_orphans()
+            peak = usage.ru_maxrss if LINUX else usage.ru_maxrss // 1024
+            cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
+            code = os.waitstatus_to_exitcode(status)
+            self.control.sendall(EVENT.pack(child.ended, child.number, code, peak, cpu, child.device_peak >> 10))
 
-def _end_orphans(children: dict[int, int]) -> None:
-    """Without a process namespace, what a submission has detached from itself becomes a child of the nursery."""
-    if not LINUX or os.getpid() == 1:
-        return
-    for _ in range(PASSES):  # what forks faster than it is ended may need some more
-        orphans = [pid for pid in _own_children() if pid not in children]
-        for pid in orphans:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                os.waitpid(pid, 0)
-        if not orphans:
+    def _kill_orphans(self) -> None:
+        """Without a process namespace, a process that a submission has detached becomes a child of the fork server."""
+        if not LINUX or os.getpid() == 1:
             return
+        for _ in range(PASSES):  # several, since orphans may fork meanwhile
+            orphans = [pid for pid in _own_children() if pid not in self.children]
+            for pid in orphans:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    os.waitpid(pid, 0)
+            if not orphans:
+                return
 
 
 def _own_children() -> list[int]:
@@ -298,7 +276,8 @@ def _own_children() -> list[int]:
     return found
 
 
-def _end(pid: int) -> None:
+def _kill(pid: int) -> None:
+    """A child with its process group; not a group of ours where it has none of its own yet."""
     for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)

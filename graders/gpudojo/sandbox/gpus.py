@@ -1,4 +1,4 @@
-"""Real GPUs in the sandbox: what a child needs of them, and how much memory it holds."""
+"""Real GPUs in the sandbox: what a child needs of them, and how much memory each process holds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from typing import Any, Final
 from gpudojo.sandbox import kernel
 
 # Measured on an H200 with cuBLAS and cuDNN in use: 0.35 GB of the host and 0.85 GB of the device.
-HOST_AROUND: Final = 1 << 30
-DEVICE_AROUND: Final = 3 << 29
-DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", *("/dev/nvidia[0-9]*",))
+CUDA_HOST_BYTES: Final = 1 << 30
+CUDA_DEVICE_BYTES: Final = 3 << 29
+DEVICES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
 LIBRARIES: Final = ("/usr/local/nvidia", "/usr/local/cuda*", "/usr/share/nvidia", "/etc/nvidia")
 READ: Final = ("/proc/driver/nvidia", "/proc/devices", "/proc/cpuinfo", "/proc/meminfo")
-WRITTEN: Final = ("/proc/self",)  # CUDA writes something about its own process, and does not begin where it may not
-NO_PROC: Final = "CUDA would need a /proc of its own there, which this machine does not let it have"
-# What a nursery is told instead of CUDA_VISIBLE_DEVICES: it is itself to see none, as nothing that has begun to use
-# CUDA can be forked.
+WRITTEN: Final = ("/proc/self",)  # CUDA does not start where it cannot write to its own process's entry
+NO_PROC: Final = "CUDA would need its own /proc there, which this machine does not allow"
+# Set for the fork server in place of CUDA_VISIBLE_DEVICES. The fork server itself must see no GPU: a process that has
+# started to use CUDA cannot be forked.
 VISIBLE: Final = "DOJO_VISIBLE_GPUS"
 HIDDEN: Final = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+CONTEXT_SECONDS: Final = 20.0  # for a first CUDA context
+ANSWER_SECONDS: Final = 2.0
 
 
 def hidden() -> dict[str, str]:
@@ -35,8 +37,8 @@ def hidden() -> dict[str, str]:
     return HIDDEN if own is None else HIDDEN | {VISIBLE: own}
 
 
-def shown(visible: str | None) -> None:
-    """Let torch find in this process what the nursery hid from itself."""
+def show(visible: str | None) -> None:
+    """Let torch find the GPUs in this process that `hidden` hid from the fork server."""
     for name in HIDDEN:
         os.environ.pop(name, None)
     if visible is not None:
@@ -44,18 +46,19 @@ def shown(visible: str | None) -> None:
 
 
 def devices() -> list[str]:
+    """The device files of NVIDIA GPUs on this machine."""
     return [path for pattern in DEVICES for path in glob.glob(pattern)]
 
 
 def libraries() -> list[str]:
-    """Where the driver's own libraries lie; they are opened when CUDA is used for the first time."""
+    """Where the driver's own libraries are; they are opened when CUDA is first used."""
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if os.path.isabs(folder)]
     found = [*listed, *(path for pattern in LIBRARIES for path in glob.glob(pattern))]
     return sorted({os.path.realpath(path) for path in found if os.path.isdir(path)})
 
 
-def proc_of_its_own() -> bool:
-    """Whether a process may have a process namespace with a /proc that fits; tried in one that then ends."""
+def can_mount_proc() -> bool:
+    """Whether a process can have a process namespace with its own /proc; tried in a process that then ends."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -67,90 +70,63 @@ def proc_of_its_own() -> bool:
                 kernel.private_mounts()
                 kernel.mount_processes()
                 os._exit(0)
-            _, status = os.waitpid(first, 0)
-            code = os.waitstatus_to_exitcode(status)
+            code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
         except OSError:
             pass
         finally:
             os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-UNKNOWN: Final = (1 << 64) - 1
-PROCESSES: Final = 1024
-PATIENCE: Final = 20.0  # seconds for a first context
-ANSWER: Final = 2.0
-
-
-class _Holder(ctypes.Structure):
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-class Board:
-    """The driver's own word. Raises OSError where there is none."""
+class Nvml:
+    """Memory of GPUs as the driver reports it. Raises OSError where there is no driver, or it does not answer."""
 
     def __init__(self) -> None:
-        self._library: Any = ctypes.CDLL("libnvidia-ml.so.1")
-        self._ask("nvmlInit_v2")
-        count = ctypes.c_uint()
-        self._ask("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        self._gpus = [ctypes.c_void_p() for _ in range(count.value)]
-        for index, gpu in enumerate(self._gpus):
-            self._ask("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(gpu))
+        try:
+            import pynvml  # type: ignore[import-untyped]  # here: only a machine with a driver needs it
+        except ImportError as error:
+            raise OSError(f"nvidia-ml-py is not installed ({error})") from None
+        self._nvml: Any = pynvml
+        self._ask("nvmlInit")
+        self._gpus = [self._ask("nvmlDeviceGetHandleByIndex", n) for n in range(self._ask("nvmlDeviceGetCount"))]
 
-    def _ask(self, name: str, *args: Any) -> None:
-        code = int(getattr(self._library, name)(*args))
-        if code:
-            raise OSError(f"{name} gives error {code}")
+    def _ask(self, name: str, *args: Any) -> Any:
+        try:
+            return getattr(self._nvml, name)(*args)
+        except self._nvml.NVMLError as error:
+            raise OSError(f"{name}: {error}") from None
 
     def held(self) -> dict[int, int]:
-        """Bytes by process, over all GPUs; a process whose bytes the driver does not tell is not among them."""
+        """Bytes by process, over all GPUs; without processes whose bytes the driver does not report."""
         found: dict[int, int] = {}
         for gpu in self._gpus:
-            count, holders = ctypes.c_uint(PROCESSES), (_Holder * PROCESSES)()
-            self._ask("nvmlDeviceGetComputeRunningProcesses_v3", gpu, ctypes.byref(count), holders)
-            for holder in holders[: count.value]:
-                if holder.used != UNKNOWN:
-                    found[holder.pid] = found.get(holder.pid, 0) + holder.used
+            for process in self._ask("nvmlDeviceGetComputeRunningProcesses", gpu):
+                if process.usedGpuMemory is not None:
+                    found[process.pid] = found.get(process.pid, 0) + int(process.usedGpuMemory)
         return found
 
     def free(self) -> int:
-        """Bytes of the first GPU that torch would use."""
-        memory = _Memory()
-        self._ask("nvmlDeviceGetMemoryInfo", self._first(), ctypes.byref(memory))
-        return int(memory.free)
-
-    def _first(self) -> ctypes.c_void_p:
+        """Free bytes of the first GPU that torch would use."""
         name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
         if name.startswith(("GPU-", "MIG-")):
-            gpu = ctypes.c_void_p()
-            self._ask("nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(gpu))
-            return gpu
-        if not name.isdigit() or int(name) >= len(self._gpus):
+            gpu = self._ask("nvmlDeviceGetHandleByUUID", name)
+        elif name.isdigit() and int(name) < len(self._gpus):
+            gpu = self._gpus[int(name)]
+        else:
             raise OSError(f"there is no GPU {name!r}")
-        return self._gpus[int(name)]
+        return int(self._ask("nvmlDeviceGetMemoryInfo", gpu).free)
 
 
 def room_for(each: int) -> int | None:
-    """How many times so many bytes are free on the GPU; None where the driver does not tell."""
+    """How many times that many bytes are free on the GPU; None where the driver does not report it."""
     try:
-        return Board().free() // each
-    except (OSError, AttributeError):
+        return Nvml().free() // each
+    except OSError:
         return None
 
 
 def context() -> str:
-    """Begin to use the first GPU, as torch would; gives the reason where that fails."""
+    """Start to use the first GPU, as torch would. Returns the reason where that fails, else an empty text."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -163,20 +139,23 @@ def context() -> str:
     ):
         code = int(getattr(library, name)(*args))
         if code:
-            return f"CUDA cannot be used: {name} gives error {code}"
+            return f"CUDA cannot be used: {name} returns error {code}"
     return ""
 
 
-class DeviceScales:
-    """The nursery's handle of the process that asks; `why` says why it cannot."""
+class GpuMemoryWatch:
+    """Asks the driver how much memory each process holds; `why` is the reason where that does not work.
+
+    NVML is used in a helper process: the fork server must not load the driver.
+    """
 
     def __init__(self) -> None:
-        """To be made before anything else: what is open here is open there as well."""
+        """To be made first of all: the helper inherits every open descriptor."""
         self._end, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.why = "it has not answered yet"
         pid = os.fork()
         if pid == 0:
-            if os.fork() == 0:  # nobody's child: the nursery takes its own children for submissions
+            if os.fork() == 0:  # not a child of the fork server, which takes its children for submissions
                 self._end.close()
                 with contextlib.suppress(BaseException):
                     _serve(there)
@@ -184,61 +163,61 @@ class DeviceScales:
         os.waitpid(pid, 0)
         there.close()
 
-    def ready(self) -> None:
-        """Wait for its first answer: whether a process with a context was seen with it."""
-        self.why = self._heard(PATIENCE + ANSWER).get("why", "the process that asks the driver is gone")
+    def wait_ready(self) -> None:
+        """Wait for its first answer: whether the driver reports the memory of a process with a context."""
+        self.why = self._receive(CONTEXT_SECONDS + ANSWER_SECONDS).get("why", "the process that asks the driver ended")
 
     def held(self) -> dict[int, int]:
-        """Bytes by process, as /proc numbers them; nothing where that cannot be told."""
+        """Bytes by process number as in /proc; empty where the driver does not report it."""
         if self.why:
             return {}
         with contextlib.suppress(OSError):
             self._end.send(b"?")
-        return {int(pid): int(used) for pid, used in self._heard(ANSWER).get("held", {}).items()}
+        return {int(pid): int(used) for pid, used in self._receive(ANSWER_SECONDS).get("held", {}).items()}
 
-    def _heard(self, seconds: float) -> dict[str, Any]:
+    def _receive(self, seconds: float) -> dict[str, Any]:
         if select.select([self._end], [], [], seconds)[0]:
             with contextlib.suppress(OSError, ValueError):
-                said: dict[str, Any] = json.loads(self._end.recv(1 << 16))
-                return said
+                answer: dict[str, Any] = json.loads(self._end.recv(1 << 16))
+                return answer
         return {}
 
 
 def _serve(end: socket.socket) -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the fork server is gone."""
     os.closerange(3, end.fileno())
     os.closerange(end.fileno() + 1, 4096)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
-    shown(os.environ.get(VISIBLE))
-    why, board = _tried()
+    show(os.environ.get(VISIBLE))
+    why, nvml = _tried()
     end.send(json.dumps({"why": why}).encode())
-    while board is not None and end.recv(16):
+    while nvml is not None and end.recv(16):
         try:
-            held = board.held()
+            held = nvml.held()
         except OSError:
             held = {}
         end.send(json.dumps({"held": held}).encode())
 
 
-def _tried() -> tuple[str, Board | None]:
-    """A process that has a context must be seen with it, by its number here."""
+def _tried() -> tuple[str, Nvml | None]:
+    """NVML, if it reports the memory of a process that has a context, by its process number here; else the reason."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.write(told, (context() or "+").encode())
-        time.sleep(PATIENCE)
+        time.sleep(CONTEXT_SECONDS)
         os._exit(0)
     try:
-        said = os.read(ready, 1000).decode() if select.select([ready], [], [], PATIENCE)[0] else "CUDA does not begin"
+        waited = select.select([ready], [], [], CONTEXT_SECONDS)[0]
+        said = os.read(ready, 1000).decode() if waited else "CUDA does not start"
         if said != "+":
             return said, None
-        try:
-            board = Board()
-            seen = pid in board.held()
-        except (OSError, AttributeError) as error:
-            return f"the driver does not tell who holds what ({error})", None
-        return ("", board) if seen else ("the driver does not tell by which process its memory is held", None)
+        nvml = Nvml()
+        reported = pid in nvml.held()
+        return ("", nvml) if reported else ("the driver does not report which process holds its memory", None)
+    except OSError as error:
+        return f"the driver does not report who holds how much ({error})", None
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

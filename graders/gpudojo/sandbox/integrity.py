@@ -22,10 +22,10 @@ DAYS: Final = tuple(f"{each.package}." for each in registered().values())
 OWN: Final = ("gpudojo.", "virtual_cuda.", *DAYS)
 OFTEN: Final = 0.01  # seconds
 SOMETIMES: Final = 0.25
-# What makes evidence: looked at after every call of a student's function, and not only when evidence is sent.
-LOOKING: Final = ("gpudojo.grading.", *DAYS)
-# What is compared beside gpudojo's own: names in modules and classes that its code relies on. Honest students replace
-# none of them; new names, and settings such as torch's default type, are theirs to change.
+# What makes evidence: compared after calls of a student's function, and not only before evidence is sent.
+OBSERVING: Final = ("gpudojo.grading.", *DAYS)
+# Compared beside gpudojo's own names: names that its code relies on. Honest code replaces none of them; new names, and
+# settings such as torch's default type, may change.
 NAMES: Final = {
     builtins: tuple(n for n in vars(builtins) if not n.startswith("_")),
     os: ("write", "getpid", "_exit", "fork", "open", "close"),
@@ -50,7 +50,9 @@ IN_TORCH_CLASSES: Final = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.
 Changed = Callable[[], str | None]
 
 
-class Place(NamedTuple):
+class Namespace(NamedTuple):
+    """A module or class, with the names in it that must not change."""
+
     where: str
     held: Mapping[str, Any]
     names: tuple[str, ...]
@@ -58,65 +60,68 @@ class Place(NamedTuple):
 
 
 def watch() -> Changed:
-    """A function that tells what is not what it is now, or was not when a student's function had returned."""
-    noticed: list[str] = []
-    clock, dice, last = time.perf_counter, random.SystemRandom().random, [0.0]
+    """A function that returns the name of something that has changed since now, even if it was put back; or None.
 
-    def glance() -> None:
-        # Functions that take no time are called dozens of times. Of these only some are looked at, nobody knows which.
+    Things are compared when that function is called, and also right after calls of a student's function.
+    """
+    noticed: list[str] = []
+    clock, chance, last = time.perf_counter, random.SystemRandom().random, [0.0]
+
+    def after_call() -> None:
+        # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
-        if now - last[0] < OFTEN and dice() > SOMETIMES:
+        if now - last[0] < OFTEN and chance() > SOMETIMES:
             return
         last[0] = now
         found = quick()
         if found is not None:
             noticed.append(found)
 
-    call.after_call = glance  # before anything is noted, as it is itself to stay
-    places = tuple(Place(*found, tuple(found[1][name] for name in found[2])) for found in _places() if found[2])
-    thorough = _comparison(places)
-    quick = _comparison(tuple(_looking(places)))
+    call.after_call = after_call  # first, since it must not change either
+    spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in _namespaces() if found[2])
+    thorough = _comparison(spaces)
+    quick = _comparison(tuple(_observing(spaces)))
     return lambda: noticed[0] if noticed else thorough()
 
 
-def _looking(places: tuple[Place, ...]) -> Iterator[Place]:
-    """Of the modules that make evidence, the functions and classes; a glance is taken hundreds of times."""
-    for place in places:
-        if place.where.startswith(LOOKING) and ".checks" not in place.where:
-            own = [(n, v) for n, v in zip(place.names, place.values, strict=True) if _is_ours(v)]
+def _observing(spaces: tuple[Namespace, ...]) -> Iterator[Namespace]:
+    """The functions and classes of the modules that make evidence: few, since they are compared often."""
+    for space in spaces:
+        if space.where.startswith(OBSERVING) and ".checks" not in space.where:
+            own = [(n, v) for n, v in zip(space.names, space.values, strict=True) if _is_ours(v)]
             if own:
                 names, values = zip(*own, strict=True)
-                yield place._replace(names=names, values=values)
+                yield space._replace(names=names, values=values)
 
 
 def _is_ours(value: Any) -> bool:
     return isinstance(value, (Exercise, *METHODS)) or (isinstance(value, type) and value.__module__.startswith(OWN))
 
 
-def _comparison(places: tuple[Place, ...]) -> Callable[[], str | None]:
-    # One name more, as an itemgetter of one name would give no tuple.
-    getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in places)
-    functions = tuple({id(f): f for f in _functions(places)}.values())
+def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
+    # The first name twice: an itemgetter of one name would return no tuple.
+    getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in spaces)
+    functions = tuple({id(f): f for f in _functions(spaces)}.values())
     inside = tuple(
         (attrgetter(name), tuple(getattr(function, name) for function in functions))
         for name in ("__code__", "__defaults__", "__kwdefaults__")
     )
     lists = tuple(
-        (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(places)
+        (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(spaces)
     )
     # A name that a class has inherited can be hidden by one of its own.
-    hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in places)
+    hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
     same, every, each, together, size, first = is_, all, map, zip, len, next
 
     def compared() -> str | None:
-        for place, getter, before in getters:
+        for space, getter, before in getters:
             try:
-                now = getter(place.held)
+                now = getter(space.held)
             except KeyError as error:
-                return f"{place.where}{error.args[0]}"
+                return f"{space.where}{error.args[0]}"
             if not every(each(same, now, before)):
-                return place.where + first(n for n, v in together(place.names, place.values) if place.held[n] is not v)
+                return space.where + first(n for n, v in together(space.names, space.values) if space.held[n] is not v)
         for where, held, names in hidden:
             if not names.isdisjoint(held):
                 return where + first(name for name in held if name in names)
@@ -132,8 +137,8 @@ def _comparison(places: tuple[Place, ...]) -> Callable[[], str | None]:
     return compared
 
 
-def _places() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
-    """Namespaces, each with the names in it that are to stay."""
+def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
+    """Namespaces, each with the names in it that must not change."""
     for name, module in list(sys.modules.items()):
         if not (name.startswith(OWN) and isinstance(module, types.ModuleType)):
             continue
@@ -164,7 +169,7 @@ def _inherited(where: str) -> list[str]:
 
 
 def _stays(value: Any) -> bool:
-    """Functions, classes, modules and objects stay; numbers, texts and what is not there yet may be set later."""
+    """Functions, classes, modules and objects must not change; numbers, texts and None may."""
     return not isinstance(value, (int, float, str, type(None)))
 
 
@@ -172,22 +177,22 @@ def _methods(kind: type) -> tuple[str, ...]:
     return tuple(n for n, value in vars(kind).items() if isinstance(value, METHODS))
 
 
-def _functions(places: tuple[Place, ...]) -> Iterator[types.FunctionType]:
-    """Every function of gpudojo in these places, and the probes of its exercises."""
-    for place in places:
-        for value in place.values:
+def _functions(spaces: tuple[Namespace, ...]) -> Iterator[types.FunctionType]:
+    """Every function of gpudojo in these namespaces, and the probes of its exercises."""
+    for space in spaces:
+        for value in space.values:
             inner = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             inner = value.fget if isinstance(value, property) else inner
             if isinstance(inner, types.FunctionType) and (inner.__module__ or "").startswith(OWN):
                 yield inner
-    for _, _, what, held in _lists(places):
+    for _, _, what, held in _lists(spaces):
         if what == "probes":
             yield from (probe.look for probe in held if isinstance(probe.look, types.FunctionType))
 
 
-def _lists(places: tuple[Place, ...]) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:
+def _lists(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:
     """What an exercise holds: its functions, and their probes."""
-    found = {id(value): value for place in places for value in place.values if isinstance(value, Exercise)}
+    found = {id(value): value for space in spaces for value in space.values if isinstance(value, Exercise)}
     for exercise in found.values():
         yield exercise.stem, exercise, "functions", exercise.functions
         for function in exercise.functions:

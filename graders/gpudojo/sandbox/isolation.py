@@ -1,4 +1,4 @@
-"""The isolation layers: their names, how they are put up, and which of them hold on this machine."""
+"""The isolation layers around a child: their names, how they are set up, and which of them hold on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import site
 import stat
@@ -21,7 +22,7 @@ import virtual_cuda
 
 import gpudojo
 from gpudojo.sandbox import gpus, kernel
-from gpudojo.sandbox.gpus import HOST_AROUND
+from gpudojo.sandbox.gpus import CUDA_HOST_BYTES
 
 PROCESSES: Final = "processes"
 NETWORK: Final = "network"
@@ -34,18 +35,18 @@ LIMITS: Final = "limits"
 DEVICE: Final = "device memory"
 
 PURPOSE: Final[dict[str, str]] = {
-    PROCESSES: "a process namespace: whatever a submission starts ends with it",
-    NETWORK: "a network namespace with nothing but its own loopback",
+    PROCESSES: "a process namespace: everything a submission starts ends with it",
+    NETWORK: "a network namespace with only its own loopback",
     SCRATCH: "a private scratch folder in memory, with a size limit",
     FILES: "Landlock: reads Python and the installed packages, writes scratch, and nothing else",
     SIGNALS: "Landlock: no signals to the grader or to other submissions",
     CALLS: "seccomp: no tracing, mounting, kernel keys or other processes' memory",
-    USER: "a user of its own without privileges",
-    LIMITS: "limits on memory, processor time, processes, files and output",
-    DEVICE: "memory of the GPU: a limit within torch, and every process weighed by the driver's own account",
+    USER: "a separate user without privileges",
+    LIMITS: "limits on memory, CPU time, processes, files and output",
+    DEVICE: "memory of the GPU: a limit within torch, and what the driver reports for every process",
 }
 
-# A name and why the layer does not hold; an empty text where it does.
+# By name, why a layer does not hold; an empty text where it does.
 Layers = dict[str, str]
 
 
@@ -55,60 +56,54 @@ def missing(layers: Layers) -> list[str]:
 
 
 def sentence(layers: Layers) -> str:
-    """All layers in a line."""
-    held = [name for name, why in layers.items() if not why]
-    said = f"isolation: {', '.join(held) or 'none'}"
-    lacking = missing(layers)
-    return f"{said}; NOT held: {'; '.join(lacking)}" if lacking else said
+    """All layers in one line."""
+    held = ", ".join(name for name, why in layers.items() if not why) or "none"
+    lacking = "; ".join(missing(layers))
+    return f"isolation: {held}; MISSING: {lacking}" if lacking else f"isolation: {held}"
 
 
-# What lies around Python and is read late: shared libraries, locales, time zones, certificates do not.
+# Read late by Python and libraries: shared libraries and time zones.
 SYSTEM: Final = (
     *("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"),
     *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
-    *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # gloo looks at what its network interface is made of
+    *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # read by gloo about its network interface
 )
 
 
 def readable_paths() -> list[str]:
-    """Python, what is installed, and this package; not the folder this package lies in, which may hold solutions."""
+    """Python, the installed packages and ours; not the folder around our packages, which may hold solutions."""
     names = [
         *site.getsitepackages(),
         *sysconfig.get_paths().values(),
         os.path.dirname(os.path.realpath(sys.executable)),
     ]
-    names += [os.path.join(sys.prefix, "pyvenv.cfg"), *SYSTEM, *_editable_free(sys.path)]
+    # Of the import path only folders of installed packages: a checkout on it may hold solutions.
+    installed = [path for path in sys.path if "-packages" in path or path.endswith(".zip")]
+    names += [os.path.join(sys.prefix, "pyvenv.cfg"), *SYSTEM, *installed]
     packages = [str(Path(package.__path__[0]).resolve()) for package in (gpudojo, virtual_cuda)]
     found = {os.path.realpath(name) for name in names if os.path.exists(name)}
     return [*sorted(path for path in found if not _holds(path, packages[0])), *packages]
 
 
-def _editable_free(paths: Iterable[str]) -> list[str]:
-    """The folders on the path that hold installed packages; a checkout on it is not one of them."""
-    return [path for path in paths if "site-packages" in path or "dist-packages" in path or path.endswith(".zip")]
-
-
 def _holds(folder: str, package: str) -> bool:
     """Whether the folder is a checkout around this package rather than where packages are installed."""
-    beside = os.path.join(folder, "reference")
-    return package.startswith(folder + os.sep) and os.path.isdir(beside)
+    return package.startswith(folder + os.sep) and os.path.isdir(os.path.join(folder, "reference"))
 
 
 PROCESSES_AT_MOST: Final = 64
 
 
 def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = False) -> None:
-    """What the child may take in all; memory comes on top of what torch holds already.
+    """Set the resource limits of this process; `memory` comes on top of what torch holds already.
 
-    `alone` is said of a child whose user has no other processes: the kernel counts those of a user. On a GPU, CUDA
-    reserves addresses by the gigabyte, which cost nothing: there what can be written to is counted instead.
+    `alone` means that the child's user has no other processes, since the kernel counts by user. CUDA reserves
+    addresses by the gigabyte, which cost nothing: with `gpu`, writable memory is limited instead.
     """
     processes = PROCESSES_AT_MOST + (0 if alone else _running())
-    processor = int(seconds) + 5
     size, data = _sizes()
     for kind, most in (
-        (resource.RLIMIT_DATA, data + HOST_AROUND + memory) if gpu else (resource.RLIMIT_AS, size + memory),
-        (resource.RLIMIT_CPU, processor),
+        (resource.RLIMIT_DATA, data + CUDA_HOST_BYTES + memory) if gpu else (resource.RLIMIT_AS, size + memory),
+        (resource.RLIMIT_CPU, int(seconds) + 5),
         (resource.RLIMIT_FSIZE, scratch),
         (resource.RLIMIT_NPROC, processes),
         (resource.RLIMIT_NOFILE, 256),
@@ -117,11 +112,11 @@ def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = Fa
         _, hard = resource.getrlimit(kind)
         bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (bounded, bounded))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write that is too long then is an OSError
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit raises OSError
 
 
 def _running() -> int:
-    """How many threads this user has already: the limit counts them, too."""
+    """How many threads this user has: the limit counts them too."""
     own, found = os.getuid(), 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -131,7 +126,7 @@ def _running() -> int:
 
 
 def _sizes() -> tuple[int, int]:
-    """The bytes of this process's addresses, and of those that it alone can write to."""
+    """Bytes of this process's address space, and of its writable private part."""
     try:
         with open("/proc/self/statm") as file:
             pages = [int(word) for word in file.read().split()]
@@ -140,41 +135,61 @@ def _sizes() -> tuple[int, int]:
         return 8 << 30, 8 << 30
 
 
-def first_to_go() -> None:
-    """When memory runs out on the machine, a submission goes before anything else."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
-
-
-# The first of the user numbers that children get: far from any that is handed out, or where a container has but few.
+# The first of the user numbers for children: far from any in use, or small where a container has few.
 USERS: Final = (2_000_000_000, 50_000)
 AT_ONCE: Final = 10_000
 FILES_AT_MOST: Final = 4096
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
 
 
-class Fences:
-    """What of the isolation can be made ready before there is a child."""
+def own_namespaces(processes: bool = True) -> None:
+    """Become the first process of new namespaces, if the machine allows it; the original process waits for this one."""
+    uid, gid = os.getuid(), os.getgid()
+    with contextlib.suppress(OSError):
+        kernel.adopt_orphans()
+    try:
+        flags = kernel.NEWPID if processes else 0
+        if uid == 0:
+            kernel.unshare(flags)
+        else:
+            kernel.unshare(kernel.NEWUSER | flags)
+            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+                descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+                os.write(descriptor, text.encode())
+                os.close(descriptor)
+    except OSError:
+        return  # `Isolation.prepare` finds out which layers are missing
+    pid = os.fork()
+    if pid:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
+    kernel.die_with_parent()
+
+
+class Isolation:
+    """Everything about the isolation of children that can be prepared before the fork.
+
+    `with_gpu` lets children use the real GPU; `processes` is whether there may be process namespaces at all.
+    """
 
     def __init__(self, scratch: str, with_gpu: bool = False, processes: bool = True) -> None:
-        self.scratch = scratch
-        self.with_gpu = with_gpu
-        self.processes = processes  # whether there may be process namespaces at all
+        self.scratch, self.with_gpu, self.processes = scratch, with_gpu, processes
         self.visible = os.environ.pop(gpus.VISIBLE, None)
         self.layers: Layers = {}
         self.namespaces = 0
         self.own_processes: int | None = None
         self.landlock: Any = None
         self.readable: list[tuple[int, bool]] = []  # open paths, and whether they may be written to
-        self.on_gpu: list[tuple[int, bool]] = []  # those of a child that uses the real one
+        self.on_gpu: list[tuple[int, bool]] = []  # more of them for a child that uses the GPU
         self.filter: Any = None
         self.users = first_user()
 
     def prepare(self) -> None:
-        """Find out what this machine allows; to be called in the process that will fork children."""
+        """Find out what this machine allows; to be called in the process that forks children."""
         self._namespaces()
         self._landlock()
-        self.filter, self.layers[CALLS] = kernel.filter_of_calls()
+        self.filter, self.layers[CALLS] = kernel.seccomp_filter()
 
     def _namespaces(self) -> None:
         why = ""
@@ -205,12 +220,12 @@ class Fences:
         except ImportError:
             self.layers[FILES] = self.layers[SIGNALS] = "py-landlock is not installed"
             return
-        except Exception as error:  # its own tree of errors: not in this kernel, or switched off
+        except Exception as error:  # py-landlock's own errors: not in this kernel, or switched off
             self.layers[FILES] = self.layers[SIGNALS] = f"this kernel has no Landlock ({error})"
             return
         self.landlock = landlock_sys
         self.layers[FILES] = ""
-        self.layers[SIGNALS] = "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not know signals"
+        self.layers[SIGNALS] = "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not cover signals"
         self.read = AccessFs.READ_FILE | AccessFs.READ_DIR
         self.execute = AccessFs.EXECUTE
         self.abi = abi
@@ -219,10 +234,10 @@ class Fences:
             self.on_gpu = [*_opened(gpus.libraries(), False), *_opened(gpus.devices(), True)]
 
     def descriptors(self) -> list[int]:
-        """What is open for a child to step behind the fences, and closed by that."""
+        """Descriptors that `confine` needs, and closes."""
         return [path for path, _ in (*self.readable, *self.on_gpu)]
 
-    # In the nursery, around fork
+    # In the fork server, around fork
 
     def before_fork(self) -> None:
         if self.own_processes is not None:
@@ -237,12 +252,13 @@ class Fences:
     def confine(
         self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes], on_gpu: bool = False
     ) -> Layers:
-        """Put up every fence, put the submission's files in its scratch folder, and tell which fences hold."""
+        """Isolate this process and write the submission's files to its scratch folder. Returns the layers."""
         layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
         with contextlib.suppress(OSError):
             kernel.die_with_parent()
-        first_to_go()
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # where memory runs out, a submission is killed before anything else
         if self.namespaces:
             kernel.unshare(self.namespaces)
         if not layers[SCRATCH]:
@@ -255,13 +271,13 @@ class Fences:
         if not layers[NETWORK]:
             kernel.loopback_up()
         user = None if self.users is None else self.users + number % AT_ONCE
-        laid_out(home, files, user)
+        write_files(home, files, user)
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
         limit(memory, scratch, seconds, user is not None, on_gpu)
         layers[LIMITS] = ""
         if on_gpu:
-            gpus.shown(self.visible)
+            gpus.show(self.visible)
             if self.may_mount_processes():
                 kernel.mount_processes()
         rules = self._ruleset(home, on_gpu)
@@ -274,7 +290,7 @@ class Fences:
         return layers
 
     def may_mount_processes(self) -> bool:
-        """Only where nobody else sees it: what is mounted outside a namespace is mounted for the machine."""
+        """Only in namespaces of its own: otherwise /proc would be mounted for the whole machine."""
         return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
 
     def _ruleset(self, home: str, on_gpu: bool) -> int | None:
@@ -282,6 +298,7 @@ class Fences:
             return None
         from py_landlock.abi import MIN_SCOPE_ABI, get_supported_fs, get_supported_scope
         from py_landlock.flags import AccessFs
+        from py_landlock.prctl import set_no_new_privs
 
         attributes = self.landlock.RulesetAttr()
         attributes.handled_access_fs = get_supported_fs(self.abi)
@@ -302,8 +319,6 @@ class Fences:
         for own, _ in _opened([home, *(gpus.WRITTEN if on_gpu else ())], True):
             self._allow(rules, own, supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE)
             os.close(own)
-        from py_landlock.prctl import set_no_new_privs
-
         set_no_new_privs()
         return rules
 
@@ -312,24 +327,24 @@ class Fences:
         rule.allowed_access, rule.parent_fd = access, path
         self.landlock.add_rule(rules, rule)
 
-    def _drop(self, user: int | None, fenced: bool) -> str:
-        """Give up what a user has; gives the reason if this is still somebody's own account."""
+    def _drop(self, user: int | None, landlocked: bool) -> str:
+        """Give up privileges. Returns the reason where the process keeps the user who grades."""
         if user is None:
             kernel.only_capabilities()
             return "the submission runs as the user who grades"
         os.setgroups([])
-        # Packages may lie where only root can look. Landlock says what may be read, so that DAC need not.
-        kept = [kernel.DAC_READ_SEARCH] if fenced and kernel.capable(kernel.DAC_READ_SEARCH) else []
+        # Packages may be readable by root only. Landlock limits what is read instead of file permissions.
+        kept = [kernel.DAC_READ_SEARCH] if landlocked and kernel.capable(kernel.DAC_READ_SEARCH) else []
         if kept:
             kernel.keep_capabilities()
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        os.setresgid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
+        os.setresuid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
         kernel.only_capabilities(*kept)
         return ""
 
 
 def first_user() -> int | None:
-    """Where the users lie that this process may become; None where it is not root, or root of its own account only."""
+    """The first user number that children can have; None where this process cannot change its user."""
     if os.getuid() != 0:
         return None
     try:
@@ -340,7 +355,8 @@ def first_user() -> int | None:
     return next((n for n in USERS if any(start <= n and n + AT_ONCE <= end for start, end in ranges)), None)
 
 
-def laid_out(home: str, files: dict[str, bytes], owner: int | None) -> None:
+def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
+    """Write a submission's files below `home`; `owner` is the user they belong to."""
     for name, data in files.items():
         path = os.path.join(home, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -357,12 +373,13 @@ def _opened(paths: Iterable[str], writable: bool) -> list[tuple[int, bool]]:
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
-            found.append((os.open(path, os.O_PATH | os.O_CLOEXEC), writable))
+            flags = os.O_PATH | os.O_CLOEXEC  # type: ignore[attr-defined, unused-ignore]
+            found.append((os.open(path, flags), writable))
     return found
 
 
 def _tried(flags: int) -> str:
-    """Whether a process may make namespaces of these kinds: in a child, which then ends."""
+    """Why this process cannot make namespaces of these kinds, or an empty text; tried in a child."""
     pid = os.fork()
     if pid == 0:
         code = 0
@@ -376,8 +393,7 @@ def _tried(flags: int) -> str:
         except OSError as error:
             code = error.errno or 1
         os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return "" if code == 0 else _reason(OSError(code, os.strerror(code)))
 
 
@@ -386,65 +402,66 @@ def _reason(error: OSError) -> str:
 
 
 SECONDS: Final = 20.0
+_NAMESPACES: Final = "allow user namespaces, or grade as root or in a container with --privileged"
 ADVICE: Final[dict[str, str]] = {
-    "processes": "allow user namespaces, or grade as root or in a container with --privileged",
-    "network": "allow user namespaces, or grade as root or in a container with --privileged",
-    "scratch": "allow user namespaces, or grade as root or in a container with --privileged",
-    "files": "use Linux 5.13 or newer, and: pip install py-landlock",
-    "signals": "use Linux 6.12 or newer, and: pip install py-landlock",
-    "system calls": "pip install pyseccomp, and your system's libseccomp (Debian: apt install libseccomp2)",
-    "user": "grade as root: submissions then run as a user of their own",
-    "device memory": "grade where the driver (NVML) tells what each process holds, or one submission at a time",
+    **dict.fromkeys((PROCESSES, NETWORK, SCRATCH), _NAMESPACES),
+    FILES: "use Linux 5.13 or newer, and: pip install py-landlock",
+    SIGNALS: "use Linux 6.12 or newer, and: pip install py-landlock",
+    CALLS: "pip install pyseccomp, and your system's libseccomp (Debian: apt install libseccomp2)",
+    USER: "grade as root: each submission then runs as a separate user",
+    DEVICE: "grade where the driver (NVML) reports the memory of each process, or one submission at a time",
 }
 
 
 def examine() -> Layers:
-    """The layers, each with the reason why it does not hold, or an empty text."""
-    everywhere = [name for name in PURPOSE if name != DEVICE]  # which is asked for only where there is one
+    """The layers of this machine; tried in a separate process."""
+    everywhere = [name for name in PURPOSE if name != DEVICE]  # only where there is a GPU
     if not hasattr(os, "fork"):
         return dict.fromkeys(everywhere, "this system cannot fork")
     folder = str(Path(gpudojo.__file__).resolve().parents[1])
-    # -P: what lies where the command was typed, a student's checkout perhaps, is not to be imported
+    # -P: nothing is imported from the current folder, which may be a student's checkout
     command = f"import sys; sys.path.append({folder!r})\nfrom {__name__} import _report; _report()"
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    words = [sys.executable, "-P", "-c", command]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     for line in run.stdout.splitlines():
         if line.startswith("{"):
             found: Layers = json.loads(line)
             return found
-    last = (run.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return dict.fromkeys(everywhere, f"it could not be tried out: {last}")
+    last = (run.stderr.strip().splitlines() or ["no output"])[-1]
+    return dict.fromkeys(everywhere, f"it could not be tried: {last}")
+
+
+def prepared(scratch: str, gpu: bool) -> tuple[Isolation, gpus.GpuMemoryWatch | None]:
+    """In a process that is to fork children: the isolation, in namespaces of its own, and the watch on GPU memory."""
+    linux = sys.platform == "linux"
+    watch = gpus.GpuMemoryWatch() if linux and gpu else None
+    processes = not gpu or (linux and gpus.can_mount_proc())
+    if linux:
+        own_namespaces(processes)
+    if os.getuid() == 0:
+        os.chmod(scratch, 0o711)
+    isolation = Isolation(scratch, gpu, processes)
+    isolation.prepare()
+    return isolation, watch
 
 
 def _report() -> None:
-    from gpudojo.sandbox import gpus
-    from gpudojo.sandbox.fork_server import own_namespaces
-
-    linux = sys.platform == "linux"
-    with_gpu = linux and bool(gpus.devices())
-    scales = gpus.DeviceScales() if with_gpu else None
-    processes = not with_gpu or gpus.proc_of_its_own()
-    if linux:
-        own_namespaces(processes)
-    with tempfile.TemporaryDirectory(prefix="dojo-") as scratch:
-        os.chmod(scratch, 0o711)
-        fences = Fences(scratch, with_gpu, processes)
-        fences.prepare()
-        if scales is not None:
-            scales.ready()
-            fences.layers[DEVICE] = scales.why
-        fences.before_fork()
+    with_gpu = sys.platform == "linux" and bool(gpus.devices())
+    scratch = tempfile.mkdtemp(prefix="dojo-")
+    isolation, watch = prepared(scratch, with_gpu)
+    try:
+        if watch is not None:
+            watch.wait_ready()
+            isolation.layers[DEVICE] = watch.why
+        isolation.before_fork()
         pid = os.fork()
         if pid == 0:
-            layers = fences.confine(1, 1 << 30, 1 << 20, 10, {}, with_gpu)
+            layers = isolation.confine(1, 1 << 30, 1 << 20, 10, {}, with_gpu)
             if with_gpu:
                 layers[DEVICE] = layers[DEVICE] or gpus.context()
             print(json.dumps(layers), flush=True)
             os._exit(0)
-        fences.after_fork()
+        isolation.after_fork()
         os.waitpid(pid, 0)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -20,10 +20,9 @@ NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 4, 8, 36
+_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 8, 36
 _CAPABILITY_VERSION_3: Final = 0x20080522
 DAC_READ_SEARCH: Final = 2
-SYS_ADMIN: Final = 21
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 _libc: Any = None
@@ -49,18 +48,18 @@ def enter(namespace: int, flags: int) -> None:
 
 
 def private_mounts() -> None:
-    """What is mounted here from now on is not seen outside."""
+    """Hide what is mounted here from now on from the rest of the machine."""
     _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
 def mount_memory(path: str, size: int, files: int) -> None:
-    """A file system in memory."""
+    """Mount a file system in memory."""
     options = f"size={size},nr_inodes={files},mode=700".encode()
     _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
 def mount_processes() -> None:
-    """A /proc that shows the processes of this process's namespace, by the numbers they have there."""
+    """Mount a /proc that shows the processes of this process's namespace, by their numbers there."""
     _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
 
 
@@ -81,11 +80,6 @@ def adopt_orphans() -> None:
 def keep_capabilities() -> None:
     """For the next change of user only."""
     _call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
-
-
-def undumpable() -> None:
-    """Other processes of the same user cannot read this one's memory."""
-    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class _Header(ctypes.Structure):
@@ -121,8 +115,8 @@ DENIED: Final = (
 )
 
 
-def filter_of_calls() -> tuple[Any, str]:
-    """A filter that a child loads, once it is behind the other fences; None and a reason where there can be none."""
+def seccomp_filter() -> tuple[Any, str]:
+    """A filter for a child to load after the other layers; None and the reason where there can be none."""
     try:
         import pyseccomp as seccomp  # type: ignore[import-untyped]
     except ImportError:
@@ -135,6 +129,11 @@ def filter_of_calls() -> tuple[Any, str]:
             made.add_rule(seccomp.ERRNO(errno.EPERM), name)
     for flag in (NEWUSER, NEWNS, NEWNET, NEWPID):
         made.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
-    # Its flags lie in memory, where a filter cannot look; libraries then use clone instead.
+    # The flags of clone3 lie in memory, where a filter cannot look; libraries then use clone instead.
     made.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
+    # The first process of a namespace cannot be ended by its own SIGABRT. abort() then runs an invalid instruction,
+    # which the kernel reports as SIGTRAP on ARM and as SIGSEGV on x86, like a segmentation fault. With these rules
+    # the kernel ends the process at the call that raises SIGABRT, and reports SIGSYS.
+    for name, argument in (("kill", 1), ("tkill", 1), ("tgkill", 2)):
+        made.add_rule(seccomp.KILL_PROCESS, name, seccomp.Arg(argument, seccomp.EQ, signal.SIGABRT))
     return made, ""

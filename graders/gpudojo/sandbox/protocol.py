@@ -13,47 +13,55 @@ from virtual_cuda.ledger import MOST_CALLS, Timeline
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, validated
 
-SPAWN, KILL, READY, EXITED, FAILED, TOO_HEAVY, TOO_HEAVY_THERE = 1, 2, 3, 4, 5, 6, 7  # there: on the GPU
-# What the grader asks: the request, the child's number, and its bytes at most, of the host and of a GPU.
-ASKED: Final = struct.Struct("<BQQQ")
-# What the nursery tells: the event, number, wait status, KiB at most, µs of CPU, KiB of the GPU at most.
-TOLD: Final = struct.Struct("<BQiQQQ")
+# Requests to the fork server, and its events.
+SPAWN, KILL, READY, EXITED, FAILED, OVER_MEMORY, OVER_GPU_MEMORY = 1, 2, 3, 4, 5, 6, 7
+# Request, number of the child, its limits in bytes: of the host and of a GPU.
+REQUEST: Final = struct.Struct("<BQQQ")
+# Event, number of the child, exit code, peak KiB, µs of CPU, peak KiB of the GPU.
+EVENT: Final = struct.Struct("<BQiQQQ")
 HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
 LARGEST_FRAME: Final = 16 << 20
-MESSAGE: Final = 2000  # characters of a text that a child made
-# Which machines a child is to be: the one it runs on, or those that a process with a real GPU cannot be.
+WHOLE: Final = 6  # times the limit of a function: what a whole submission may take
+MESSAGE: Final = 2000  # characters of a text from a child
+# Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.
 ALL, HERE, ELSEWHERE = "all", "here", "elsewhere"
-STRANGER: Final = "something else than the grader's code wrote to the evidence pipe"
+STRANGER: Final = "something other than the grader's code wrote to the evidence pipe"
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One submission, as the child gets it: its files, and seeds of scenarios, but neither reference nor secret."""
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How submissions are run: the same for every submission of a class, on this machine or on a cluster."""
 
-    token: bytes  # signs frames; the child gives it away before it reads a line of student code
     day: str
     bench: str
-    files: dict[str, bytes]
     seeds: dict[str, int]  # by "exercise::function::probe"
-    skip: frozenset[str]  # "exercise::function", or "file PATH": what is known already, or has ended a child before
-    seconds: float  # for each function
-    memory: int  # bytes more than the child begins with
-    scratch: int  # bytes
-    only: frozenset[str] = frozenset()
-    drawn_with: int | None = None  # of a reference: the seed of a second run, which is drawn without its lines
+    known: frozenset[str]  # every "exercise::function" that is graded
+    seconds: float = 10.0  # for each function
+    memory: int = 2 << 30  # bytes more than a child starts with
+    scratch: int = 64 << 20  # bytes
+    only: frozenset[str] = frozenset()  # functions; empty: all of the day
+    drawn_with: int | None = None  # of a reference: the public seed of a second run, for its timelines
+    gpu_memory: int = 2 << 30  # bytes of a real GPU that torch may take
+
+
+class Job(RunOptions, frozen=True, kw_only=True):
+    """What one child is to do with a submission. It holds neither the reference nor the secret."""
+
+    token: bytes  # signs frames
+    files: dict[str, bytes]
+    skip: frozenset[str]  # "exercise::function" or "file PATH": known already, or it ended a child before
     machines: str = ALL
-    gpu_memory: int = 0  # bytes of a real GPU that torch may take
-    done: frozenset[str] = frozenset()  # "exercise::function::probe": what another child has seen of a function
+    done: frozenset[str] = frozenset()  # "exercise::function::probe": observed by an earlier child
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the child is given the real one."""
+        """Whether the child is given the real GPU."""
         return self.bench == "cuda" and self.machines != ELSEWHERE
 
 
-class Fenced(msgspec.Struct, frozen=True, tag="fenced"):
-    """The layers that hold, before any student code has been read."""
+class Isolated(msgspec.Struct, frozen=True, tag="isolated"):
+    """The layers of isolation, sent before any student code is read."""
 
     layers: dict[str, str]
 
@@ -70,18 +78,18 @@ class Chosen(msgspec.Struct, frozen=True, tag="chosen"):
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """What is being done now; if nothing follows, this is where it ended."""
+    """The step that begins now; if nothing follows, the child ended in it."""
 
     step: str
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """A file has run: where its names are bound, and why it ended early, if it did."""
+    """A file has run: the lines of its names, and its error, if any."""
 
     file: str
     seconds: float
     lines: dict[str, int]
-    cells: list[int]  # of a notebook: the line at which each code cell begins
+    cells: list[int]  # of a notebook: the first line of each code cell
     broken: Raised | None = None
 
 
@@ -91,61 +99,47 @@ class Saw(msgspec.Struct, frozen=True, tag="saw"):
     evidence: Evidence
     seconds: float
     signature: str = ""
-    interrupted: bool = False  # by the time limit, perhaps in the middle of something of ours
-    timeline: Timeline | None = None  # of its busiest call: to be looked at, and never judged
+    interrupted: bool = False  # by the time limit, perhaps within our own code
+    timeline: Timeline | None = None  # of its busiest call: for reports, never judged
     timelines: Annotated[list[Timeline], msgspec.Meta(max_length=MOST_CALLS)] = []  # of a reference: of every call
-    spent: bool = False  # the GPU is lost to this process: what is not in the evidence is for another one to see
+    spent: bool = False  # the GPU is lost to this process: another child observes the rest
 
 
 class Glimpse(msgspec.Struct, frozen=True):
-    """What one probe saw, on its way within the child: from here on it is out of reach of what runs later."""
+    """What one probe observed. It stays within the child, which encodes it before more student code runs."""
 
     probe: str
     seen: Observation
 
 
 class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
-    """Something of the grader's, or of Python's that it relies on, is not what it was before student code ran."""
+    """The name of something of the grader's, or that it relies on, that has changed since before student code ran."""
 
     what: str
 
 
 class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
-    """The grader's own code in the child could not go on."""
+    """The grader's own code in the child failed."""
 
     why: str
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
-    """This child ends here and another one is to go on: after a time limit nothing is sure to have been put back."""
+    """This child ends, and another one is to continue: a time limit may have interrupted code that restores things."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    pass
+    """Every function has been observed."""
 
 
-Frame = Fenced | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Paused | Finished
+Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Paused | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
-_jobs: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
-
-
-def encode_job(job: Job) -> bytes:
-    return _encoder.encode(job)
-
-
-def decode_job(data: bytes) -> Job:
-    return _jobs.decode(data)
-
-
-def encoder() -> msgspec.msgpack.Encoder:
-    """One of its own for whoever sends."""
-    return msgspec.msgpack.Encoder()
 
 
 def encode_frame(frame: Frame, key: bytes, number: int) -> bytes:
-    """The n-th frame of a child, from 0."""
+    """The n-th frame of a child, from 0, signed."""
     body = _encoder.encode(frame)
     return HEAD.pack(len(body)) + signature(key, number, body) + body
 
@@ -155,7 +149,7 @@ def signature(key: bytes, number: int, body: bytes) -> bytes:
 
 
 class Frames:
-    """The frames in a stream of bytes; once something is wrong with it, nothing more is believed."""
+    """Decodes a stream of frames. After the first problem nothing more is accepted."""
 
     def __init__(self, key: bytes, largest: int) -> None:
         self.key, self.left = key, largest

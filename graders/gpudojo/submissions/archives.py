@@ -15,37 +15,41 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpudojo.submissions.entries import Limits, Unreadable
-from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, shown, suffix
+from virtual_cuda import format_size
 
+from gpudojo.submissions.entries import ReadLimits, Unreadable
+from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, reason, shown, suffix
+
+NOT_A_FILE: Final = "is neither a file nor a folder but a pipe, socket or device"
+_LINK: Final = "is a link, which is not followed"
+_TWICE: Final = "is in the archive more than once; the last one counts, as when it is unpacked"
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
-# Names that Windows keeps for devices, with any ending; and characters it has no files with.
+# Names that Windows reserves for devices, with any ending; and characters it does not allow.
 _DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
 _FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]|^\s+|[\s.]+$')
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A regular file in something, not read yet."""
+class ListedFile:
+    """A regular file in a folder or archive, not read yet."""
 
     path: str
     size: int
-    fetch: Callable[[int], bytes]  # at most so many bytes; raises Unreadable
+    fetch: Callable[[int], bytes]  # takes the most bytes to read; raises Unreadable
 
 
 @dataclass(slots=True)
 class Contents:
-    """The files of one folder or archive, and sentences about what could not be taken."""
+    """The files of one folder or archive, and notes on those that cannot be used."""
 
-    files: list[Found] = field(default_factory=list)
+    files: list[ListedFile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def place(self, name: str, limits: Limits, on_disk: bool = False) -> str | None:
-        """Where a file belongs, below any folder; None for junk, Unreadable for a path that leads astray."""
-        # In an archive a backslash separates and a colon follows a drive; in a file that is there, both are just names.
+    def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
+        """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
+        # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
         path = placed(re.sub(r"[\\:]", "_", name) if on_disk else name, limits)
         if path is not None and path != "/".join(_parts(name)) and suffix(path, (*SOURCES, *ARCHIVES)):
-            # A name is no reason to leave work ungraded.
             self.refuse(name, f"is read as {shown(path)}, because not every system can store its name")
         return path
 
@@ -53,8 +57,8 @@ class Contents:
         self.notes.append(f"{shown(name)} {reason}.")
 
 
-def placed(name: str, limits: Limits) -> str | None:
-    """A path that can be written below any folder; None for junk, Unreadable for one that leads astray."""
+def placed(name: str, limits: ReadLimits) -> str | None:
+    """A relative path that every system can store; None for junk. Raises Unreadable for one that leads out."""
     if "\0" in name:
         raise Unreadable("has a null byte in its name")
     if name.startswith(("/", "\\")) or _DRIVE.match(name):
@@ -73,18 +77,18 @@ def placed(name: str, limits: Limits) -> str | None:
 
 
 def _parts(name: str) -> list[str]:
-    # Some Windows programs pack with backslashes; on no system should a source file have one in its name.
+    # Some Windows programs pack with backslashes.
     whole = unicodedata.normalize("NFC", name).replace("\\", "/")
     return [part for part in whole.split("/") if part not in ("", ".")]
 
 
 def _storable(part: str) -> str:
-    """A name without what some system has no files with: control characters, bytes that are no UTF-8, devices."""
+    """A name that every system can store: no control characters, invalid UTF-8 or names of devices."""
     part = _FORBIDDEN.sub("_", "".join(c if c.isprintable() else "_" for c in part))
     return f"_{part}" if _DEVICES.fullmatch(part) else part
 
 
-# A FIFO opened without O_NONBLOCK waits for a writer; a file swapped for a link after it was listed is not followed.
+# O_NONBLOCK: a FIFO would wait for a writer. O_NOFOLLOW: a file may have been replaced by a link since it was listed.
 _FLAGS: Final = (
     os.O_RDONLY
     | getattr(os, "O_NOFOLLOW", 0)
@@ -94,8 +98,8 @@ _FLAGS: Final = (
 )
 
 
-def folder_listing(root: Path, limits: Limits) -> Contents:
-    """Everything of interest below a folder, nothing opened yet."""
+def folder_listing(root: Path, limits: ReadLimits) -> Contents:
+    """The files below a folder, nothing opened yet."""
     contents = Contents()
     waiting: list[tuple[Path, str, int]] = [(root, "", 0)]
     looked_at = 0
@@ -105,14 +109,14 @@ def folder_listing(root: Path, limits: Limits) -> Contents:
             with os.scandir(folder) as entries:
                 children = sorted(entries, key=lambda child: natural(child.name))
         except OSError as error:
-            contents.refuse(inside or "The folder", f"cannot be read: {_reason(error)}")
+            contents.refuse(inside or "The folder", f"cannot be read: {reason(error)}")
             continue
         if any(child.name == "pyvenv.cfg" for child in children):
-            continue  # a virtual environment under a name of its own
+            continue  # a virtual environment
         for child in children:
             looked_at += 1
             if looked_at > limits.entries:
-                contents.notes.append(f"There are more than {limits.entries} files; the rest was not looked at.")
+                contents.notes.append(f"There are more than {limits.entries} files; the rest was ignored.")
                 return contents
             if is_junk(child.name):
                 continue
@@ -128,29 +132,29 @@ def folder_listing(root: Path, limits: Limits) -> Contents:
                 elif child.is_file(follow_symlinks=False):
                     if path := contents.place(name, limits, on_disk=True):
                         size = child.stat(follow_symlinks=False).st_size
-                        contents.files.append(Found(path, size, partial(fetch, folder / child.name)))
+                        contents.files.append(ListedFile(path, size, partial(fetch, folder / child.name)))
                 else:
-                    contents.refuse(name, "is neither a file nor a folder but a pipe, socket or device")
+                    contents.refuse(name, NOT_A_FILE)
             except Unreadable as error:
                 contents.refuse(name, error)
             except OSError as error:
-                contents.refuse(name, f"cannot be read: {_reason(error)}")
+                contents.refuse(name, f"cannot be read: {reason(error)}")
     return contents
 
 
 def fetch(path: Path, most: int) -> bytes:
-    """A regular file's bytes, at most so many and one more, by which the reader sees that there are more."""
+    """The bytes of a regular file, up to one more than `most`, which shows that there are more; raises Unreadable."""
     try:
         descriptor = os.open(path, _FLAGS)
     except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be read: {_reason(error)}") from None
+        raise Unreadable(f"cannot be read: {reason(error)}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Unreadable("is not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(most + 1)
     except OSError as error:
-        raise Unreadable(f"cannot be read: {_reason(error)}") from None
+        raise Unreadable(f"cannot be read: {reason(error)}") from None
     finally:
         os.close(descriptor)
 
@@ -159,41 +163,35 @@ def _link(root: Path, path: Path) -> str:
     target = os.path.realpath(path)
     inside = os.path.realpath(root)
     if target == inside or target.startswith(inside + os.sep):
-        return "is a link, which is not followed; what it leads to is read at its own place"
+        return f"{_LINK}; what it points to is read at its own path"
     return "is a link that leads out of the submission"
 
 
 def _is_junction(child: os.DirEntry[str]) -> bool:
-    """Windows' other kind of link; Python knows it since 3.12."""
+    """Windows' other kind of link; Python has this since 3.12."""
     ask = getattr(child, "is_junction", None)
     return bool(ask and ask())
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "it is gone"
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the ones zipfile unpacks piece by piece
 
 
-def zip_listing(data: bytes, limits: Limits) -> Contents:
-    """Everything of interest in a zip, nothing unpacked yet; Unreadable where it is none."""
-    # Each entry costs the reader a hundred times its own bytes, so they are counted before it is asked.
+def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
+    """The files in a zip, nothing unpacked yet; raises Unreadable where it is none."""
+    # Each entry costs zipfile a hundred times its own bytes, so they are counted first.
     if data.count(b"PK\x01\x02") > limits.entries:
         raise Unreadable(f"holds more than {limits.entries} entries")
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except UnicodeDecodeError:
         raise Unreadable("has a name in it that says it is UTF-8 and is not") from None
-    except Exception:  # a damaged directory makes zipfile raise much more than BadZipFile
+    except Exception:  # zipfile raises much more than BadZipFile for a damaged directory
         if data[:4] == b"PK\x03\x04":
             raise Unreadable("is cut off or damaged: a zip's directory is missing at its end; pack it again") from None
         raise Unreadable("is not a zip file") from None
     contents = Contents()
-    latest: dict[str, Found] = {}
+    latest: dict[str, ListedFile] = {}
     overlapping = _overlapping(archive)
     for info in archive.infolist():
         if info.is_dir():
@@ -205,37 +203,37 @@ def zip_listing(data: bytes, limits: Limits) -> Contents:
             if path is None:
                 continue
             if mode == stat.S_IFLNK:
-                raise Unreadable("is a link, which is not followed")
+                raise Unreadable(_LINK)
             if mode not in (0, stat.S_IFREG):
-                raise Unreadable("is neither a file nor a folder but a pipe, socket or device")
+                raise Unreadable(NOT_A_FILE)
             if info.header_offset in overlapping:
                 raise Unreadable("shares its bytes with another file of the archive, as only a zip bomb does")
         except Unreadable as error:
             contents.refuse(name, error)
             continue
         if path in latest:
-            contents.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
-        latest[path] = Found(path, info.file_size, partial(_fetch_from_zip, archive, info, limits))
+            contents.refuse(path, _TWICE)
+        latest[path] = ListedFile(path, info.file_size, partial(_fetch_from_zip, archive, info, limits))
     contents.files = list(latest.values())
     return contents
 
 
 def _overlapping(archive: zipfile.ZipFile) -> set[int]:
-    """The offsets of entries that reach into the one behind them, and of those reached into."""
+    """The offsets of entries that overlap another one."""
     found: set[int] = set()
     ordered = sorted(archive.infolist(), key=lambda info: info.header_offset)
     reach, owner = 0, -1
     for info in ordered:
         if info.header_offset < reach:
             found |= {owner, info.header_offset}
-        # A local header is 30 bytes and the name at least; more than that only the header itself could tell.
+        # A local header has at least 30 bytes; only the header itself tells more.
         end = info.header_offset + 30 + info.compress_size
         if end > reach:
             reach, owner = end, info.header_offset
     return found
 
 
-def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits, most: int) -> bytes:
+def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: ReadLimits, most: int) -> bytes:
     if info.flag_bits & _ENCRYPTED:
         raise Unreadable("is encrypted; pack it again without a password")
     if info.compress_type not in _METHODS:
@@ -245,7 +243,7 @@ def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Lim
     try:
         with archive.open(info) as stream:
             return stream.read(most + 1)
-    except Exception:  # BadZipFile, zlib.error, EOFError, struct.error, OverflowError, … by where the damage is
+    except Exception:  # BadZipFile, zlib.error, EOFError, struct.error, …
         raise Unreadable("is damaged in the archive") from None
 
 
@@ -259,8 +257,8 @@ def is_tar(data: bytes) -> bool:
     return len(data) >= _BLOCK and _checksum_fits(data[:_BLOCK])
 
 
-def unpacked(data: bytes, limits: Limits) -> tuple[bytes, str]:
-    """A gzip's content up to the limit, and what is to be said about the rest of it."""
+def unpacked(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
+    """The content of a gzip up to the limit, and a remark where that is not all of it."""
     pieces: list[bytes] = []
     size = 0
     while data:
@@ -273,7 +271,7 @@ def unpacked(data: bytes, limits: Limits) -> tuple[bytes, str]:
             pieces.append(piece)
             size += len(piece)
             if size > limits.total_bytes:
-                return b"".join(pieces), f"unpacks to more than {limits.total_bytes / 10**6:g} MB"
+                return b"".join(pieces), f"unpacks to more than {format_size(limits.total_bytes)}"
             data = stream.unconsumed_tail
             if not piece and not data and not stream.eof:
                 return b"".join(pieces), "is cut off"
@@ -281,8 +279,8 @@ def unpacked(data: bytes, limits: Limits) -> tuple[bytes, str]:
     return b"".join(pieces), ""
 
 
-def tar_listing(data: bytes, limits: Limits) -> Contents:
-    """Everything of interest in a tar, nothing copied yet; Unreadable where it is none."""
+def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
+    """The files in a tar, nothing copied yet; raises Unreadable where it is none."""
     contents = Contents()
     if data[:2] == b"\x1f\x8b":
         packed = len(data)
@@ -295,7 +293,7 @@ def tar_listing(data: bytes, limits: Limits) -> Contents:
             raise Unreadable(f"{remark}, and nothing in it could be read" if remark else "is packed, but not a tar")
     elif not is_tar(data):
         raise Unreadable("is not a tar file")
-    latest: dict[str, Found] = {}
+    latest: dict[str, ListedFile] = {}
     at, seen, long_name = 0, 0, None
     while at + _BLOCK <= len(data):
         header = data[at : at + _BLOCK]
@@ -304,10 +302,10 @@ def tar_listing(data: bytes, limits: Limits) -> Contents:
         seen += 1
         size = _number(header[124:136])
         if seen > limits.entries:
-            contents.refuse("The archive", f"holds more than {limits.entries} entries; the rest was left out")
+            contents.refuse("The archive", f"holds more than {limits.entries} entries; the rest was ignored")
             break
         if not _checksum_fits(header) or size is None:
-            contents.refuse("The archive", "is damaged in the middle; what comes after that was left out")
+            contents.refuse("The archive", "is damaged in the middle; what comes after that was ignored")
             break
         start, kind = at + _BLOCK, header[156:157]
         at = start + -(-size // _BLOCK) * _BLOCK
@@ -333,19 +331,19 @@ def tar_listing(data: bytes, limits: Limits) -> Contents:
             contents.refuse(name, error)
             continue
         if path in latest:
-            contents.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
-        latest[path] = Found(path, size, partial(_fetch_from_tar, data, start, size))
+            contents.refuse(path, _TWICE)
+        latest[path] = ListedFile(path, size, partial(_fetch_from_tar, data, start, size))
     contents.files = list(latest.values())
     return contents
 
 
 def _check(kind: bytes, whole: bool) -> None:
     if kind in _LINKS:
-        raise Unreadable("is a link, which is not followed")
+        raise Unreadable(_LINK)
     if kind in _SPECIAL:
-        raise Unreadable("is neither a file nor a folder but a pipe, socket or device")
+        raise Unreadable(NOT_A_FILE)
     if kind not in _REGULAR:
-        raise Unreadable("is stored in a way that is not read here")
+        raise Unreadable("is stored in a way that is not supported")
     if not whole:
         raise Unreadable("is cut off")
 
@@ -355,7 +353,7 @@ def _fetch_from_tar(data: bytes, start: int, size: int, most: int) -> bytes:
 
 
 def _number(field: bytes) -> int | None:
-    """A size: octal digits, or for the large ones a mark and big-endian bytes."""
+    """A size: octal digits, or for large ones a mark and big-endian bytes; None where it is invalid."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     try:

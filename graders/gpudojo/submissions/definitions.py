@@ -16,19 +16,21 @@ from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.names import ASIDE, SOURCES, natural, plain, shown, suffix
 
-# Trees take a hundred times the room of their source, and seconds for each megabyte.
+# A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
 PARSED: Final = 400_000
 PARSED_IN_ALL: Final = 4_000_000
 CELLS: Final = 2_000
 _WHOLE: Final = (ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.Expr)
-# To show the line of a syntax error, Python opens the file of that name; a student's could be any.
+# Not the real name: to show the line of a syntax error, Python opens the file of that name.
 _NOWHERE: Final = PurePosixPath("<submission>")
 _TESTS: Final = re.compile(r"test_.*|.*_tests?|conftest")
 
 
 class State(enum.StrEnum):
+    """What is known of a definition."""
+
     DEFINED = "defined"
-    BROKEN = "broken"  # it is there, in a file or cell that is no Python
+    BROKEN = "broken"  # in a file or cell that is not valid Python
     STUB = "stub"
     MISSING = "missing"
 
@@ -45,8 +47,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """The definition that is graded. Where there is none, `file` is the one that should have had it, if any."""
+class ChosenDefinition:
+    """The definition that is graded. Where there is none, `file` is the one that should have it, if known."""
 
     exercise: str
     function: str
@@ -59,7 +61,7 @@ class Definition:
 
     @property
     def note(self) -> str:
-        """What a reader should know about the choice; empty where nobody could have thought otherwise."""
+        """What is worth knowing about the choice; empty where it is the obvious one."""
         if self.file is None or self.state is State.MISSING:
             return ""
         said = []
@@ -74,13 +76,13 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is graded of a submission."""
+    """The definitions that are graded of a submission."""
 
-    definitions: tuple[Definition, ...]
+    definitions: tuple[ChosenDefinition, ...]
     unreadable: tuple[tuple[str, str], ...] = ()  # files that could not be parsed, and why
-    problem: str | None = None  # why nothing at all could be found, where it is no student's omission
+    problem: str | None = None  # why nothing could be found, where the files have it
 
-    def of(self, function: str) -> Definition | None:
+    def of(self, function: str) -> ChosenDefinition | None:
         return next((found for found in self.definitions if found.function == function), None)
 
 
@@ -93,7 +95,7 @@ class _Bound:
 
 
 def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
-    """The definition of each exercise's functions that is graded; the same for the same files, and nothing raised."""
+    """Choose a definition of every function; the same for the same files. Raises nothing."""
     exercises = tuple(exercises)
     names = {function.name for exercise in exercises for function in exercise.functions}
     bound: dict[str, dict[str, _Bound]] = {}
@@ -101,12 +103,12 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
     left = PARSED_IN_ALL
     for path in sorted(files, key=_order):
         data = files[path]
-        # A file that names none of the functions needs no parser.
+        # A file that names none of the functions is not parsed.
         if not suffix(path, SOURCES) or not (b"\\u" in data or any(name.encode() in data for name in names)):
             continue
         left -= min(len(data), PARSED)
         if left < 0:
-            unreadable[path] = "it was not looked at, because there is too much Python beside it"
+            unreadable[path] = "it was not read, because there is too much Python beside it"
             continue
         bound[path], reason = _bindings(path, data, names)
         if reason:
@@ -122,7 +124,7 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
 
 def _definition(
     exercise: Exercise, function: str, files: Mapping[str, bytes], bound: dict[str, dict[str, _Bound]]
-) -> Definition:
+) -> ChosenDefinition:
     def rank(path: str) -> tuple[object, ...]:
         one = bound[path][function]
         return _aside(path), _STATES.index(one.state), *_named(path, exercise), one.imported, *_order(path)
@@ -130,11 +132,11 @@ def _definition(
     candidates = sorted((path for path, names in bound.items() if function in names), key=rank)
     if not candidates:
         should = min(files, key=lambda path: (_aside(path), *_named(path, exercise), *_order(path)), default=None)
-        # Of files with other names it can only be said which one it should have been if there is one only.
+        # With other names, the file that should have it is only known if there is one file.
         if should is not None and (_aside(should) or (_named(should, exercise)[0] == 2 and len(files) > 1)):
             should = None
         named = should is not None and _named(should, exercise)[0] == 0
-        return Definition(exercise.stem, function, should, None, None, named, State.MISSING)
+        return ChosenDefinition(exercise.stem, function, should, None, None, named, State.MISSING)
 
     def candidate(path: str) -> Candidate:
         one = bound[path][function]
@@ -142,7 +144,7 @@ def _definition(
 
     best = candidate(candidates[0])
     passed_over = tuple(candidate(path) for path in candidates[1:])
-    return Definition(
+    return ChosenDefinition(
         exercise.stem, function, best.file, best.line, best.cell, best.named, best.state, passed_over=passed_over
     )
 
@@ -151,14 +153,14 @@ _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
 
 
 def _named(path: str, exercise: Exercise) -> tuple[int, bool]:
-    """For the exercise, for the day, or otherwise; and Python files before notebooks."""
+    """A rank by name: for the exercise, for the day, or other; and Python files before notebooks."""
     name = plain(path)
     rank = 0 if name == exercise.stem.casefold() else 1 if name in days() else 2
     return rank, bool(suffix(path, (load.SUFFIX,)))
 
 
 def _aside(path: str) -> bool:
-    """Whether what it defines is probably not what the student hands in."""
+    """Whether its definitions are probably not meant to be graded."""
     pure = PurePosixPath(path)
     return any(part.casefold() in ASIDE for part in pure.parts[:-1]) or bool(_TESTS.fullmatch(plain(path)))
 
@@ -168,7 +170,7 @@ def _order(path: str) -> tuple[int, object]:
 
 
 def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound], str]:
-    """Where a file binds the names last, and what is wrong with it."""
+    """The last binding of each name in a file, and what is wrong with the file."""
     found: dict[str, _Bound] = {}
     broken: dict[str, _Bound] = {}
     reason = ""
@@ -178,7 +180,7 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound
                 if len(source) > PARSED:
                     raise load.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about the student's escapes and comparisons: not our question
+                    warnings.simplefilter("ignore")  # about escapes and comparisons in student code
                     tree = load.parse(source, _NOWHERE, first)
             except load.Unparsable as error:
                 at = error.evidence.line
@@ -203,7 +205,7 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound
 
 
 def _parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
-    """The text of a file, or of each cell: with the line at which it begins, and the cell's number."""
+    """The text of a file, or of each cell, with its first line and the number of the cell."""
     if not suffix(path, (load.SUFFIX,)):
         return [(load.decode(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS:
@@ -212,7 +214,7 @@ def _parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
 
 
 def _looks_bound(source: str, names: set[str]) -> set[str]:
-    """Which of the names a text that is no Python seems to define."""
+    """The names that a text which is not valid Python seems to define."""
     any_of = "|".join(sorted(map(re.escape, names)))
     heads = rf"^(?:(?:async[ \t]+)?(?:def|class)[ \t]+({any_of})\b|({any_of})[ \t]*[:=])"
     return {head[1] or head[2] for head in re.finditer(heads, source, re.M)}
@@ -225,7 +227,7 @@ def _lines(tree: ast.Module) -> tuple[set[int], set[int]]:
     for statement in tree.body:
         if load.is_demo(statement):
             continue
-        # the parts of an assignment are no statements, and the tables of an exercise are long
+        # an assignment has no statements inside, and may be a long table
         for node in (statement,) if isinstance(statement, _WHOLE) else load.in_scope(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 imported.add(node.lineno)

@@ -1,4 +1,4 @@
-"""Entries, submissions and limits."""
+"""The data of submissions: entries in a listing, what was read of them, and limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Kind(enum.StrEnum):
-    """In which form a submission came."""
+    """The form of a submission."""
 
     FOLDER = "folder"
     CHECKOUT = "checkout"  # a folder that is a git checkout
@@ -18,12 +18,12 @@ class Kind(enum.StrEnum):
     TAR = "tar"
     PYTHON = "python"
     NOTEBOOK = "notebook"
-    FILES = "files"  # loose files of one student, told apart by the names a learning platform gave them
-    OTHER = "other"  # a kind of archive that is not read; its student is told so instead of being forgotten
+    FILES = "files"  # loose files of one student, grouped by the names that a platform gave them
+    OTHER = "other"  # an archive of a kind that is not read, which is reported
 
 
 class Naming(enum.StrEnum):
-    """Who named it, and so what its name says."""
+    """The platform that named it."""
 
     PLAIN = "plain"
     CANVAS = "canvas"
@@ -33,48 +33,48 @@ class Naming(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One submission that is there to be read."""
+class SubmissionEntry:
+    """One submission in a listing, not read yet."""
 
-    name: str  # unique among the entries listed together, also where case does not count
-    student: str  # as well as the name tells
+    name: str  # unique in its listing, also where case is ignored
+    student: str  # as far as the name says
     origin: Path  # the file or folder; for loose files, the first of them
     kind: Kind
     naming: Naming = Naming.PLAIN
-    identifier: str | None = None  # the platform's own number for the student or the submission, or the account's name
-    late: bool = False  # marked so by the platform
-    # What it is made of: the name inside the submission ("" where the content has no name of its own), and the place.
+    identifier: str | None = None  # the platform's number of the student or submission, or the account
+    late: bool = False  # marked by the platform
+    # Its parts: the name inside the submission ("" for a folder or archive that is all of it), and the path.
     members: tuple[tuple[str, Path], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Something that lies among the submissions and is none."""
+class IgnoredPath:
+    """Something among the submissions that is none."""
 
     path: Path
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What was found: the submissions, and what else lay there."""
+class Listing:
+    """The submissions at some paths, and what was ignored there."""
 
-    entries: tuple[Entry, ...]
-    left_out: tuple[LeftOut, ...]
+    entries: tuple[SubmissionEntry, ...]
+    ignored: tuple[IgnoredPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one submission may be. A class is graded on one machine, and an archive can promise anything."""
+class ReadLimits:
+    """How large one submission may be."""
 
     files: int = 200
-    file_bytes: int = 10_000_000
-    total_bytes: int = 50_000_000  # of everything unpacked, nested archives themselves included
-    archive_bytes: int = 50_000_000  # of an archive as it was handed in
+    file_bytes: int = 10 << 20
+    total_bytes: int = 50 << 20  # of everything unpacked, with nested archives
+    archive_bytes: int = 50 << 20  # of an archive as handed in
     ratio: int = 200  # unpacked to packed; source text stays below 20
-    ratio_from: int = 1_000_000  # below this an archive may be as dense as it likes
-    entries: int = 20_000  # names looked at, most of them of no interest
-    depth: int = 16  # folders below each other
+    ratio_from: int = 1_000_000  # bytes below which the ratio does not matter
+    entries: int = 20_000  # names in a folder or archive
+    depth: int = 16  # of folders
     path_length: int = 240
     notes: int = 20
 
@@ -88,10 +88,10 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """What was read from an entry: what can be graded, or the one sentence that says why nothing can."""
+class ReadSubmission:
+    """What was read of an entry. `problem` says why nothing can be graded, if so."""
 
-    entry: Entry
+    entry: SubmissionEntry
     files: tuple[SourceFile, ...]
     problem: str | None = None
     notes: tuple[str, ...] = ()
@@ -99,15 +99,15 @@ class Submission:
 
 
 class Unreadable(Exception):
-    """One thing cannot be taken; the text goes on after its name: "… is encrypted"."""
+    """A file cannot be used; the text continues a sentence that its name begins: "… is encrypted"."""
 
 
 def digest(files: Iterable[SourceFile]) -> str:
-    """Equal for equal content: paths and bytes, whatever the submission is called and whenever it was made."""
+    """The hash of all paths and bytes; it does not depend on the name or date of a submission."""
     whole = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.path):
         for part in (file.path.encode("utf-8", "surrogatepass"), file.data):
-            # the length first, so that no two lists of files run together into the same bytes
+            # the length first: no two lists of files may give the same bytes
             whole.update(len(part).to_bytes(8, "big"))
             whole.update(part)
     return whole.hexdigest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,70 +12,67 @@ from typing import Final
 
 from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import names
-from gpudojo.submissions.entries import Entry, Kind, LeftOut, Naming, Survey
+from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Naming, SubmissionEntry
 from gpudojo.submissions.names import (
     ARCHIVES,
     SOURCES,
     STRANGE_ARCHIVES,
     ZIPS,
     Named,
+    folded,
     is_junk,
     natural,
     of_platform,
     of_repository,
     plain,
+    reason,
     suffix,
 )
 
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
 
 
-def entries(paths: Sequence[Path]) -> list[Entry]:
-    """The submissions at these paths, each name once, in natural order."""
-    return list(survey(paths).entries)
-
-
-def survey(paths: Sequence[Path]) -> Survey:
-    """The submissions at these paths, and what else lay there with the reason why it is none."""
-    found: list[Entry] = []
-    left_out: list[LeftOut] = []
+def list_submissions(paths: Sequence[Path]) -> Listing:
+    """The submissions at these paths in natural order, each name once, and what was ignored with the reason."""
+    found: list[SubmissionEntry] = []
+    ignored: list[IgnoredPath] = []
     seen: set[Path] = set()
     for path in paths:
-        # "." and "x/.." have no name of their own; and the same folder given twice is still one folder
+        # "." and "x/.." have no name; and a folder given twice is one folder
         origin = Path(os.path.abspath(path))
         real = Path(os.path.realpath(origin))
         if real in seen:
-            left_out.append(LeftOut(path, "it was given twice"))
+            ignored.append(IgnoredPath(path, "it was given twice"))
             continue
         seen.add(real)
         try:
             mode = origin.stat().st_mode
         except (OSError, ValueError) as error:
-            left_out.append(LeftOut(path, _why(error)))
+            ignored.append(IgnoredPath(path, f"it cannot be read: {reason(error)}"))
             continue
         if stat.S_ISDIR(mode) and not is_submission(origin):
-            _survey_class(origin, found, left_out)
+            _list_class(origin, found, ignored)
         elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
             entry = _single(origin, stat.S_ISDIR(mode), of_platform(origin.name, stat.S_ISDIR(mode)))
             if entry is None:
-                left_out.append(LeftOut(path, _STRAY))
+                ignored.append(IgnoredPath(path, _STRAY))
             else:
                 found.append(entry)
         else:
-            left_out.append(LeftOut(path, "it is neither a file nor a folder"))
-    once = {entry.members: entry for entry in reversed(found)}  # a class, and one of the class by itself
-    return Survey(tuple(_named_apart(list(once.values()))), tuple(left_out))
+            ignored.append(IgnoredPath(path, "it is neither a file nor a folder"))
+    once = {entry.members: entry for entry in reversed(found)}  # a class, and one of its submissions
+    return Listing(tuple(_with_unique_names(list(once.values()))), tuple(ignored))
 
 
-def alone(folder: Path) -> Survey:
-    """One folder as one submission, also where nothing in it tells that it is one."""
+def list_one(folder: Path) -> Listing:
+    """One folder as one submission, whatever is in it."""
     origin = Path(os.path.abspath(folder))
     entry = _single(origin, origin.is_dir(), None) if origin.exists() else None
-    return Survey((entry,), ()) if entry else Survey((), (LeftOut(folder, _STRAY),))
+    return Listing((entry,), ()) if entry else Listing((), (IgnoredPath(folder, _STRAY),))
 
 
 def is_submission(folder: Path) -> bool:
-    """Whether a folder is one student's work rather than a folder of such: by what lies in it."""
+    """Whether a folder is one student's work rather than a class, by what is in it."""
     if (folder / ".git").exists() or _holds_work(folder):
         return True
     return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in days())
@@ -89,19 +85,19 @@ def _holds_work(folder: Path) -> bool:
     except OSError:
         return False
     stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(days())
-    # a platform's prefix marks one file of many students', so that its folder is a class
+    # a platform's prefix is on the files of many students: such a folder is a class
     return any(
         suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in names
     )
 
 
-def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> None:
-    """Each thing in the folder is a submission, part of one, or left out."""
+def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[IgnoredPath]) -> None:
+    """Add everything in a folder to the submissions or to what is ignored."""
     try:
         with os.scandir(folder) as listing:
             children = sorted(listing, key=lambda child: natural(child.name))
     except OSError as error:
-        left_out.append(LeftOut(folder, _why(error)))
+        ignored.append(IgnoredPath(folder, f"it cannot be read: {reason(error)}"))
         return
     submitters = names.submitters(folder / names.METADATA)
     loose: dict[tuple[Naming, str, str], list[tuple[Named, Path, bool]]] = {}
@@ -112,15 +108,15 @@ def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> 
         if child.name == names.METADATA and submitters:
             continue
         if child.is_symlink():
-            left_out.append(LeftOut(path, "it is a link; give the place it leads to by itself to have it graded"))
+            ignored.append(IgnoredPath(path, "it is a link; to grade what it points to, give that path"))
             continue
         try:
             is_folder, is_file = child.is_dir(follow_symlinks=False), child.is_file(follow_symlinks=False)
         except OSError as error:
-            left_out.append(LeftOut(path, _why(error)))
+            ignored.append(IgnoredPath(path, f"it cannot be read: {reason(error)}"))
             continue
         if not (is_folder or is_file):
-            left_out.append(LeftOut(path, "it is neither a file nor a folder"))
+            ignored.append(IgnoredPath(path, "it is neither a file nor a folder"))
             continue
         named = of_platform(child.name, is_folder)
         if named is not None and named.naming is not Naming.GRADESCOPE:
@@ -128,7 +124,7 @@ def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> 
             continue
         entry = _single(path, is_folder, named)
         if entry is None:
-            left_out.append(LeftOut(path, _STRAY))
+            ignored.append(IgnoredPath(path, _STRAY))
         elif named is not None and child.name in submitters:
             found.append(replace(entry, student=submitters[child.name]))
         else:
@@ -136,8 +132,8 @@ def _survey_class(folder: Path, found: list[Entry], left_out: list[LeftOut]) -> 
     found += [_together(parts) for parts in loose.values()]
 
 
-def _single(path: Path, is_folder: bool, named: Named | None) -> Entry | None:
-    """A submission that is one file or folder; None for a file of a kind nobody hands in."""
+def _single(path: Path, is_folder: bool, named: Named | None) -> SubmissionEntry | None:
+    """A submission that is one file or folder; None for a file of another kind."""
     name = path.name or str(path)
     kind = Kind.CHECKOUT if is_folder and (path / ".git").exists() else _kind(name, is_folder)
     if kind is None:
@@ -147,26 +143,28 @@ def _single(path: Path, is_folder: bool, named: Named | None) -> Entry | None:
     bare = name if is_folder else name[: len(name) - len(suffix(name, (*ARCHIVES, *STRANGE_ARCHIVES, *SOURCES)))]
     member = (name if kind in (Kind.PYTHON, Kind.NOTEBOOK) else "", path)
     if named is not None:
-        return Entry(_legible(bare), named.student, path, kind, named.naming, named.identifier, members=(member,))
+        return SubmissionEntry(
+            _legible(bare), named.student, path, kind, named.naming, named.identifier, members=(member,)
+        )
     if (is_folder or kind is Kind.ZIP) and (account := of_repository(bare, path.parent.name)):
         identifier = _legible(account.identifier)
-        return Entry(_legible(bare), identifier, path, kind, Naming.CLASSROOM, identifier, members=(member,))
-    return Entry(_legible(bare), _legible(bare), path, kind, members=(member,))
+        return SubmissionEntry(_legible(bare), identifier, path, kind, Naming.CLASSROOM, identifier, members=(member,))
+    return SubmissionEntry(_legible(bare), _legible(bare), path, kind, members=(member,))
 
 
-def _together(parts: list[tuple[Named, Path, bool]]) -> Entry:
-    """One student's files and folders, as a platform names them, are one submission."""
+def _together(parts: list[tuple[Named, Path, bool]]) -> SubmissionEntry:
+    """One submission of all files and folders that a platform named for one student."""
     named, origin, is_folder = parts[0]
     alone = len(parts) == 1
     kind = _kind(origin.name, is_folder) if alone else Kind.FILES
     members = []
     for part, path, part_is_folder in parts:
-        # A folder of Moodle's has no name beyond the student's; an archive handed in alone is the whole submission.
+        # A folder from Moodle is named for the student only; a single archive is the whole submission.
         bare = part_is_folder or (alone and kind not in (Kind.PYTHON, Kind.NOTEBOOK))
         members.append(("" if bare else part.rest or path.name, path))
     student = _legible(named.student)
     late = any(part.late for part, _, _ in parts)
-    return Entry(
+    return SubmissionEntry(
         student, student, origin, kind or Kind.FILES, named.naming, named.identifier, late, members=tuple(members)
     )
 
@@ -181,28 +179,28 @@ def _kind(name: str, is_folder: bool) -> Kind | None:
     return Kind.OTHER if suffix(name, STRANGE_ARCHIVES) else None
 
 
-def _named_apart(listed: list[Entry]) -> list[Entry]:
-    """Names made unique, by what tells their origins apart; also where case or the spelling of an accent is lost."""
-    by_name: dict[str, list[Entry]] = {}
+def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
+    """The entries with unique names, also where case or the encoding of accents is ignored."""
+    by_name: dict[str, list[SubmissionEntry]] = {}
     for entry in listed:
-        by_name.setdefault(_folded(entry.name), []).append(entry)
+        by_name.setdefault(folded(entry.name), []).append(entry)
     taken = {name for name, group in by_name.items() if len(group) == 1}
-    apart: list[Entry] = []
+    apart: list[SubmissionEntry] = []
     for group in by_name.values():
         if len(group) == 1:
             apart.append(group[0])
             continue
         for candidates in _spellings(group):
-            folded = [_folded(name) for name in candidates]
-            if len(set(folded)) == len(group) and not taken & set(folded):
+            keys = {folded(name) for name in candidates}
+            if len(keys) == len(group) and not taken & keys:
                 break
-        taken |= {_folded(name) for name in candidates}
+        taken |= {folded(name) for name in candidates}
         apart += [replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
     return sorted(apart, key=lambda entry: (natural(entry.name), str(entry.origin)))
 
 
-def _spellings(group: list[Entry]) -> list[list[str]]:
-    """Ways to tell entries of one name apart, the most telling first; the last one always does."""
+def _spellings(group: list[SubmissionEntry]) -> list[list[str]]:
+    """Lists of names for entries with the same name, the most readable first; the last one is always unique."""
     ways = [[f"{entry.name}-{entry.identifier or ''}" for entry in group]]
     ways.append([_legible(entry.origin.name) for entry in group])
     for up in range(1, 4):
@@ -212,19 +210,7 @@ def _spellings(group: list[Entry]) -> list[list[str]]:
     return ways
 
 
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
-
-
 def _legible(name: str) -> str:
-    """A file's name as text: the bytes that are no UTF-8 written out, and no control characters."""
+    """A file name as text: bytes that are not UTF-8 are written as %XX, control characters as _."""
     text = "".join(f"%{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else c for c in name)
     return "".join(c if c.isprintable() else "_" for c in text).strip() or "_"
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file or folder"
-    if isinstance(error, OSError) and error.strerror:
-        return f"it cannot be read: {error.strerror}"
-    return "it cannot be read"

@@ -1,4 +1,4 @@
-"""What the name of a file or folder tells: student, platform, exercise."""
+"""What names of files and folders say: student, platform, exercise."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gpudojo.submissions.entries import Naming
 SOURCES: Final = (".py", ".ipynb")
 ZIPS: Final = (".zip",)
 TARS: Final = (".tar", ".tar.gz", ".tgz")
-ARCHIVES: Final = (*TARS, *ZIPS)  # the longest first where one ends like another
+ARCHIVES: Final = (*TARS, *ZIPS)  # longer endings first
 STRANGE_ARCHIVES: Final = (".rar", ".7z", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".gz", ".bz2", ".xz")
 
-# Made by tools, never by a student. Whatever begins with a dot is junk as well.
+# Made by tools, never by a student; also every name that begins with a dot.
 JUNK: Final = frozenset(
     "__pycache__ __macosx venv env virtualenv site-packages node_modules build dist htmlcov thumbs.db desktop.ini "
     "lib64 wandb lightning_logs mlruns".split()
 )
-# Folders whose definitions are somebody else's, or are there to be tried rather than handed in.
+# Folders whose definitions are not the student's, or not meant to be handed in.
 ASIDE: Final = frozenset("reference references test tests testing grader graders conformance".split())
 
-# Its numbers are long; `lab_8_2_name.py` is a teacher's own way to name files, and none of one student's.
+# Canvas's numbers are long: `lab_8_2_name.py` is not from Canvas.
 _CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,})_(?P<file>\d{3,})_(?P<rest>.+)", re.S)
 _CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S)
 _MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S)
@@ -32,24 +32,24 @@ _GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
 _DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in days())
 _DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
 _DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
-# What browsers, file managers and platforms put behind a name that is taken: " (1)", "-2", "-Copy1", " - Copy".
+# Added by browsers, file managers and platforms to a name that is taken: " (1)", "-2", "-Copy1", " - Copy".
 _COPY: Final = re.compile(r"(?:[\s_+]*\(\d{1,3}\)|[-_\s]\d{1,2}|[\s_-]+copy[\s_-]*\d*)$")
 _COPY_OF: Final = re.compile(r"^(?:copy[\s_+]of[\s_+])+")
 
 
 class Named(NamedTuple):
-    """What a platform's name says."""
+    """What a name given by a platform says."""
 
     naming: Naming
     student: str
     identifier: str
-    rest: str  # the name the student gave the file; empty for a folder
+    rest: str  # the student's own name of the file; empty for a folder
     late: bool = False
 
 
 def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
-    """A key that puts `student-2` before `student-10`, the same on every machine."""
-    parts = re.split(r"(\d{1,18})", unicodedata.normalize("NFC", name).casefold())
+    """A sort key that puts `student-2` before `student-10`, the same on every machine."""
+    parts = re.split(r"(\d{1,18})", folded(name))
     return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
 
 
@@ -59,13 +59,13 @@ def is_junk(name: str) -> bool:
 
 
 def suffix(name: str, kinds: tuple[str, ...]) -> str:
-    """Which of the endings the name has, or none."""
+    """The ending that the name has of these, or an empty text."""
     folded = name.casefold()
     return next((kind for kind in kinds if folded.endswith(kind) and len(folded) > len(kind)), "")
 
 
 def of_platform(name: str, folder: bool) -> Named | None:
-    """What a name says that Canvas, Moodle or Gradescope gave."""
+    """What a name given by Canvas, Moodle or Gradescope says; None for other names."""
     if moodle := _MOODLE.fullmatch(name):
         return Named(Naming.MOODLE, moodle["student"].strip(), moodle["id"], moodle["rest"])
     if folder:
@@ -79,7 +79,7 @@ def of_platform(name: str, folder: bool) -> Named | None:
 
 
 def of_repository(name: str, folder: str) -> Named | None:
-    """What a repository's name says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
+    """What the name of a repository says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
     assignment = folder.removesuffix("-submissions") if folder.endswith("-submissions") else ""
     account = name.removeprefix(f"{assignment}-") if assignment and name.startswith(f"{assignment}-") else ""
     if not account and (found := _DAY.fullmatch(name.casefold())):
@@ -88,41 +88,53 @@ def of_repository(name: str, folder: str) -> Named | None:
 
 
 def plain(name: str) -> str:
-    """A file's name as the curriculum would spell it: no ending, no platform's prefix, no mark of a copy."""
+    """The name of a file as in the curriculum: without ending, prefix of a platform, and mark of a copy."""
     stem = PurePosixPath(name).name
     stem = stem[: len(stem) - len(suffix(stem, SOURCES))]
     if (named := of_platform(stem, folder=False)) and named.rest:
         stem = named.rest
-    stem = _COPY_OF.sub("", unicodedata.normalize("NFC", stem).casefold().strip())
-    stem = _DAY_SPELT.sub(r"\1\2", stem)  # before its number can be taken for the mark of a copy
+    stem = _COPY_OF.sub("", folded(stem).strip())
+    stem = _DAY_SPELT.sub(r"\1\2", stem)  # first, or its number would be taken for the mark of a copy
     while (shorter := _COPY.sub("", stem)) != stem and shorter:
         stem = shorter
     return re.sub(r"[\s+-]+", "_", stem.strip())
 
 
+def folded(name: str) -> str:
+    """A name as it is compared where case and the encoding of accents do not count."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def reason(error: Exception) -> str:
+    """Why something cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
 def shown(name: str) -> str:
-    """A name as it may stand in a sentence: short, on one line, nothing in it that a terminal would obey."""
+    """A name for use in a sentence: short, on one line, without control characters."""
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in name)
     return text if len(text) <= 80 else f"{text[:38]}…{text[-38:]}"
 
 
 METADATA: Final = "submission_metadata.yml"
-_LARGEST: Final = 64_000_000  # results and histories are in it too
+_LARGEST: Final = 64_000_000  # it holds results and histories too
 _SUBMISSION: Final = re.compile(r"""["']?(submission_\d+)["']?:\s*$""")
 _KEY: Final = re.compile(r"""(\s+):?["']?(\w+)["']?:\s*$""")
 _NAME: Final = re.compile(r"""\s*(?:-\s+)?:?["']?name["']?:\s+(.+?)\s*$""")
 
 
 def submitters(path: Path) -> dict[str, str]:
-    """The names behind each folder, as one text; empty where there is no such list, or none that can be read."""
+    """The students' names for each folder, as Gradescope lists them; empty where there is no readable list."""
     try:
         with path.open("rb") as file:
             lines = file.read(_LARGEST).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
     found: dict[str, list[str]] = {}
-    names: list[str] | None = None  # of the submission whose list we are in
-    inside = -1  # how far that list's heading is indented; -1 outside of one
+    names: list[str] | None = None  # of the current submission
+    inside = -1  # indentation of the current list of submitters; -1 outside of one
     for line in lines:
         if not line.strip():
             continue
@@ -135,14 +147,14 @@ def submitters(path: Path) -> dict[str, str]:
             if name := _NAME.match(line):
                 names.append(_text(name[1]))
         else:
-            # Only the submission's own: its history repeats the heading further in, for earlier attempts.
+            # Only the submission's own list: its history repeats the heading, indented further.
             key = _KEY.match(line)
             inside = indent if key and key[2] == "submitters" and indent <= 2 and not names else -1
     return {folder: " & ".join(names) for folder, names in found.items() if names}
 
 
 def _text(value: str) -> str:
-    """A YAML scalar of the simple kinds."""
+    """The value of a simple YAML scalar."""
     if len(value) >= 2 and value[0] == value[-1] == "'":
         value = value[1:-1].replace("''", "'")
     elif len(value) >= 2 and value[0] == value[-1] == '"':

@@ -5,26 +5,45 @@ from __future__ import annotations
 import os
 import re
 import stat
-import unicodedata
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from virtual_cuda import format_size
+
 from gpudojo.submissions import archives
-from gpudojo.submissions.archives import Contents, Found
-from gpudojo.submissions.entries import Entry, Kind, Limits, SourceFile, Submission, Unreadable, digest
-from gpudojo.submissions.names import ARCHIVES, SOURCES, STRANGE_ARCHIVES, natural, of_platform, shown, suffix
+from gpudojo.submissions.archives import Contents, ListedFile
+from gpudojo.submissions.entries import (
+    Kind,
+    ReadLimits,
+    ReadSubmission,
+    SourceFile,
+    SubmissionEntry,
+    Unreadable,
+    digest,
+)
+from gpudojo.submissions.names import (
+    ARCHIVES,
+    SOURCES,
+    STRANGE_ARCHIVES,
+    folded,
+    natural,
+    of_platform,
+    reason,
+    shown,
+    suffix,
+)
 
 _CODING: Final = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.M)
 
 
 def fault(file: SourceFile) -> str | None:
-    """What is wrong with a source's bytes, as the rest of a sentence that its name begins."""
+    """What is wrong with the bytes of a source, as the rest of a sentence that its name begins; or None."""
     data = file.data
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "is UTF-16 text; save it as UTF-8"
     if b"\0" in data:
-        return "has a null byte in it, so that it is no text"
+        return "is not text: it has a null byte in it"
     notebook = bool(suffix(file.path, (".ipynb",)))
     # A Python file may name another encoding in its first two lines.
     if notebook or not any(_CODING.match(line) for line in data.split(b"\n", 2)[:2]):
@@ -34,7 +53,7 @@ def fault(file: SourceFile) -> str | None:
             line = data.count(b"\n", 0, error.start) + 1
             return f"is not UTF-8 text: byte {data[error.start]:#04x} in line {line}; save it as UTF-8"
     if notebook:
-        # nbformat and json are for the sandbox: ten megabytes of brackets take them a quarter of a gigabyte.
+        # Parsed only in the sandbox: ten megabytes of brackets take a quarter of a gigabyte.
         text = data.removeprefix(b"\xef\xbb\xbf").strip()
         if not text.startswith(b"{"):
             return "is not a notebook"
@@ -45,66 +64,65 @@ def fault(file: SourceFile) -> str | None:
     return None
 
 
-def read(entry: Entry, limits: Limits | None = None) -> Submission:
-    """What an entry holds. Whatever is wrong with it is said in `problem` and `notes`; nothing is raised."""
-    limits = limits or Limits()
-    reader = _Reader(limits)
+def read(entry: SubmissionEntry, limits: ReadLimits | None = None) -> ReadSubmission:
+    """Read an entry. What is wrong with it is in `problem` and `notes`; nothing is raised."""
+    limits = limits or ReadLimits()
+    reader = _SourceReader(limits)
     try:
         for name, path in entry.members or (("", entry.origin),):
             reader.take(name, path)
         reader.take_waiting()
-    except Exception as error:  # one submission that finds a way to break us must not end the batch
-        return Submission(entry, (), f"It could not be read ({type(error).__name__}).", (), digest(()))
+    except Exception as error:  # one strange submission must not end the run
+        return ReadSubmission(entry, (), f"It could not be read ({type(error).__name__}).", (), digest(()))
     return reader.submission(entry)
 
 
-class _Reader:
-    """Takes sources one by one as long as the limits allow."""
+class _SourceReader:
+    """Collects sources as long as the limits allow."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ReadLimits) -> None:
         self.limits = limits
         self.files: dict[str, SourceFile] = {}
         self.notes: list[str] = []
         self.spent = 0  # bytes unpacked so far
         self.others = 0
         self.too_many = 0
-        self.waiting: list[Found] = []  # archives in what was handed in
+        self.waiting: list[ListedFile] = []  # archives inside what was handed in
         self._folders: set[str] = set()
         self._folded: set[str] = set()
 
     def take(self, name: str, path: Path) -> None:
-        """One thing on disk: a folder, an archive or a source."""
+        """Read a path on disk: a folder, an archive or a source."""
         try:
             mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):  # only what a person named on the command line gets this far
+            if stat.S_ISLNK(mode):  # only a path from the command line can be a link here
                 mode = os.stat(path).st_mode
                 path = Path(os.path.realpath(path))
             if stat.S_ISDIR(mode):
                 self.take_all(archives.folder_listing(path, self.limits), name, nested=True)
             elif not stat.S_ISREG(mode):
-                raise Unreadable("is neither a file nor a folder but a pipe, socket or device")
+                raise Unreadable(archives.NOT_A_FILE)
             elif suffix(path.name, ARCHIVES):
                 most = self.limits.archive_bytes
                 data = archives.fetch(path, most)
                 if len(data) > most:
-                    raise Unreadable(f"is larger than {most // 10**6} MB")
+                    raise Unreadable(f"is larger than {format_size(most)}")
                 self.take_all(self.unpack(data), name, nested=True)
             elif ending := suffix(path.name, STRANGE_ARCHIVES):
-                raise Unreadable(f"is an archive of a kind that is not read here ({ending}); hand in a .zip")
+                raise Unreadable(f"is an archive of a kind that is not supported ({ending}); hand in a .zip")
             else:
                 alone = Contents()
                 inside = alone.place(name or path.name, self.limits, on_disk=True)
                 if inside is not None:
-                    alone.files.append(Found(inside, os.stat(path).st_size, partial(archives.fetch, path)))
+                    alone.files.append(ListedFile(inside, os.stat(path).st_size, partial(archives.fetch, path)))
                 self.take_all(alone, "", nested=False)
         except Unreadable as error:
             self.notes.append(f"{shown(path.name)} {error}.")
         except (OSError, ValueError) as error:
-            reason = "it is gone" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None)
-            self.notes.append(f"{shown(path.name)} cannot be read: {reason or type(error).__name__}.")
+            self.notes.append(f"{shown(path.name)} cannot be read: {reason(error)}.")
 
     def unpack(self, data: bytes) -> Contents:
-        """An archive by what it is, whatever it is called."""
+        """List an archive by its content, whatever its name is."""
         if data[:2] == b"\x1f\x8b" or (data[:2] != b"PK" and archives.is_tar(data)):
             return archives.tar_listing(data, self.limits)
         if not data:
@@ -115,22 +133,22 @@ class _Reader:
         return archives.zip_listing(data, self.limits)
 
     def take_all(self, contents: Contents, folder: str, nested: bool) -> None:
-        """Everything in a folder or archive that can be graded, the shallowest first."""
+        """Read everything that can be graded in a folder or archive, the shallowest first."""
         self.notes += contents.notes
         prefix = f"{folder}/" if folder else ""
         for found in sorted(contents.files, key=lambda found: (found.path.count("/"), natural(found.path))):
             path = prefix + found.path
             if suffix(path, SOURCES):
-                self.take_source(Found(path, found.size, found.fetch))
+                self.take_source(ListedFile(path, found.size, found.fetch))
             elif suffix(path, ARCHIVES) and nested:
-                self.waiting.append(Found(path, found.size, found.fetch))
+                self.waiting.append(ListedFile(path, found.size, found.fetch))
             elif suffix(path, ARCHIVES):
                 self.notes.append(f"{shown(path)} is an archive in an archive in an archive, which is not opened.")
             else:
                 self.others += 1
 
     def take_waiting(self) -> None:
-        """Archives inside what was handed in, one level deep: platforms pack what students packed."""
+        """Read archives inside what was handed in, one level deep: platforms pack what students packed."""
         for found in self.waiting:
             try:
                 contents = self.unpack(self.fetch(found, self.limits.archive_bytes))
@@ -139,7 +157,7 @@ class _Reader:
             else:
                 self.take_all(contents, found.path, nested=False)
 
-    def take_source(self, found: Found) -> None:
+    def take_source(self, found: ListedFile) -> None:
         if len(self.files) >= self.limits.files:
             self.too_many += 1
             return
@@ -153,34 +171,34 @@ class _Reader:
             self.notes.append(f"{shown(found.path)} is empty.")
             return
         self.files[found.path] = SourceFile(found.path, data)
-        self._folded.add(_folded(found.path))
-        self._folders |= _parents(_folded(found.path))
+        self._folded.add(folded(found.path))
+        self._folders |= _parents(folded(found.path))
 
     def place(self, path: str) -> None:
         """Each path once, also on systems to which case does not matter; and no file where another needs a folder."""
-        folded = _folded(path)
+        key = folded(path)
         if len(path.encode()) > self.limits.path_length:
             raise Unreadable(f"has a path of more than {self.limits.path_length} bytes")
         if path in self.files:
-            raise Unreadable("was left out: another file has its name")
-        if folded in self._folded:
-            raise Unreadable("was left out: its name differs from another file's only in upper and lower case")
-        if folded in self._folders or _parents(folded) & self._folded:
-            raise Unreadable("was left out: it is a file and a folder at once")
+            raise Unreadable("was ignored: another file has its name")
+        if key in self._folded:
+            raise Unreadable("was ignored: its name differs from another file's only in upper and lower case")
+        if key in self._folders or _parents(key) & self._folded:
+            raise Unreadable("was ignored: it is a file and a folder at once")
 
-    def fetch(self, found: Found, most: int) -> bytes:
+    def fetch(self, found: ListedFile, most: int) -> bytes:
         left = self.limits.total_bytes - self.spent
         if found.size > most:
-            raise Unreadable(f"is larger than {_megabytes(most)}")
+            raise Unreadable(f"is larger than {format_size(most)}")
         data = found.fetch(min(most, left)) if found.size <= left else None
         if data is None or len(data) > left:
-            raise Unreadable(f"goes beyond the {_megabytes(self.limits.total_bytes)} that are read in all")
+            raise Unreadable(f"goes beyond the {format_size(self.limits.total_bytes)} that are read in total")
         if len(data) > most:
-            raise Unreadable(f"is larger than {_megabytes(most)}")
+            raise Unreadable(f"is larger than {format_size(most)}")
         self.spent += len(data)
         return data
 
-    def submission(self, entry: Entry) -> Submission:
+    def submission(self, entry: SubmissionEntry) -> ReadSubmission:
         files = tuple(sorted(self.files.values(), key=lambda file: (file.path.count("/"), natural(file.path))))
         faults = [f"{shown(file.path)} {found}." for file in files if (found := fault(file))]
         problem = None
@@ -195,24 +213,23 @@ class _Reader:
             taken = f"only the first {len(files)} were read" if len(files) > 1 else "only the first was read"
             notes.insert(0, f"There are {len(files) + self.too_many} Python files and notebooks; {taken}.")
         if self.others and files:
-            notes.append(f"{self.others} other file{'s were' if self.others > 1 else ' was'} left out.")
+            several = self.others > 1
+            what = "files that are not exercises were" if several else "file that is not an exercise was"
+            notes.append(f"{self.others} {what} ignored.")
         if len(notes) > self.limits.notes:
             more = len(notes) - self.limits.notes + 1
             notes = [*notes[: self.limits.notes - 1], f"There are {more} more remarks like these."]
-        return Submission(entry, files, problem, tuple(notes), digest(files))
+        return ReadSubmission(entry, files, problem, tuple(notes), digest(files))
 
     def _nothing(self) -> str:
         if self.others:
-            return (
-                f"There is no Python file or notebook among the {self.others} files."
-                if self.others > 1
-                else ("The only file is neither a Python file nor a notebook.")
-            )
-        return "There is nothing in it."
+            several = f"There is no Python file or notebook among the {self.others} files."
+            return several if self.others > 1 else "The only file is neither a Python file nor a notebook."
+        return "It is empty."
 
 
 def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str]]:
-    """Whose work it is, by the names a platform gives: what it packs for a whole class is nobody's submission."""
+    """Whose work it is, by names that a platform gives: an archive of a whole class is not a submission."""
     found = set()
     for file in files:
         parts = file.path.split("/")
@@ -221,14 +238,6 @@ def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str]]:
     return found
 
 
-def _folded(path: str) -> str:
-    return unicodedata.normalize("NFC", path).casefold()
-
-
 def _parents(path: str) -> set[str]:
     parts = path.split("/")
     return {"/".join(parts[:count]) for count in range(1, len(parts))}
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 10**6:g} MB"

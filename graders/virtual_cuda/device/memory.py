@@ -27,7 +27,7 @@ FIGURES: Final = (
 class OutOfMemory(Exception):
     """A request that does not fit; the dispatcher turns it into torch's error."""
 
-    def __init__(self, requested: int, place: Memory) -> None:
+    def __init__(self, requested: int, place: Allocator) -> None:
         super().__init__(requested)
         self.requested = requested
         self.place = place
@@ -45,7 +45,7 @@ class Piece:
         self.free = False
 
 
-class Memory:
+class Allocator:
     """The memory of one device. `live` and `peak` are read and written by the dispatcher directly, for speed."""
 
     __slots__ = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from virtual_cuda.device.memory import Memory, Piece
+from virtual_cuda.device.memory import Allocator, Piece
 from virtual_cuda.device.messages import invalid_ordinal
 from virtual_cuda.ledger import Ledger
 
@@ -34,7 +34,7 @@ class Place:
         self.cuda = CUDA[index]
         self.lazy = LAZY[index]
         self.label = f"cuda:{index}"
-        self.memory = Memory(total)
+        self.memory = Allocator(total)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.shut = False
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from virtual_cuda.device.state import Block, Place
+from virtual_cuda.device.state import Block
 
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 make_shell: Final = torch.Tensor._make_wrapper_subclass
@@ -90,11 +90,6 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     shell._inner = inner
     shell._block = block
     return shell
-
-
-def wrap_new(inner: torch.Tensor, place: Place) -> Any:
-    """A device tensor that owns a new allocation."""
-    return wrap(inner, Block(place, inner.untyped_storage().nbytes()))
 
 
 def refresh(tensor: Any) -> None:

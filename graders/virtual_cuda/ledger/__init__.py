@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from virtual_cuda.ledger import questions, records
-from virtual_cuda.ledger.drawing import draw_timeline, plain_lines, timeline_legend
+from virtual_cuda.ledger.drawing import MARKS, draw_timeline, mark_of, plain_lines, timeline_legend
+from virtual_cuda.ledger.exports import COLUMNS, LineRow, line_rows, totals, trace_of
 from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
     Allocation,
@@ -17,18 +18,11 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
-from virtual_cuda.ledger.timeline import (
-    MOST_CALLS,
-    Timeline,
-    TimelineEvent,
-    check_timeline,
-    same_call,
-    timeline_of,
-)
-from virtual_cuda.ledger.views import COLUMNS, LineRow, line_rows, totals, trace_of
+from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, TimelineEvent, check_timeline, same_call, timeline_of
 
 __all__ = [
     "COLUMNS",
+    "MARKS",
     "MOST_CALLS",
     "Allocation",
     "Backward",
@@ -47,6 +41,7 @@ __all__ = [
     "check_timeline",
     "draw_timeline",
     "line_rows",
+    "mark_of",
     "plain_lines",
     "questions",
     "records",

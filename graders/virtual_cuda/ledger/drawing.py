@@ -9,9 +9,24 @@ from typing import Final
 
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
-# Kinds without a column of their own: they show in the memory, or inside a pass or a copy that is drawn.
-UNSEEN: Final = frozenset({"memory", "inner forward", "upload sync"})
 SHARE: Final = 0.75  # of the columns, at most, for events that have one each; the rest is for operations
+
+
+def mark_of(event: TimelineEvent) -> str | None:
+    """The kind of mark that an event has, a key of MARKS.
+
+    None where it has none: it shows in the memory, or inside a pass or a copy that is drawn.
+    """
+    match event.kind:
+        case "op":
+            return f"{'grad' if event.grad else 'no-grad'}{'-autocast' if event.autocast else ''}"
+        case "sync":
+            return "wait"
+        case "explicit sync":
+            return "explicit-wait"
+        case "memory" | "inner forward" | "upload sync":
+            return None
+    return event.kind.replace(" ", "-")
 
 
 @dataclass
@@ -35,7 +50,7 @@ class Column:
 
 def columns(timeline: Timeline, room: int) -> list[Column]:
     """At most `room` columns. Copies and waits have one each as long as there are enough."""
-    drawn = [event for event in timeline.events if event.kind not in UNSEEN]
+    drawn = [event for event in timeline.events if mark_of(event) is not None]
     places = _places(drawn, max(room, 1))
     found: list[Column] = []
     last = -1
@@ -77,9 +92,8 @@ def _fill_memory(found: Sequence[Column], events: Sequence[TimelineEvent]) -> No
             found[place].live = max(found[place].live, event.live)
 
 
-Fragment = tuple[
-    str, str
-]  # a text and its meaning: "", "wait", "copy", "grad", "no grad", "autocast", "pass", "memory"
+# A text and its meaning: "", "wait", "copy", "grad", "no grad", "autocast", "pass" or "memory".
+Fragment = tuple[str, str]
 DrawnLine = tuple[Fragment, ...]
 
 LABEL: Final = 9
@@ -89,17 +103,26 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 WAIT, WAITS, EXPLICIT = "│", "║", "┊"
 LANE: Final = "─"
 ARROWS: Final = {"↓": "to device", "↑": "to host", "↔": "between devices"}
-PASSES: Final = {"forward": "F", "backward": "B", "step": "S", "scaler": "s"}
-# By whether gradients are recorded, and whether autocast is on.
-TICKS: Final = {(True, False): "•", (False, False): "·", (True, True): "◆", (False, True): "◇"}
+# The marks of a timeline by kind: the sign in text, and the meaning. Pages draw the same kinds in their own shapes.
+MARKS: Final = {
+    "wait": (WAIT, "the host waits to read from the device"),
+    "explicit-wait": (EXPLICIT, "an explicit synchronize"),
+    "to-device": ("↓", "copy to the device"),
+    "to-host": ("↑", "copy to the host"),
+    "between-devices": ("↔", "copy between devices"),
+    "forward": ("F", "forward"),
+    "backward": ("B", "backward"),
+    "step": ("S", "optimizer step"),
+    "scaler": ("s", "scaler"),
+    "grad": ("•", "operation, grad on"),
+    "no-grad": ("·", "operation, grad off"),
+    "grad-autocast": ("◆", "autocast, grad on"),
+    "no-grad-autocast": ("◇", "autocast, grad off"),
+}
 MEANINGS: Final = {"•": "grad", "·": "no grad", "◆": "autocast", "◇": "autocast"}
 LINES: Final = 5  # that made the host wait, the worst first
 NOTHING_BESIDE: Final = "The reference has nothing to draw for the same call."
-LEGEND: Final = (
-    *("│ the host waits to read from the device", "║ several times", "┊ an explicit synchronize", "↓ ↑ copies"),
-    *("F forward", "B backward", "S step", "s scaler"),
-    *("• operation, grad on", "· grad off", "◆ autocast", "◇ autocast, grad off"),
-)
+LEGEND: Final = (f"{WAITS} several waits", *(f"{sign} {words}" for sign, words in MARKS.values()))
 
 
 def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None) -> list[DrawnLine]:
@@ -198,10 +221,8 @@ def _labelled(pieces: list[Fragment], found: Sequence[Column]) -> list[Fragment]
 
 
 def _on_host(column: Column) -> str:
-    for kind, sign in PASSES.items():
-        if column.count(kind):
-            return sign
-    return LANE
+    passes = ("forward", "backward", "step", "scaler")
+    return next((MARKS[kind][0] for kind in passes if column.count(kind)), LANE)
 
 
 def _between(column: Column) -> str:
@@ -212,7 +233,7 @@ def _between(column: Column) -> str:
 
 
 def _on_device(column: Column) -> str:
-    ticks = [TICKS[event.grad, event.autocast] for event in column.events if event.kind == "op"]
+    ticks = [MARKS[mark_of(event) or ""][0] for event in column.events if event.kind == "op"]
     return max(set(ticks), key=ticks.count) if ticks else LANE
 
 

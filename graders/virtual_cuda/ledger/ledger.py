@@ -12,7 +12,7 @@ from typing import Any, overload
 
 import msgspec
 
-from virtual_cuda.ledger import questions, records, views
+from virtual_cuda.ledger import exports, questions, records
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -78,7 +78,7 @@ class Ledger(Sequence[Record]):
     def save_trace(self, path: str | os.PathLike[str]) -> Path:
         """Writes a trace that chrome://tracing and ui.perfetto.dev open."""
         path = Path(path)
-        path.write_bytes(msgspec.json.encode(views.trace_of(self.records)))
+        path.write_bytes(msgspec.json.encode(exports.trace_of(self.records)))
         return path
 
     def peak_bytes(self, device: str = "cuda") -> int:

@@ -50,7 +50,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("forward", "backward", "step", "scaler", "upload sync"), 1),
     **dict.fromkeys(("op", "inner forward", "memory"), 2),
 }
-Count = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
 LineNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 ShortText = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 
@@ -59,12 +59,12 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One record; `grad` and `autocast` are known of operations, `grad` of forward passes too."""
 
     kind: EventKind
-    at: Count  # its place in the order of all the call's records, from 0
+    at: Natural  # its place in the order of all the call's records, from 0
     bytes: Annotated[int, msgspec.Meta(ge=-_HIGHEST, le=_HIGHEST)]  # copied, taken, or with a minus given back
     line: LineNumber | None  # of the student's file
     grad: bool
     autocast: bool
-    live: Count  # bytes on the devices after it
+    live: Natural  # bytes on the devices after it
     name: ShortText  # the operator, the module, or what made the host wait
 
 
@@ -75,16 +75,16 @@ class Timeline(msgspec.Struct, frozen=True):
     scenario: ShortText
     device: ShortText
     events: Annotated[list[TimelineEvent], msgspec.Meta(max_length=MOST_EVENTS)]
-    peak_bytes: Count = 0
-    left_out: Count = 0
+    peak_bytes: Natural = 0
+    left_out: Natural = 0
     lines: Annotated[dict[LineNumber, ShortText], msgspec.Meta(max_length=MOST_LINES)] = {}
-    counts: dict[EventKind, Count] = {}
+    counts: dict[EventKind, Natural] = {}
     waits: Annotated[
-        dict[LineNumber, Count], msgspec.Meta(max_length=MOST_LINES)
+        dict[LineNumber, Natural], msgspec.Meta(max_length=MOST_LINES)
     ] = {}  # synchronising reads of each line
-    to_device: Count = 0  # bytes
-    to_host: Count = 0
-    place: Count | None = None  # among the calls in its scenario, from 0; None if unknown
+    to_device: Natural = 0  # bytes
+    to_host: Natural = 0
+    place: Natural | None = None  # among the calls in its scenario, from 0; None if unknown
 
     @property
     def wait_count(self) -> int:

@@ -20,7 +20,7 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.operators import rules_of
 from virtual_cuda.ops.registry import ALLOWED
 from virtual_cuda.ops.rescue import rescue
-from virtual_cuda.recording import student_file
+from virtual_cuda.recorder import student_file
 
 _grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled

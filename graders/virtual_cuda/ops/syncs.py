@@ -14,7 +14,7 @@ from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import SYNC, TRANSFER
 from virtual_cuda.ops.registry import facts_of
-from virtual_cuda.recording import site
+from virtual_cuda.recorder import site
 
 HOST: Final = "cpu"
 _WARNING: Final = "called a synchronizing CUDA operation"

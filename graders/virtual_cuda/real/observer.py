@@ -16,7 +16,7 @@ from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSF
 from virtual_cuda.patching import Patch
 from virtual_cuda.real.usage import USAGE, storage_behind
 from virtual_cuda.real.waits import COPIES, CudaWaits, KnownWaits, base_name, kind_of
-from virtual_cuda.recording import Recorder
+from virtual_cuda.recorder import Recorder, tensors_in
 
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
 _UNSET: Final = object()
@@ -65,8 +65,6 @@ class Observer:
         self.backward_autocast: Any = None
         self._moved: int | None = None  # the storage that the last copy onto the device made
 
-    # ---- operators ---------------------------------------------------------------------------------------------------
-
     def operate(self, mode: RecordingMode, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator, and record what it did if it concerns the device."""
         if not self.open or self.thread.quiet:
@@ -82,12 +80,12 @@ class Observer:
         if _is_shorthand(func):
             with mode:
                 return func.decompose(*args, **kwargs)
-        storages = {storage._cdata for storage in map(storage_behind, given) if storage is not None}
+        storages = {_storage_key(tensor) for tensor in given} - {None}
         name = base_name(func)
         if name == "lift_fresh":
             return self._lifted(func, args, kwargs)
         out, waits = self.waits.run(func, args, kwargs)
-        made = [t for t in tensors_in(out) if t.device.type == self.kind and not _looks_into(t, storages)]
+        made = [t for t in tensors_in(out) if t.device.type == self.kind and _storage_key(t) not in storages]
         if name == "_to_copy" and out.device.type == self.kind:
             device = out.device
         self._write_operation(str(func), device, sum(map(self.memory.take, made)))
@@ -104,18 +102,20 @@ class Observer:
         for tensor in given:
             if tensor.device.type == self.kind:
                 return tensor.device
-        named = kwargs.get("device")
+        named: torch.device | None = kwargs.get("device")
         if named is None:
             return torch.device("cpu") if self.kind == "cpu" and not given else None
         if named.type != self.kind:
             return None
-        return named if named.index is not None or self.kind == "cpu" else torch.device(self.kind, _current(self.kind))
+        if named.index is not None or self.kind == "cpu":
+            return named
+        return torch.device(self.kind, torch.cuda.current_device() if self.kind == "cuda" else 0)
 
     def _lifted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """`torch.tensor(data, device=…)`: made on the host and copied where no mode can see it, then shown here."""
         out = func(*args, **kwargs)
-        storage = storage_behind(out)
-        if self.kind != "cpu" and storage is not None and storage._cdata != self._moved:
+        key = _storage_key(out)
+        if self.kind != "cpu" and key is not None and key != self._moved:
             self._write_operation("aten._to_copy.default", out.device, self.memory.take(out))
             self._write_transfer("to_device", out.nbytes, False, False, "cpu", str(out.device))
             if out.nbytes:
@@ -138,15 +138,12 @@ class Observer:
             pinned = name == "copy_" and target.is_pinned()
             self._write_transfer("to_host", size, pinned, non_blocking, *ends)
         elif source.device.type == "cpu":
-            storage = storage_behind(target)
-            self._moved = None if storage is None else storage._cdata
+            self._moved = _storage_key(target)
             self._write_transfer("to_device", size, source.is_pinned(), non_blocking, *ends)
         else:
             self._write_transfer("between_devices", size, False, non_blocking, *ends)
         if self.kind == "mps" and size and not non_blocking and "cpu" in ends:
             self.wait(self.thread.reading or "copy")
-
-    # ---- rows --------------------------------------------------------------------------------------------------------
 
     def _write_operation(self, name: str, device: torch.device, size: int) -> None:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -165,8 +162,6 @@ class Observer:
         self.rows.append((SYNC, perf_counter(), *self.passes.here(), what, explicit))
         if not explicit:
             self.waits.complain()
-
-    # ---- autocast ----------------------------------------------------------------------------------------------------
 
     def autocast_patches(self) -> Iterator[Patch]:
         """Which dtype is cast to: torch's own answer is "none" inside an operator that has just been cast."""
@@ -202,25 +197,9 @@ class Observer:
         return call
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors among an operator's arguments or results."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-
-
-def _looks_into(tensor: torch.Tensor, storages: set[int]) -> bool:
+def _storage_key(tensor: torch.Tensor) -> int | None:
     storage = storage_behind(tensor)
-    return storage is not None and storage._cdata in storages
-
-
-def _current(kind: str) -> int:
-    return torch.cuda.current_device() if kind == "cuda" else 0
+    return None if storage is None else storage._cdata
 
 
 @functools.cache

@@ -12,10 +12,10 @@ import torch
 
 from virtual_cuda.ops.operators import waits_known
 from virtual_cuda.patching import Patch
+from virtual_cuda.torch_api.cuda_module import sync_debug_mode
 
 WARNING: Final = "called a synchronizing CUDA operation"
 _ALWAYS: Final = ("always", re.compile(WARNING), UserWarning, None, 0)
-_MODES: Final = {"default": 0, "warn": 1, "error": 2}
 COPIES: Final = frozenset({"_to_copy", "copy_"})
 
 
@@ -136,11 +136,7 @@ class CudaWaits(KnownWaits):
         return show
 
     def choose(self, mode: Any) -> None:
-        if isinstance(mode, str):
-            if mode not in _MODES:
-                raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
-            mode = _MODES[mode]
-        self.students = int(mode)
+        self.students = sync_debug_mode(mode)
 
     def patches(self) -> Iterator[Patch]:
         yield warnings, "filters", [_ALWAYS, *warnings.filters]

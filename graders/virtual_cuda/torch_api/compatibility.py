@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -126,19 +127,9 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
 }
 
 
-class _Trusted:
-    """Whether this process has looked."""
-
-    yet: bool = False
-
-
-trusted: Final = _Trusted()
-
-
+@functools.cache
 def check() -> None:
-    """Nothing, or TorchUnsupported with the name of the first part that has changed."""
-    if trusted.yet:
-        return
+    """Raises TorchUnsupported with the name of the first part that has changed. Done once per process."""
     for path in NAMES:
         if not _has(path):
             raise TorchUnsupported(path, torch.__version__)
@@ -147,4 +138,3 @@ def check() -> None:
             question()
         except Exception as error:
             raise TorchUnsupported(part, torch.__version__) from error
-    trusted.yet = True

@@ -74,50 +74,34 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     return wrap(inner, block)
 
 
-class Kernels:
-    """The registrations that make C++ ask us. Made once: they are inert while no virtual device is open."""
-
-    def __init__(self) -> None:
-        self.libraries = [torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")]
-        everything, aten_only = self.libraries
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": that is what is meant
-            for key in ("CUDA", "Lazy"):
-                everything.fallback(_create, key)
-            aten_only.impl("_copy_from", copy_from, "Lazy")
-            if torch.version.cuda:
-                # A CUDA build has kernels of its own for these, which would ask for a driver.
-                for name in (
-                    "empty.memory_format",
-                    "empty_strided",
-                    "_efficientzerotensor",
-                    "tril_indices",
-                    "triu_indices",
-                ):
-                    base, _, overload = name.partition(".")
-                    op = getattr(getattr(aten, base), overload or "default")
-                    aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)
-            autocast.register(aten_only)
-
-
-class _Registered:
-    kernels: Kernels | None = None
-
-
-_registered: Final = _Registered()
+# A CUDA build has kernels of its own for these, which would ask for a driver.
+_OWN_IN_CUDA: Final = ("empty.memory_format", "empty_strided", "_efficientzerotensor", "tril_indices", "triu_indices")
+_libraries: Final[list[torch.library.Library]] = []  # empty unless the kernels are registered
 
 
 def register_kernels() -> None:
-    """Register the kernels of the virtual device, unless they are."""
-    _registered.kernels = _registered.kernels or Kernels()
+    """Register the kernels that make C++ ask us. Done once: they do nothing while no virtual device is open."""
+    if _libraries:
+        return
+    everything, aten_only = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": that is what is meant
+        for key in ("CUDA", "Lazy"):
+            everything.fallback(_create, key)
+        aten_only.impl("_copy_from", copy_from, "Lazy")
+        for name in _OWN_IN_CUDA if torch.version.cuda else ():
+            base, _, overload = name.partition(".")
+            op = getattr(getattr(aten, base), overload or "default")
+            aten_only.impl(name, functools.partial(_create, op), "CUDA", allow_override=True)
+        autocast.register(aten_only)
+    _libraries.extend((everything, aten_only))
 
 
 def withdraw_kernels() -> None:
     """Where there is a real GPU its own kernels come back. Elsewhere ours may stay: nothing reaches them."""
-    if _registered.kernels is not None:
-        for library in _registered.kernels.libraries:
-            library._destroy()
-        _registered.kernels = None
+    for library in _libraries:
+        library._destroy()
+    _libraries.clear()
 
 
 _Base: Final[Any] = torch._C.TensorBase
@@ -318,19 +302,10 @@ def _factory_patches(opening: Opening) -> tuple[Patch, ...]:
 @functools.cache
 def _factories() -> tuple[Patch, ...]:
     """Every function of `torch` that takes a device; searched once, because torch has a thousand names."""
-    constructors = torch.utils._device._device_constructors()
-    found = {
-        name: f for name, f in vars(torch).items() if callable(f) and name not in _FROM_DATA and _in(f, constructors)
-    }
+    constructors = {id(function) for function in torch.utils._device._device_constructors()}
+    found = {name: f for name, f in vars(torch).items() if id(f) in constructors and name not in _FROM_DATA}
     found["normal"] = torch.normal
     made: list[tuple[Any, str, Any]] = [(torch, name, _settle(name, function)) for name, function in found.items()]
     for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
         made += [(owner, name, _numbered(name, getattr(home, name))) for name in names]
     return tuple(made)
-
-
-def _in(function: Any, constructors: Any) -> bool:
-    try:
-        return function in constructors
-    except TypeError:
-        return False

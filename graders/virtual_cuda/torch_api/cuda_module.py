@@ -11,7 +11,7 @@ import torch
 import torch.cuda.nvtx
 import torch.cuda.profiler
 
-from virtual_cuda.device.memory import Memory
+from virtual_cuda.device.memory import Allocator
 from virtual_cuda.device.messages import forked, invalid_ordinal
 from virtual_cuda.device.state import VirtualGpu, index_of
 from virtual_cuda.ops import syncs
@@ -20,7 +20,7 @@ from virtual_cuda.patching import Opening, Patch, torch_patches
 CAPABILITY: Final = (9, 0)
 
 
-def memory_of(gpu: VirtualGpu, device: Any = None) -> Memory:
+def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
     index = index_of(gpu, device)
     if not 0 <= index < len(gpu.places):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
@@ -49,7 +49,15 @@ def _properties(gpu: VirtualGpu) -> Any:
     )
 
 
-def nested(statistics: dict[str, Any]) -> dict[str, Any]:
+def sync_debug_mode(mode: Any) -> int:
+    """The number of a mode of `torch.cuda.set_sync_debug_mode`; raises what that raises."""
+    names = {"default": 0, "warn": 1, "error": 2}
+    if isinstance(mode, str) and mode not in names:
+        raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
+    return names[mode] if isinstance(mode, str) else int(mode)
+
+
+def _as_tree(statistics: dict[str, Any]) -> dict[str, Any]:
     """The statistics as the allocator itself hands them out: `a.b.c` is `["a"]["b"]["c"]`."""
     found: dict[str, Any] = {}
     for path, value in statistics.items():
@@ -102,19 +110,14 @@ class Devices:
         syncs.note("synchronize", explicit=True)
 
     def set_sync_debug_mode(self, mode: Any) -> None:
-        names = {"default": 0, "warn": 1, "error": 2}
-        if isinstance(mode, str):
-            if mode not in names:
-                raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
-            mode = names[mode]
-        self.gpu.sync_debug = int(mode)
+        self.gpu.sync_debug = sync_debug_mode(mode)
 
     def set_fraction(self, fraction: Any, device: Any = None) -> None:
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if fraction < 0 or fraction > 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        memory = memory_of(self.gpu, device)
+        memory = allocator_of(self.gpu, device)
         memory.allowed = int(memory.total * fraction)
 
     def empty_cache(self) -> None:
@@ -125,19 +128,19 @@ class Devices:
         gpu = self.gpu
 
         def reset_peaks(device: Any = None) -> None:
-            memory_of(gpu, device).reset_peaks()
+            allocator_of(gpu, device).reset_peaks()
 
         shared = {
             "is_available": lambda: True,
             "device_count": lambda: len(gpu.places),
             "synchronize": self.synchronize,
             "empty_cache": self.empty_cache,
-            "memory_allocated": lambda device=None: memory_of(gpu, device).live,
-            "max_memory_allocated": lambda device=None: memory_of(gpu, device).peak,
-            "memory_reserved": lambda device=None: memory_of(gpu, device).reserved,
-            "max_memory_reserved": lambda device=None: memory_of(gpu, device).peak_reserved,
+            "memory_allocated": lambda device=None: allocator_of(gpu, device).live,
+            "max_memory_allocated": lambda device=None: allocator_of(gpu, device).peak,
+            "memory_reserved": lambda device=None: allocator_of(gpu, device).reserved,
+            "max_memory_reserved": lambda device=None: allocator_of(gpu, device).peak_reserved,
             "reset_peak_memory_stats": reset_peaks,
-            "memory_stats": lambda device=None: dict(sorted(memory_of(gpu, device).statistics().items())),
+            "memory_stats": lambda device=None: dict(sorted(allocator_of(gpu, device).statistics().items())),
             "get_device_capability": lambda device=None: self.properties(device) and CAPABILITY,
         }
         cuda = {
@@ -159,16 +162,16 @@ class Devices:
             "can_device_access_peer": lambda device, peer_device: index_of(gpu, device) != index_of(gpu, peer_device),
             "set_sync_debug_mode": self.set_sync_debug_mode,
             "get_sync_debug_mode": lambda: gpu.sync_debug,
-            "memory_cached": lambda device=None: memory_of(gpu, device).reserved,
+            "memory_cached": lambda device=None: allocator_of(gpu, device).reserved,
             "reset_max_memory_allocated": reset_peaks,
             "reset_max_memory_cached": reset_peaks,
             "reset_accumulated_memory_stats": lambda device=None: None,
-            "mem_get_info": lambda device=None: (memory_of(gpu, device).free, memory_of(gpu, device).total),
+            "mem_get_info": lambda device=None: (allocator_of(gpu, device).free, allocator_of(gpu, device).total),
             "set_per_process_memory_fraction": self.set_fraction,
             "get_per_process_memory_fraction": lambda device=None: (
-                memory_of(gpu, device).allowed / memory_of(gpu, device).total
+                allocator_of(gpu, device).allowed / allocator_of(gpu, device).total
             ),
-            "memory_stats_as_nested_dict": lambda device=None: nested(memory_of(gpu, device).statistics()),
+            "memory_stats_as_nested_dict": lambda device=None: _as_tree(allocator_of(gpu, device).statistics()),
             "ipc_collect": lambda: None,
             "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
         }
@@ -180,7 +183,7 @@ class Devices:
             "set_device_index": self.set_device,
             "set_device_idx": self.set_device,
             "reset_accumulated_memory_stats": lambda device=None: None,
-            "get_memory_info": lambda device=None: (memory_of(gpu, device).free, memory_of(gpu, device).total),
+            "get_memory_info": lambda device=None: (allocator_of(gpu, device).free, allocator_of(gpu, device).total),
         }
         internals = {
             "_accelerator_exchangeDevice": self.exchange,

@@ -149,13 +149,13 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     return _open.defaults.patches()
 
 
-class _Open:
+class _OpenGenerators:
     """The default generators of the devices that are open."""
 
     defaults: DefaultGenerators | None = None
 
 
-_open: Final = _Open()
+_open: Final = _OpenGenerators()
 
 
 def draw(func: Any, args: Any, kwargs: Any) -> Any:

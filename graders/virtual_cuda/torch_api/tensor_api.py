@@ -13,7 +13,7 @@ from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.syncs import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
-from virtual_cuda.recording import Recorder
+from virtual_cuda.recorder import Recorder
 from virtual_cuda.torch_api import storage
 from virtual_cuda.torch_api.modules import exchange
 

@@ -79,13 +79,13 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     python = environment_at(base / "environment", folder / "src", ROOT / "graders")
     register(python, "day9 = my_course.day9")
     run(python, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
-    text = (folder / "tests" / "day9" / "solutions" / f"{STEM}.py").read_text(encoding="utf-8")
+    text = (folder / "tests" / "day9" / f"solutions_{STEM}.py").read_text(encoding="utf-8")
     return Course(folder, python, re.split(r"^# .*\n", text, flags=re.M)[1:])
 
 
 def test_it_is_linted(course: Course) -> None:
     output = run(course.python, "gpudojo", "lint", "--day", "day9", cwd=course.folder)
-    assert re.search(rf"{STEM} +│ +4 │ +1 │ +3 │ +3 │ fine", output), output
+    assert re.search(rf"{STEM} +│ +4 │ +1 │ +3 │ +3 │ (fine|ok) ", output), output
     assert "problem:" not in output
     assert "warning:" not in output
 
@@ -96,6 +96,7 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
         (tmp_path / "class" / student / f"{STEM}.py").write_text(solution, encoding="utf-8")
     arguments = (str(tmp_path / "class"), "--day", "day9", "--out", str(tmp_path / "out"), "--jobs", "1", "-q")
     output = run(course.python, "gpudojo", "grade", *arguments, cwd=course.folder)
+    assert (tmp_path / "out" / "results.json").is_file(), output
     rows = {row.submission: row for row in read(tmp_path / "out" / "results.json").submissions}
     assert {name: row.score for name, row in rows.items()} == {"right": 4, "wrong": 2.5}, output
     (failed,) = [check for check in rows["wrong"].exercises[0].checks if check.outcome == "failed"]
@@ -202,7 +203,7 @@ def test_a_new_exercise_is_made_in_the_package(outside: Path) -> None:
         "reference/day9/01_first.py",
         "exercises/day9/01_first.py",
         "my_course/day9/first.py",
-        "tests/day9/solutions/01_first.py",
+        "tests/day9/solutions_01_first.py",
     ]
     with pytest.raises(CannotBegin, match="for a course of your own, see CONTRIBUTING"):
         new.day_files("day10", known)

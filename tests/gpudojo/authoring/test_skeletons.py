@@ -47,7 +47,7 @@ def test_of_one_function_and_of_several() -> None:
         "reference/day8/03_third_one.py",
         "exercises/day8/03_third_one.py",
         "graders/gpudojo/days/day8/third_one.py",
-        "tests/day8/solutions/03_third_one.py",
+        "tests/day8/solutions_03_third_one.py",
     ]
     assert one["exercises/day8/03_third_one.py"] == stub_of(one["reference/day8/03_third_one.py"] or "")
     assert "def third_one(values):" in (one["reference/day8/03_third_one.py"] or "")
@@ -56,7 +56,7 @@ def test_of_one_function_and_of_several() -> None:
     module = two["graders/gpudojo/days/day9/third_one.py"] or ""
     assert "runs(darker, points=0.5)" in module
     assert "    paler_cases,\n    points=1,\n" in module
-    assert (two["tests/day9/solutions/01_third_one.py"] or "").count("# fails: paler::") == 2
+    assert (two["tests/day9/solutions_01_third_one.py"] or "").count("# fails: paler::") == 2
     assert (two["reference/day9/01_third_one.py"] or "").startswith('"""Paler.\n')
 
 
@@ -150,7 +150,6 @@ def test_a_day() -> None:
     assert {path for path, text in files.items() if text is None} == {
         "reference/day10",
         "exercises/day10",
-        "tests/day10/solutions",
     }
     for name in ("days", "day", "day0", "day08", "Day9", "day9x", "../day9", "day9999"):
         with pytest.raises(BadName, match="it is called day and a number, such as day9"):
@@ -172,7 +171,7 @@ def test_a_file_that_is_there_stops_all_of_them(tmp_path: Path) -> None:
     last.parent.mkdir(parents=True)
     last.write_text("mine")
     before = everything(tmp_path)
-    with pytest.raises(NameTaken, match=r"tests/day9/solutions/01_new\.py already exists: nothing was written"):
+    with pytest.raises(NameTaken, match=r"tests/day9/solutions_01_new\.py already exists: nothing was written"):
         write_new(tmp_path, files)
     assert everything(tmp_path) == before
     assert last.read_text() == "mine"

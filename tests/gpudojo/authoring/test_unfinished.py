@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from gpudojo.authoring import lint
 from gpudojo.authoring.lint import Finding, Note, next_step, notes, too_few_spellings
 from gpudojo.authoring.new import Plan, Surroundings, exercise_files, write_new
 from gpudojo.authoring.solutions import Solution
+from gpudojo.cli import main
 from gpudojo.model import catalogue
 from gpudojo.model.exercise import Exercise
 
@@ -33,7 +35,7 @@ def test_notes_come_in_the_order_of_work(skeleton: Path) -> None:
     assert [path for path, _ in dict(found).items()] == [
         f"reference/day9/{STEM}.py",
         "graders/gpudojo/days/day9/new.py",
-        f"tests/day9/solutions/{STEM}.py",
+        f"tests/day9/solutions_{STEM}.py",
     ]
     assert found[0][1] == "say in one sentence what it returns."
     assert ("graders/gpudojo/days/day9/new.py", "write a first hint, which names the tool.") in found
@@ -116,3 +118,17 @@ def test_days_are_packages_called_so_in_the_order_of_their_numbers(
     (tmp_path / "day7.py").touch()
     monkeypatch.setattr(catalogue, "BUILT_IN", tmp_path)
     assert list(catalogue.registered.__wrapped__()) == ["day8", "day10"]
+
+
+def test_a_class_is_not_graded_with_points_that_do_not_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert catalogue.wrong_points("day8") is None
+    monkeypatch.setattr(catalogue, "whole", lambda name: (12, 104.0))
+    (tmp_path / "class" / "ada").mkdir(parents=True)
+    (tmp_path / "class" / "ada" / "01_checking_device.py").write_text("")
+    done = CliRunner().invoke(main, ["grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1
+    assert "the points of day8 add up to 100, not 104; see: dojo lint --day day8" in done.output
+    assert not (tmp_path / "out" / "results.json").exists()
+    more = Exercise("13_more", "More", points=3)
+    monkeypatch.setattr(catalogue, "day", lambda name: (more,))
+    assert catalogue.wrong_points("day8") == "the checks of 13_more add up to 0 points, not 3"

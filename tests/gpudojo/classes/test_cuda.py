@@ -11,19 +11,31 @@ from pathlib import Path
 import pytest
 import torch
 from gpudojo.classes import judging
-from gpudojo.classes.attempt import Attempt, Terms
-from gpudojo.classes.grading import ClassGrading
-from gpudojo.classes.options import Asked
-from gpudojo.classes.store import Incident, Record, Seen, What
+from gpudojo.classes.class_grading import ClassGrading
+from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
 from gpudojo.sandbox import gpus
-from gpudojo.sandbox.gpus import DEVICE_AROUND, HOST_AROUND
+from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES
 from gpudojo.sandbox.isolation import limit
-from gpudojo.sandbox.memory_watch import Allowed, Load
-from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, Began, Fenced, Finished, Frame, Paused, Saw, encode_frame
+from gpudojo.sandbox.memory_watch import MemoryLimits, Usage
+from gpudojo.sandbox.protocol import (
+    ALL,
+    ELSEWHERE,
+    HERE,
+    Began,
+    Finished,
+    Frame,
+    Isolated,
+    Paused,
+    RunOptions,
+    Saw,
+    encode_frame,
+)
 
 from tests.exploits.conftest import Quiet
 
@@ -39,12 +51,13 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 # One submission, several children
 
 
-def attempt(bench: str = "cuda") -> Attempt:
-    return Attempt("digest", {"a.py": b""}, Terms("day8", bench, {}, frozenset({KEY}), seconds=5.0), lambda: 100.0)
+def attempt(bench: str = "cuda") -> SubmissionRun:
+    options = RunOptions(day="day8", bench=bench, seeds={}, known=frozenset({KEY}), seconds=5.0)
+    return SubmissionRun("digest", {"a.py": b""}, options, lambda: 100.0)
 
 
-def say(one: Attempt, *frames: Frame) -> bool:
-    return one.heard(b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count)))
+def say(one: SubmissionRun, *frames: Frame) -> bool:
+    return one.receive(b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count)))
 
 
 def saw(*probes: str, raised: Raised | None = None, spent: bool = False) -> Saw:
@@ -57,13 +70,13 @@ def test_a_child_with_the_gpu_is_followed_by_one_without_and_both_count() -> Non
     one = attempt()
     first = one.job(TOKEN)
     assert (first.machines, first.on_gpu, first.done) == (HERE, True, frozenset())
-    assert say(one, Fenced({"files": "", "device memory": "why"}), Began(KEY), saw("usual"), Finished())
-    assert one.exited(0) is True
+    assert say(one, Isolated({"files": "", "device memory": "why"}), Began(KEY), saw("usual"), Finished())
+    assert one.child_exited(0) is True
     second = one.job(TOKEN)
     assert (second.machines, second.on_gpu, second.skip) == (ELSEWHERE, False, frozenset())
     assert second.done == {f"{KEY}::usual"}
-    assert say(one, Fenced({"files": "", "user": "why not"}), Began(KEY), saw("mac", "laptop"), Finished())
-    assert one.exited(0) is False
+    assert say(one, Isolated({"files": "", "user": "why not"}), Began(KEY), saw("mac", "laptop"), Finished())
+    assert one.child_exited(0) is False
     assert set(one.record.seen[KEY].evidence.observations) == {"usual", "mac", "laptop"}
     assert one.record.seen[KEY].seconds == pytest.approx(0.2)
     assert one.record.layers == {"files": "", "device memory": "why", "user": "why not"}
@@ -73,18 +86,18 @@ def test_on_other_benches_one_child_is_every_machine() -> None:
     one = attempt("virtual")
     assert (one.job(TOKEN).machines, one.job(TOKEN).on_gpu) == (ALL, False)
     say(one, Began(KEY), saw("usual"), Finished())
-    assert one.exited(0) is False
+    assert one.child_exited(0) is False
 
 
 def test_what_a_lost_gpu_has_left_out_is_seen_by_the_next_child() -> None:
     one = attempt()
     one.job(TOKEN)
     assert say(one, Began(KEY), saw("usual", raised=Raised("AcceleratorError", "CUDA error", 3), spent=True), Paused())
-    assert one.exited(0) is True
+    assert one.child_exited(0) is True
     again = one.job(TOKEN)
     assert (again.machines, again.done, again.skip) == (HERE, {f"{KEY}::usual"}, frozenset())
     assert say(one, Began(KEY), saw("twice"), Finished())
-    assert one.exited(0) is True
+    assert one.child_exited(0) is True
     assert set(one.record.seen[KEY].evidence.observations) == {"usual", "twice"}
     assert one.record.incidents == []
 
@@ -98,52 +111,54 @@ def test_nobody_tells_of_a_probe_twice(bench: str) -> None:
     two = attempt(bench)
     two.job(TOKEN)
     assert say(two, Began(KEY), saw("usual"), Paused())
-    two.exited(0)
+    two.child_exited(0)
     two.job(TOKEN)
     assert not say(two, Began(KEY), saw("usual"))
-    assert [incident.what for incident in two.record.incidents] == [What.TAMPERED]
+    assert [incident.what for incident in two.record.incidents] == [IncidentKind.TAMPERED]
 
 
 def test_after_a_time_out_the_other_machines_are_not_asked_and_count_as_late() -> None:
     one = attempt()
     one.job(TOKEN)
     assert say(one, Began(KEY), saw("usual", raised=LATE), Paused())
-    one.exited(0)
+    one.child_exited(0)
     assert one.job(TOKEN).skip == {KEY}
-    assert [incident.what for incident in one.record.incidents] == [What.TIMED_OUT]
+    assert [incident.what for incident in one.record.incidents] == [IncidentKind.TIMED_OUT]
     exercise = day("day8")[0]
     function = exercise.functions[0]
     names = [probe.name for probe in function.probes]
     seen = {names[0]: Observation(CallStatus.RETURNED, {}), names[1]: Observation(CallStatus.RAISED, {}, LATE)}
-    late = judging._late(function, Seen(Evidence(exercise.stem, function.name, "cuda", 0, seen), 1.0))
+    late = judging._late(function, FunctionRecord(Evidence(exercise.stem, function.name, "cuda", 0, seen), 1.0))
     assert late is not None
     found = late.evidence.observations
     assert [found[name].raised for name in names] == [None, *[LATE] * (len(names) - 1)]
     whole = {name: Observation(CallStatus.RETURNED, {}) for name in names}
-    assert judging._late(function, Seen(Evidence(exercise.stem, function.name, "cuda", 0, whole), 1.0)) is None
+    assert (
+        judging._late(function, FunctionRecord(Evidence(exercise.stem, function.name, "cuda", 0, whole), 1.0)) is None
+    )
 
 
-def test_too_much_of_the_gpu_is_told_as_that() -> None:
+def test_too_much_gpu_memory_is_reported_as_that() -> None:
     one = attempt()
     one.job(TOKEN)
     say(one, Began(KEY))
-    assert one.exited(-9, too_heavy=True, there=True) is True
-    told = "its processes together took more memory of the GPU than they may have"
-    assert one.record.incidents == [Incident(What.OUT_OF_MEMORY, KEY, told)]
+    assert one.child_exited(-9, over_memory=True, on_gpu=True) is True
+    told = "its processes together took more GPU memory than allowed"
+    assert one.record.incidents == [Incident(IncidentKind.OUT_OF_MEMORY, KEY, told)]
 
 
 # Limits
 
 
 def test_what_cuda_takes_itself_is_not_the_students() -> None:
-    with_gpu, without = Allowed(100, 50), Allowed(100)
-    assert not with_gpu.too_much_here(Load(host=HOST_AROUND, mapped=100))
-    assert with_gpu.too_much_here(Load(host=HOST_AROUND, mapped=101))
-    assert not with_gpu.too_much_there(Load(device=DEVICE_AROUND + 50))
-    assert with_gpu.too_much_there(Load(device=DEVICE_AROUND + 51))
-    assert without.too_much_here(Load(host=101))
-    assert not without.too_much_here(Load(host=100, mapped=1 << 40))
-    assert not without.too_much_there(Load(device=1 << 40))
+    with_gpu, without = MemoryLimits(100, 50), MemoryLimits(100)
+    assert not with_gpu.over_host(Usage(host=CUDA_HOST_BYTES, mapped=100))
+    assert with_gpu.over_host(Usage(host=CUDA_HOST_BYTES, mapped=101))
+    assert not with_gpu.over_device(Usage(device=CUDA_DEVICE_BYTES + 50))
+    assert with_gpu.over_device(Usage(device=CUDA_DEVICE_BYTES + 51))
+    assert without.over_host(Usage(host=101))
+    assert not without.over_host(Usage(host=100, mapped=1 << 40))
+    assert not without.over_device(Usage(device=1 << 40))
 
 
 @linux
@@ -158,7 +173,7 @@ def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
             limit(64 << 20, 1 << 20, 10, alone=False, gpu=True)
             mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
             try:
-                mmap.mmap(-1, HOST_AROUND + (128 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                mmap.mmap(-1, CUDA_HOST_BYTES + (128 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                 code = 2
             except OSError:
                 code = 0
@@ -172,24 +187,24 @@ def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
 @linux
 def test_proc_is_never_mounted_for_the_whole_machine(tmp_path: Path) -> None:
     from gpudojo.sandbox import kernel
-    from gpudojo.sandbox.isolation import Fences
+    from gpudojo.sandbox.isolation import Isolation
 
-    fences = Fences(str(tmp_path), with_gpu=True)
-    fences.own_processes, fences.namespaces = 5, kernel.NEWNET
-    assert not fences.may_mount_processes()
-    fences.namespaces |= kernel.NEWNS
-    assert fences.may_mount_processes()
-    fences.own_processes = None
-    assert not fences.may_mount_processes()
+    isolation = Isolation(str(tmp_path), with_gpu=True)
+    isolation.own_processes, isolation.namespaces = 5, kernel.NEWNET
+    assert not isolation.may_mount_processes()
+    isolation.namespaces |= kernel.NEWNS
+    assert isolation.may_mount_processes()
+    isolation.own_processes = None
+    assert not isolation.may_mount_processes()
 
 
-def test_the_nursery_sees_no_gpu_and_its_children_see_what_the_grader_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fork_server_sees_no_gpu_and_its_children_see_what_the_grader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     hidden = gpus.hidden()
     assert (hidden["CUDA_VISIBLE_DEVICES"], hidden[gpus.VISIBLE]) == ("", "3,1")
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
-    gpus.shown(hidden[gpus.VISIBLE])
+    gpus.show(hidden[gpus.VISIBLE])
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert gpus.VISIBLE not in gpus.hidden()
@@ -266,7 +281,16 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SubmissionRow]:
         answers = submissions / f"{name}.neighbour" / "12_self_assessment.py"
         answers.write_text(f"{answers.read_text()}\n# {name}\n")
     only = frozenset({"select_device", "move_batch", "train_epoch", "evaluate"})
-    asked = Asked((submissions,), base / "out", REFERENCE, bench="cuda", secret="s", jobs=4, seconds=6.0, only=only)
+    asked = GradingOptions(
+        submissions=[submissions],
+        out=base / "out",
+        reference=REFERENCE,
+        bench="cuda",
+        secret="s",
+        jobs=4,
+        seconds=6.0,
+        only=only,
+    )
     path = ClassGrading(asked, Quiet()).run().path
     return {row.submission: row for row in iterate(path)}
 
@@ -292,7 +316,14 @@ def test_every_layer_holds_with_a_gpu(rows: dict[str, SubmissionRow]) -> None:
 def test_verdicts_on_cuda_are_those_of_the_virtual_device(tmp_path: Path) -> None:
     found = []
     for bench in ("virtual", "cuda"):
-        asked = Asked((ROOT / "examples" / "class",), tmp_path / bench, REFERENCE, bench=bench, secret="s", jobs=4)
+        asked = GradingOptions(
+            submissions=[ROOT / "examples" / "class"],
+            out=tmp_path / bench,
+            reference=REFERENCE,
+            bench=bench,
+            secret="s",
+            jobs=4,
+        )
         path = ClassGrading(asked, Quiet()).run().path
         checks = [(row.submission, row.status, c) for row in iterate(path) for e in row.exercises for c in e.checks]
         found.append([(name, status, c.id, c.outcome, c.misconception) for name, status, c in checks])
@@ -302,5 +333,5 @@ def test_verdicts_on_cuda_are_those_of_the_virtual_device(tmp_path: Path) -> Non
 def test_a_record_tells_what_was_held_of_the_gpu() -> None:
     one = attempt()
     one.job(TOKEN)
-    record: Record = one.done(1 << 20, 0.5, 3 << 20)
+    record: Record = one.finish(1 << 20, 0.5, 3 << 20)
     assert (record.peak_bytes, record.device_bytes) == (1 << 20, 3 << 20)

@@ -1,4 +1,4 @@
-"""Does the closing summary count what students did, and nothing else?"""
+"""The closing summary counts what students did, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_what_could_not_be_read_failed_no_check() -> None:
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert "2 unreadable, 1 graded" in said
-    hardest = said.partition("Hardest checks\n")[2].splitlines()
+    hardest = said.partition("Most-failed checks\n")[2].splitlines()
     assert hardest[0].split() == ["1", WRONG]
     assert hardest[1:] == []

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.classes import judging, options, scheduler
-from gpudojo.classes.grading import ClassGrading, Outcome
-from gpudojo.classes.options import Asked
+from gpudojo.classes import grading_options, judging, local_runner
+from gpudojo.classes.class_grading import ClassGrading, GradedClass
+from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results import SubmissionStatus as Became
 from gpudojo.model.results_file import read
-from gpudojo.submissions.entries import LeftOut
+from gpudojo.submissions.entries import IgnoredPath
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "reference" / "day8"
@@ -33,23 +33,23 @@ pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
 
 
 class Quiet:
-    """A watcher that counts."""
+    """Progress that counts."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.told: list[str] = []
-        self.left_out: list[str] = []
+        self.ignored: list[str] = []
         self.layers: dict[str, str] = {}
 
-    def begins(self, count: int, known: int, left_out: Any) -> None:
-        self.left_out = [one.path.name for one in left_out if isinstance(one, LeftOut)]
+    def begins(self, count: int, known: int, ignored: Any) -> None:
+        self.ignored = [one.path.name for one in ignored if isinstance(one, IgnoredPath)]
 
     def prepares(self, what: str) -> None: ...
 
-    def fenced(self, layers: dict[str, str]) -> None:
+    def isolated(self, layers: dict[str, str]) -> None:
         self.layers = layers
 
-    def under_way(self, works: Any) -> None: ...
+    def under_way(self, tasks: Any) -> None: ...
 
     def graded(self, row: SubmissionRow, ran: bool) -> None:
         self.told.append(row.submission)
@@ -57,10 +57,10 @@ class Quiet:
             self.ran.append(row.submission)
 
 
-def grade(folder: Path, out: Path, **more: Any) -> tuple[Outcome, Quiet, ClassResults]:
+def grade(folder: Path, out: Path, **more: Any) -> tuple[GradedClass, Quiet, ClassResults]:
     watcher = Quiet()
     more = {"only": ONLY, "jobs": 2, "seconds": 3.0, "secret": "secret", **more}
-    outcome = ClassGrading(Asked([folder], out, REFERENCE, **more), watcher).run()
+    outcome = ClassGrading(GradingOptions(submissions=[folder], out=out, reference=REFERENCE, **more), watcher).run()
     return outcome, watcher, read(out / "results.json")
 
 
@@ -115,7 +115,7 @@ def test_everybody_has_one_result(graded: tuple[Path, Quiet, ClassResults], fold
     out, watcher, results = graded
     names = {"solved", "twin", "wrong", "endless", "crash", "broken", "zipped", "notebook"}
     assert sorted(row.submission for row in results.submissions) == sorted(names) == sorted(watcher.told)
-    assert watcher.left_out == ["roster.csv"]
+    assert watcher.ignored == ["roster.csv"]
     assert (out / "results.csv").read_text(encoding="utf-8").count("\n") == len(names) + 1
     # of two with the same content, one is run
     assert len(watcher.ran) == len(names) - 2
@@ -167,20 +167,20 @@ def test_judging_again_runs_nothing_and_sees_other_points(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
-    monkeypatch.setattr(options, "of_checks", lambda day: "changed")
+    monkeypatch.setattr(grading_options, "of_checks", lambda day: "changed")
     _, watcher, again = grade(folder, out, rejudge=True)
     assert watcher.ran == []
     assert [row.score for row in again.submissions] == [row.score for row in results.submissions]
 
 
-def test_a_panel_of_processes_judges_as_one_does(
+def test_several_processes_judge_as_one_does(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
     for kept in (out / ".dojo" / "rows").rglob("*.json"):
         kept.write_text("{}")  # whoever judges has to write it anew
-    monkeypatch.setattr(judging, "WORTHWHILE", 2)
-    monkeypatch.setattr(judging, "SHARE", 1)
+    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
+    monkeypatch.setattr(judging, "CHUNK", 1)
     in_here = list[str]()
     monkeypatch.setattr(judging, "judged", lambda *more: in_here.append("judged"))
     _, watcher, again = grade(folder, out, rejudge=True)
@@ -189,12 +189,12 @@ def test_a_panel_of_processes_judges_as_one_does(
     assert len(watcher.told) == len(results.submissions)
 
 
-def test_a_judge_that_is_killed_is_said(
+def test_a_judging_process_that_is_killed_is_reported(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _, results = graded
-    monkeypatch.setattr(judging, "WORTHWHILE", 2)
-    monkeypatch.setattr(judging, "SHARE", 1)
+    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
+    monkeypatch.setattr(judging, "CHUNK", 1)
 
     def kill() -> None:
         while not (judges := multiprocessing.active_children()):
@@ -203,7 +203,7 @@ def test_a_judge_that_is_killed_is_said(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    with pytest.raises(BadClass, match="ended from outside"):
+    with pytest.raises(BadClass, match="a process that judges was killed"):
         grade(folder, out, rejudge=True)
     killer.join()
     monkeypatch.undo()
@@ -221,7 +221,9 @@ def test_another_reference_is_another_measure(
     with (tmp_path / FIRST).open("a", encoding="utf-8") as file:
         file.write('\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n')
     watcher = Quiet()
-    asked = Asked([folder], out, tmp_path, only=ONLY, jobs=2, seconds=3.0, secret="secret")
+    asked = GradingOptions(
+        submissions=[folder], out=out, reference=tmp_path, only=ONLY, jobs=2, seconds=3.0, secret="secret"
+    )
     ClassGrading(asked, watcher).run()
     again = by_name(read(out / "results.json"))
     assert watcher.ran == []
@@ -258,22 +260,22 @@ def test_a_changed_submission_alone_is_run_again(
         ({"bench": "mps"}, "needs a Mac"),
     ],
 )
-def test_bad_wishes_get_a_sentence(
+def test_bad_options_are_refused_with_a_sentence(
     folder: Path, tmp_path: Path, more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "devices", list)
+    monkeypatch.setattr(local_runner, "devices", list)
     monkeypatch.setattr(sys, "platform", "linux")
     wishes: dict[str, Any] = {"submissions": [folder], "out": tmp_path, "reference": REFERENCE, **more}
     with pytest.raises(BadClass, match=said):
-        ClassGrading(Asked(**wishes), Quiet()).run()
+        ClassGrading(GradingOptions(**wishes), Quiet()).run()
 
 
 @pytest.mark.slow
-def test_kill_and_go_on(folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path) -> None:
-    """SIGKILL for the grader in the middle: the same command goes on, and ends with the same results."""
+def test_a_killed_run_is_resumed(folder: Path, graded: tuple[Path, Quiet, ClassResults], tmp_path: Path) -> None:
+    """SIGKILL for the grader in the middle: the same command resumes, and ends with the same results."""
     command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--seed", "secret"]
     command += ["--time-limit", "3", "--jobs", "2", *(word for name in sorted(ONLY) for word in ("--only", name))]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "graders")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     records = tmp_path / ".dojo" / "records"
     until = time.monotonic() + 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.options import Asked, recorded
+from gpudojo.classes.grading_options import GradingOptions, recorded
 from gpudojo.grading.references import Shipped, compressed, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass, NotRecorded
@@ -64,4 +64,4 @@ def test_a_folder_may_be_one_submission_whatever_lies_in_it(tmp_path: Path) -> N
     (entry,) = alone(tmp_path / "day8-carol").entries
     assert (entry.name, entry.identifier) == ("day8-carol", "carol")
     assert alone(tmp_path / "nowhere").entries == ()
-    assert Asked([tmp_path], tmp_path, None).alone is False
+    assert GradingOptions(submissions=[tmp_path], out=tmp_path).alone is False

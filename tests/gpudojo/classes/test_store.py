@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.options import name_of, seeds
+from gpudojo.classes.grading_options import name_of, seeds
 from gpudojo.classes.store import Record, Store, key_of, write
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass

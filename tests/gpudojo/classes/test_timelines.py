@@ -1,4 +1,4 @@
-"""What functions did, from the fenced child to the record: kept, bounded, and of the reference without its lines."""
+"""Timelines of functions: kept in the record, bounded, and for the reference without its lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpudojo.model.catalogue import day
 from gpudojo.model.exercise import Probe
 from gpudojo.model.results import ClassResults
 from gpudojo.sandbox.child import _drawn
-from gpudojo.sandbox.protocol import Began, Fenced, Job
+from gpudojo.sandbox.protocol import Began, Isolated, Job
 from virtual_cuda.ledger.timeline import LARGEST, Timeline, TimelineEvent, encoded, same_call
 
-from tests.gpudojo.classes.test_attempt import attempt, saw, say
 from tests.gpudojo.classes.test_grading import FOURTH, REFERENCE, grade
+from tests.gpudojo.classes.test_submission_run import saw, say, submission_run
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 
 KEY = "04_modifying_training_loop_gpu::train_epoch"
@@ -67,7 +67,7 @@ def test_the_busiest_call_is_kept_beside_the_evidence(graded: tuple[ClassResults
     theirs = same_call(mine, references(records))
     assert theirs is not None
     assert (mine.function, theirs.function) == ("train_epoch", "train_epoch")
-    assert mine.walls > theirs.walls > 0
+    assert mine.wait_count > theirs.wait_count > 0
     assert "norms" in mine.lines[max(mine.waits, key=lambda line: mine.waits[line])]
     assert any(event.kind == "forward" and event.name.startswith("Loud\x1b") for event in mine.events), "as it came"
     scores = {row.submission: row.score for row in results.submissions}
@@ -107,17 +107,27 @@ def test_a_reference_is_drawn_on_the_public_seed_and_judged_on_the_class_s() -> 
 
     only = dataclasses.replace(function, probes=[Probe("shown", look)])
     found = Submission(Path("x.py"), {"train_epoch": lambda: None}, reference=False)
-    job = Job(b"", "day8", "virtual", {}, {f"{KEY}::shown": 77}, frozenset(), 5.0, 0, 0, drawn_with=8)
+    job = Job(
+        day="day8",
+        bench="virtual",
+        seeds={f"{KEY}::shown": 77},
+        known=frozenset(),
+        seconds=5.0,
+        drawn_with=8,
+        token=b"",
+        files={},
+        skip=frozenset(),
+    )
     deque(_drawn(job, exercise, only, found))
     assert seeds_seen == [8]
 
 
 def test_a_student_sends_no_pictures_of_a_reference() -> None:
     for drawn_with, kept in ((None, []), (8, [GOOD])):
-        one = attempt()
-        one.terms = dataclasses.replace(one.terms, drawn_with=drawn_with)
+        one = submission_run()
+        one.options = msgspec.structs.replace(one.options, drawn_with=drawn_with)
         frame = msgspec.structs.replace(saw("04_loop::train"), timelines=[GOOD])
-        assert say(one, Fenced({}), Began("04_loop::train"), frame)
+        assert say(one, Isolated({}), Began("04_loop::train"), frame)
         assert one.record.seen["04_loop::train"].timelines == kept
         assert decode(encode(one.record)).seen["04_loop::train"].timelines == kept
 
@@ -125,7 +135,7 @@ def test_a_student_sends_no_pictures_of_a_reference() -> None:
 def test_much_that_happens_is_still_small(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
     found = timeline(graded[1], "looping")
     assert found is not None
-    assert found.walls > 1400
+    assert found.wait_count > 1400
     assert found.left_out == sum(found.counts.values()) - len(found.events) > 0
     assert len(encoded(found)) <= LARGEST
 
@@ -144,14 +154,14 @@ def test_what_cannot_be_read_has_no_record(graded: tuple[ClassResults, dict[str,
 @pytest.mark.parametrize("change", [{"counts": {"op": 7}}, {"function": "f" * 101}, {"peak_bytes": -1}, {"events": []}])
 def test_a_timeline_that_is_none_is_not_believed(change: dict[str, object]) -> None:
     for given, believed in ((GOOD, True), (msgspec.structs.replace(GOOD, **change), False)):
-        one = attempt()
+        one = submission_run()
         frame = msgspec.structs.replace(saw("04_loop::train"), timeline=given)
-        assert say(one, Fenced({}), Began("04_loop::train"), frame) is believed
+        assert say(one, Isolated({}), Began("04_loop::train"), frame) is believed
         kept = one.record.seen.get("04_loop::train")
         assert (kept.timeline if kept else None) == (GOOD if believed else None)
 
 
 def test_a_record_is_read_back_with_its_timelines(tmp_path: Path) -> None:
-    one = attempt()
-    say(one, Fenced({}), Began("04_loop::train"), msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD))
+    one = submission_run()
+    say(one, Isolated({}), Began("04_loop::train"), msgspec.structs.replace(saw("04_loop::train"), timeline=GOOD))
     assert decode(encode(one.record)).seen["04_loop::train"].timeline == GOOD

@@ -1,4 +1,4 @@
-"""Does the command `dojo` run, and say what is wrong when it cannot?"""
+"""The command `dojo`: help, imports, the bench, and its error messages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from click.testing import CliRunner
 from gpudojo import __version__
-from gpudojo.cli import TRAINING_LOOP, main
+from gpudojo.cli import COMMANDS, main
+from gpudojo.cli.bench import TRAINING_LOOP
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -21,19 +23,41 @@ def dojo(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def imported(*arguments: str) -> set[str]:
+    """The modules that a command imports, up to the end of its help."""
+    question = (
+        "import sys\nfrom gpudojo.cli import main\n"
+        f"main({list(arguments)!r}, standalone_mode=False)\n"
+        "print('modules:', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("modules:")[2].split())
+
+
 def test_version_and_help() -> None:
     assert dojo("--version") == (0, f"dojo, version {__version__}\n")
     code, said = dojo("--help")
     assert code == 0
-    assert "bench" in said
+    for name, (_, line) in COMMANDS.items():
+        assert f"  {name} " in said
+        assert line in said
+    code, said = dojo("no-such-command")
+    assert code == 2
+    assert "No such command" in said
 
 
-def test_help_does_not_import_torch() -> None:
-    question = "import sys, gpudojo.cli; print('torch' in sys.modules)"
-    answer = subprocess.run(
-        [sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout == "False\n"
+def test_help_imports_the_command_group_only() -> None:
+    found = imported("--help")
+    assert {name for name in found if name.startswith(("gpudojo", "virtual_cuda"))} == {"gpudojo", "gpudojo.cli"}
+    assert not {"torch", "numpy", "rich", "jinja2", "msgspec"} & found
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+def test_a_command_does_not_import_torch_before_it_runs(name: str) -> None:
+    found = imported(name, "--help")
+    assert "torch" not in found
+    others = {module for module, _ in COMMANDS.values()} - {COMMANDS[name][0]}
+    assert not {f"gpudojo.cli.{other}" for other in others} & found
 
 
 def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
@@ -54,20 +78,20 @@ def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
     assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
 
 
-def test_bench_says_how_wide_a_terminal_shows_all_of_the_code() -> None:
+def test_bench_says_how_wide_the_terminal_should_be() -> None:
     def at(columns: int | str) -> str:
         return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["bench"]).output
 
     narrow = at(80)
     assert "…" in narrow
-    found = re.search(r"The code is cut off here; a terminal of (\d+) columns shows it whole\.", narrow)
+    found = re.search(r"The code is cut off; a terminal with (\d+) columns shows all of it\.", narrow)
     assert found is not None
     wide = at(found[1])
     assert "…" not in wide
     assert "cut off" not in wide
 
 
-def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -> None:
+def test_bench_saves_a_self_contained_picture(tmp_path: Path) -> None:
     picture = tmp_path / "bench.svg"
     code, said = dojo("bench", "--picture", str(picture))
     assert code == 0
@@ -79,7 +103,7 @@ def test_bench_draws_a_picture_that_needs_nothing_from_the_web(tmp_path: Path) -
     assert "Line&#160;22&#160;made&#160;the&#160;host&#160;wait" in drawn
 
 
-def test_bench_without_sense_or_without_a_folder() -> None:
+def test_bench_reports_bad_sizes_and_missing_folders() -> None:
     code, said = dojo("bench", "--memory", "8 sheep")
     assert code == 1
     assert said.startswith("Error: '8 sheep' is not a size")

@@ -1,4 +1,4 @@
-"""Time for student code: real outside probes, ours within, and nothing left behind in Python's own modules."""
+"""Clocks for student code: real outside probes, ours inside, and nothing left in Python's own modules."""
 
 from __future__ import annotations
 

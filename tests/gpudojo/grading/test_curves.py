@@ -1,4 +1,4 @@
-"""Is a curve of memory true, small, and does it keep its peak?"""
+"""Memory curves are true and small, and keep their peak."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.grading.watching import MOST, memory_curve, thinned
 from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import MemoryCurve
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger.ledger import Ledger
@@ -37,17 +38,17 @@ def passes(forward: list[int], backward: list[int]) -> tuple[Ledger, Ledger]:
 
 def test_what_was_there_before_does_not_count() -> None:
     found = memory_curve(*passes([110, 150], [130, 90]), 100, 77)
-    assert found == {"bytes": [10, 50, 30, 0], "backward": 2, "peak": 77}
+    assert found == MemoryCurve([10, 50, 30, 0], 2, 77)
 
 
 def test_nothing_at_all_is_a_curve_too() -> None:
-    assert memory_curve(*passes([], []), 0, 0) == {"bytes": [], "backward": 0, "peak": 0}
+    assert memory_curve(*passes([], []), 0, 0) == MemoryCurve([], 0, 0)
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=900), st.lists(st.integers(0, 1 << 40), max_size=900))
 def test_it_is_small_and_no_peak_is_lost(forward: list[int], backward: list[int]) -> None:
     found = memory_curve(*passes(forward, backward), 0, 0)
-    points, turn = found["bytes"], found["backward"]
+    points, turn = found.bytes, found.backward
     assert len(points) <= MOST
     assert max(points, default=0) == max([*forward, *backward], default=0) or len(forward) * MOST < len(
         [*forward, *backward]

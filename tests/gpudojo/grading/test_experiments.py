@@ -1,4 +1,4 @@
-"""What the self-assessment says of the bench is what the bench does, and only the reference pays for it."""
+"""What the self-assessment says of the device is what the device does, and only the reference runs it."""
 
 from __future__ import annotations
 

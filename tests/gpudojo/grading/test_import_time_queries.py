@@ -1,4 +1,4 @@
-"""Is it noticed when a file remembers which machine it was run on, and only then?"""
+"""Files that ask at import which machine they are on are detected, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a limit end student code, and nothing of ours that has to be finished?"""
+"""A time limit ends student code, and nothing of the grader's that has to be finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that take the time we say, however their events are read, on the host and on the virtual device."""
+"""Operators take the durations that are chosen, however their events are read, on host and virtual device."""
 
 from __future__ import annotations
 

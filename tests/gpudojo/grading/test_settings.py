@@ -1,4 +1,4 @@
-"""Is every setting that a call leaves changed told by its name, and is it as before afterwards?"""
+"""Every setting that a call leaves changed is reported by name, and restored."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What a function's source shows is found on the right line, in helpers too, and is no matter of luck."""
+"""Patterns in a function's source are found on the right line, in helpers too, in a fixed order."""
 
 from __future__ import annotations
 
 import ast
 
 import pytest
-from gpudojo.grading.source_locator import MOST, signs
+from gpudojo.grading.source_locator import MOST, pattern_lines
 
 SOURCE = """
 def move(batch, device):
@@ -50,7 +50,7 @@ def everything(x):
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, int]:
-    return signs(ast.parse(SOURCE.lstrip("\n")).body)
+    return pattern_lines(ast.parse(SOURCE.lstrip("\n")).body)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_a_function_has_only_so_many(found: dict[str, int]) -> None:
 
 
 def test_what_is_no_function_shows_nothing() -> None:
-    assert signs(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
+    assert pattern_lines(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
 
 
 def test_keys_of_a_dict_that_has_a_name() -> None:
     source = "ANSWERS: dict = {\n    'portable': 'a',\n    3: 'b', **X,\n    'no_grad':\n        'c',\n}\n{'a': 1}"
-    assert signs(ast.parse(source).body) == {'ANSWERS ["portable"]': 2, 'ANSWERS ["no_grad"]': 4}
+    assert pattern_lines(ast.parse(source).body) == {'ANSWERS ["portable"]': 2, 'ANSWERS ["no_grad"]': 4}

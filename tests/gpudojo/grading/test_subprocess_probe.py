@@ -1,4 +1,4 @@
-"""Probes that need another machine than this process can be: the same evidence, from a process of their own."""
+"""Probes that this process cannot run give the same evidence in a subprocess."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes and one group: found together, found alone, and no verdict that hangs on the clock."""
+"""Two processes that share a group, and each alone; no result depends on the clock."""
 
 from __future__ import annotations
 

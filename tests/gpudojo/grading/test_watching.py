@@ -1,4 +1,4 @@
-"""Is the busiest of a function's calls kept, and does nobody notice that it is?"""
+"""The busiest of a function's calls is kept, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_of_three_calls_the_one_that_moved_most(submission: Submission) -> None:
     assert watched[0].facts["last"] == 8 * 4, "a probe still gets the ledger of its last call"
     made = busiest.timeline("move")
     assert made is not None
-    assert (made.to_device, made.walls, made.scenario, made.place) == (64 * 4, 1, "usual", 1)
+    assert (made.to_device, made.wait_count, made.scenario, made.place) == (64 * 4, 1, "usual", 1)
     assert made.lines == {3: "    moved = tensor.to(device)", 6: "    return (moved + 1).sum().item()"}
     assert made.peak_bytes >= 1024
     without = busiest.timeline("move", source=False)

@@ -1,4 +1,4 @@
-"""Evidence travels whole, and what is no evidence is refused: it comes from a process in which student code ran."""
+"""Evidence arrives unchanged, and what is no evidence is refused: it comes from a process that ran student code."""
 
 from __future__ import annotations
 

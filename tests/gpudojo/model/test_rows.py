@@ -1,4 +1,4 @@
-"""Do results of checks become rows that add up and say what a student should read?"""
+"""Results of checks become rows that add up and say what a student should read."""
 
 from __future__ import annotations
 

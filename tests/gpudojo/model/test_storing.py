@@ -1,4 +1,4 @@
-"""Is a file of results whole or not there, read as it was written, and refused with a sentence when it is none?"""
+"""A results file is complete or absent, is read as it was written, and is refused with a sentence otherwise."""
 
 from __future__ import annotations
 

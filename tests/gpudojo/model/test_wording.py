@@ -1,4 +1,4 @@
-"""Do sentences about what came back read as English?"""
+"""Sentences about returned values are English."""
 
 from __future__ import annotations
 

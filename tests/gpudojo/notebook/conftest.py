@@ -1,4 +1,4 @@
-"""A session without a kernel: cells that are compiled and remembered as IPython does it."""
+"""A session without a kernel: cells are compiled and remembered as in IPython."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from gpudojo.notebook import look
-from gpudojo.notebook.views import Report
+from gpudojo.notebook import make_report
+from gpudojo.notebook.views import CheckReport
 
 _numbers = itertools.count(1)
 
@@ -29,8 +29,8 @@ class Session:
             self.names["In"].append(cell)
             exec(compile(cell, file, "exec"), self.names)
 
-    def look(self, *names: str, **options: Any) -> Report:
-        return look(*(self.names[name] for name in names), namespace=self.names, **options)
+    def check(self, *names: str, **options: Any) -> CheckReport:
+        return make_report(*(self.names[name] for name in names), namespace=self.names, **options)
 
 
 @pytest.fixture

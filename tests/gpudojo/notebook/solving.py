@@ -1,4 +1,4 @@
-"""Generated notebooks with other texts in their stub cells, as a student's would have."""
+"""Generated notebooks with answers in their stub cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a function checked with what other cells define, also where cells have to be run again or in another process?"""
+"""Functions that use definitions of other cells, also when cells run again or in another process."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def outcomes(report: Any) -> set[Outcome]:
     return {outcome for checked in report.checked for outcome in checked.outcomes}
 
 
-def test_a_function_may_use_what_other_cells_define(session: Session) -> None:
+def test_a_function_uses_definitions_of_other_cells(session: Session) -> None:
     helper = "def best():\n    return torch.device(BEST)"
     session.run("import torch", "BEST = 'cuda' if torch.cuda.is_available() else 'cpu'", helper)
     session.run("def select_device(prefer=None):\n    return best()")
-    passed = [r.claim for r in session.look("select_device").checked[0].results if r.outcome is Outcome.PASSED]
+    passed = [r.claim for r in session.check("select_device").checked[0].results if r.outcome is Outcome.PASSED]
     # On a machine with a GPU `BEST` is another: the cells are begun anew there, as a file is.
     assert "Where there is a CUDA GPU, it is chosen." in passed
     assert "Where there is no GPU the CPU is chosen, even if torch was built with CUDA." in passed
 
 
-def test_cells_without_what_they_do(session: Session) -> None:
+def test_only_definitions_of_a_cell_are_kept(session: Session) -> None:
     cell = "import torch\n%time 3\nm = f(3)\nprint(\n    m\n)\n@d\nclass A: pass\nfor x in []: pass\ny: int = 3"
     assert only_definitions(cell, {"m", "A", "y"}) == "import torch\n\nm = f(3)\n\n\n\n@d\nclass A: pass\n\ny: int = 3"
     assert only_definitions(cell, {"y"}) == "import torch\n\n\n\n\n\n\n\n\ny: int = 3"
@@ -45,20 +45,20 @@ def test_cells_without_what_they_do(session: Session) -> None:
     ]
 
 
-def test_a_line_in_another_cell_is_in_the_picture_too(session: Session) -> None:
+def test_lines_of_other_cells_are_in_the_table(session: Session) -> None:
     session.run("def to_device(x, device):\n    return x.to(device)")
     text = reference()["train_epoch"].replace("inputs.to(device), ", "to_device(inputs, device), ")
     session.run(text)
-    report = session.look("train_epoch")
+    report = session.check("train_epoch")
     assert outcomes(report) == {Outcome.PASSED}
-    moves = report.checked[0].moves
+    moves = report.checked[0].lines
     assert moves is not None
     (found,) = moves.elsewhere
     assert found[1].code.strip() == "return x.to(device)"
     assert found[1].cells[0]
 
 
-def test_machines_that_only_another_process_can_be(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_need_another_process(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known there."""
 
     def in_use(*_: Any) -> Any:
@@ -67,16 +67,16 @@ def test_machines_that_only_another_process_can_be(session: Session, monkeypatch
     session.run("import torch\nprint('done once')", "def mean(total, count):\n    return total / count")
     text = reference()["train_epoch"].replace("total / count if count else 0.0", "mean(total, count)")
     session.run(f"\n\n@torch.enable_grad()\n{text}")
-    here = session.look("train_epoch").checked[0]
+    here = session.check("train_epoch").checked[0]
     observe._subprocess.end()  # one that was started before has not been told where cells are left
     monkeypatch.setattr(observe, "_observe", in_use)
     try:
-        elsewhere = session.look("train_epoch").checked[0]
+        elsewhere = session.check("train_epoch").checked[0]
         assert Outcome.FAILED in here.outcomes
         assert "ZeroDivisionError" in repr(here)
         assert (elsewhere.results, elsewhere.parts) == (here.results, here.parts)
         session.run("ANSWERS = {'portable': 'b'}")
-        assert session.look("ANSWERS").checked[0].points == pytest.approx(0.4)
+        assert session.check("ANSWERS").checked[0].points == pytest.approx(0.4)
     finally:
         observe._subprocess.end()
 
@@ -86,5 +86,5 @@ def test_two_processes_where_the_system_does_not_fork(session: Session, monkeypa
     monkeypatch.setattr(two_ranks, "FORKS", False)
     session.run("import torch.distributed as dist", "def size():\n    return dist.get_world_size()")
     session.run(reference()["average_gradients"].replace("dist.get_world_size()", "size()"))
-    report = session.look("average_gradients")
+    report = session.check("average_gradients")
     assert outcomes(report) == {Outcome.PASSED}, repr(report)

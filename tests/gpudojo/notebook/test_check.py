@@ -1,4 +1,4 @@
-"""Does `check` say of a function of the session what there is to say, at the lines of its own cell?"""
+"""`check` in a session: results, lines of the function's own cell, hints, tables."""
 
 from __future__ import annotations
 
@@ -33,33 +33,31 @@ def outcomes(report: Any) -> set[Outcome]:
     return {outcome for checked in report.checked for outcome in checked.outcomes}
 
 
-def test_a_right_answer_gets_all_points_and_the_picture(session: Session) -> None:
+def test_a_right_answer_gets_all_points_and_a_timeline(session: Session) -> None:
     cell = "# a comment above\n\n" + reference()["train_epoch"]
     session.run("import torch", cell)
-    report = session.look("train_epoch")
+    report = session.check("train_epoch")
     (checked,) = report.checked
     assert outcomes(report) == {Outcome.PASSED}
     assert (checked.points, checked.most) == (14, 14)
     assert checked.hints == ()
-    assert checked.moves is not None
-    rows = {row.code.strip(): row for row in checked.moves.rows}
+    assert checked.lines is not None
+    rows = {row.code.strip(): row for row in checked.lines.rows}
     moved = rows["inputs, targets = inputs.to(device), targets.to(device)"]
     assert moved.cells[0], "what a line moves to the device is in the picture"
     assert rows["model.to(device)"].cells[0]
     assert not rows["model.train()"].cells[0]
     assert cell.splitlines()[moved.number - 1] == moved.code, "lines are counted within the cell"
     assert re.search(r"Line \d+ made the host wait for the device \d+ times\.", repr(report))
-    assert checked.picture is not None
-    assert checked.picture[0].waits.keys() <= checked.picture[0].lines.keys()
+    assert checked.timelines is not None
+    assert checked.timelines[0].waits.keys() <= checked.timelines[0].lines.keys()
     assert re.search(r"\n +host [─FBS│]+\n .*↓.*\n +device [─•·│]+\n +memory [▁-█]+\n", repr(report))
-    waits = checked.picture[0].wait_count
+    waits = checked.timelines[0].wait_count
     assert f"Your code: {waits} waits (reference: {waits})" in repr(report)
     assert '<span class="t-wait">│</span>' in report._repr_html_()
 
 
-def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_reference_its_recorded_calls_are_compared(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
     exercise = next(each for each in day("day8") if each.stem == "04_modifying_training_loop_gpu")
     function = exercise.functions[0]
@@ -77,24 +75,24 @@ def test_where_there_is_no_reference_its_recorded_calls_are_compared_with(
     monkeypatch.setattr(references, "shipped", lambda name: release)
     waiting = reference()["train_epoch"].replace("optimizer.step()", "optimizer.step()\n        loss.item()")
     session.run("import torch", waiting)
-    (checked,) = session.look("train_epoch").checked
-    assert checked.picture is not None
-    yours, theirs = checked.picture
+    (checked,) = session.check("train_epoch").checked
+    assert checked.timelines is not None
+    yours, theirs = checked.timelines
     assert theirs is not None
     assert (theirs.scenario, theirs.place, theirs.lines) == (yours.scenario, yours.place, {})
     assert yours.wait_count > theirs.wait_count > 0
     spoiled = msgspec.structs.replace(release, timelines={key: b"x"})
     monkeypatch.setattr(references, "shipped", lambda name: spoiled)
-    (checked,) = session.look("train_epoch").checked
-    assert checked.picture is not None
-    assert checked.picture[1] is None, "a picture less, and judged all the same"
+    (checked,) = session.check("train_epoch").checked
+    assert checked.timelines is not None
+    assert checked.timelines[1] is None, "a picture less, and judged all the same"
     assert checked.points > 0
-    assert NOTHING_BESIDE in repr(session.look("train_epoch"))
+    assert NOTHING_BESIDE in repr(session.check("train_epoch"))
 
 
-def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> None:
+def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> None:
     session.run("import torch\nfrom torch import nn", answers(WRONG / "mean_of_batch_means.py")["train_epoch"])
-    report = session.look("train_epoch")
+    report = session.check("train_epoch")
     said = repr(report)
     outcome_of_each = [result.outcome for result in report.checked[0].results]
     failed = report.checked[0].parts[outcome_of_each.index(Outcome.FAILED)]
@@ -102,40 +100,40 @@ def test_a_wrong_answer_says_what_happened_where_and_why(session: Session) -> No
     assert re.fullmatch(r"line (\d+)\n +\1 \| return total / count if count else 0.0", dict(failed)["line"])
     assert dict(failed)["mistake"] == "mean of batch means"
     assert "train_epoch: 10 of 14 points" in said
-    assert "hint 1 of 5; one more: check(train_epoch, hints=2)" in said
+    assert "(hint 1 of 5; one more with check(train_epoch, hints=2))" in said
     assert report.checked[0].hints[0][1].startswith("`loss_fn` gives the mean over its batch")
-    shown = session.look("train_epoch", hints=5)
+    shown = session.check("train_epoch", hints=5)
     assert [label for label, _ in shown.checked[0].hints] == [*(f"hint {number}" for number in range(1, 6)), "read"]
-    assert session.look("train_epoch", hints=0).checked[0].hints == ()
+    assert session.check("train_epoch", hints=0).checked[0].hints == ()
 
 
-def test_the_line_is_that_of_the_cell_where_it_raised(session: Session) -> None:
+def test_an_error_shows_the_line_of_its_cell(session: Session) -> None:
     session.run(
         "one = 1\n\n\ndef train_epoch(model, loader, loss_fn, optimizer, device):\n    x = one\n    return x / 0\n"
     )
-    failed = session.look("train_epoch").checked[0].parts[0]
+    failed = session.check("train_epoch").checked[0].parts[0]
     assert dict(failed)["line"] == "line 6\n   6 | return x / 0"
 
 
 def test_a_stub_is_to_do(session: Session) -> None:
     session.run(STUB)
-    report = session.look("train_epoch")
+    report = session.check("train_epoch")
     assert outcomes(report) == {Outcome.TODO}
     assert repr(report).splitlines()[1] == "  still to do: fill in its cell, run it, and check again."
     assert report.checked[0].hints == ()
-    assert len(session.look("train_epoch", hints=2).checked[0].hints) == 3
+    assert len(session.check("train_epoch", hints=2).checked[0].hints) == 3
 
 
-def test_the_function_is_the_one_of_the_session_now(session: Session) -> None:
+def test_the_current_function_of_the_session_is_checked(session: Session) -> None:
     session.run(STUB, SELECT)
     session.names["train_epoch"] = lambda model, loader, loss_fn, optimizer, device: 0.0
-    assert outcomes(session.look("train_epoch")) >= {Outcome.FAILED}
+    assert outcomes(session.check("train_epoch")) >= {Outcome.FAILED}
     session.run("def mine(prefer=None):\n    return 0.0\n\n\ntrain_epoch = mine")
-    assert "TypeError" in repr(session.look("train_epoch")), "the name it has here counts, not the one it was made with"
+    assert "TypeError" in repr(session.check("train_epoch")), "the name in the notebook counts"
 
 
 @pytest.mark.parametrize("way", ["decorator", "partial", "object", "no source"])
-def test_functions_in_other_clothes(session: Session, way: str) -> None:
+def test_wrapped_functions_are_unwrapped(session: Session, way: str) -> None:
     source = SELECT.removeprefix("import torch\n")
     if way == "decorator":
         session.run(f"import torch\n@torch.no_grad()\n{source}")
@@ -146,52 +144,52 @@ def test_functions_in_other_clothes(session: Session, way: str) -> None:
         session.run("choose, select_device = select_device, Select()")
     else:
         exec(SELECT, session.names)
-    report = session.look("select_device")
+    report = session.check("select_device")
     assert "passed" in outcomes(report)
     assert ("error" in outcomes(report)) is False
     if way != "partial":
         assert report.checked[0].points == 8, repr(report)
 
 
-def test_a_stub_without_source_is_a_stub_too(session: Session) -> None:
+def test_a_stub_without_source_is_to_do(session: Session) -> None:
     exec(STUB, session.names)
-    assert outcomes(session.look("train_epoch")) == {Outcome.TODO}
+    assert outcomes(session.check("train_epoch")) == {Outcome.TODO}
     exec("def train_epoch(a, b):\n    c = NotImplementedError\n    raise c", session.names)
-    assert outcomes(session.look("train_epoch")) != {Outcome.TODO}
+    assert outcomes(session.check("train_epoch")) != {Outcome.TODO}
 
 
 def test_answers_are_found_by_their_name(session: Session) -> None:
     answered = reference()["ANSWERS"]
     session.run(answered)
-    assert session.look("ANSWERS").checked[0].points == pytest.approx(2)
+    assert session.check("ANSWERS").checked[0].points == pytest.approx(2)
     session.run(answered.replace('"b"', '"a"'))
-    report = session.look("ANSWERS")
+    report = session.check("ANSWERS")
     assert report.checked[0].points == pytest.approx(1.6)
     assert 'hard-coded "cuda"' in repr(report)
     session.run("ANSWERS = dict.fromkeys(ANSWERS)")
-    assert outcomes(session.look("ANSWERS")) == {Outcome.TODO}
+    assert outcomes(session.check("ANSWERS")) == {Outcome.TODO}
     session.run("ANSWERS['portable'] = 'b'")
-    assert outcomes(session.look("ANSWERS")) == {Outcome.TODO, Outcome.PASSED}
+    assert outcomes(session.check("ANSWERS")) == {Outcome.TODO, Outcome.PASSED}
 
 
-def test_everything_that_is_defined(session: Session) -> None:
-    empty = session.look()
+def test_check_without_arguments_checks_all_definitions(session: Session) -> None:
+    empty = session.check()
     assert repr(empty) == "Nothing to check yet: run the cells above first, from the top."
     session.run(SELECT, STUB, "def move_model(model, device):\n    return model")
-    report = session.look()
+    report = session.check()
     assert report.table is not None
     rows = {row.exercise: row for row in report.table.rows}
     assert list(rows) == ["01_checking_device", "02_moving_model_to_device", "04_modifying_training_loop_gpu"]
     assert (rows["01_checking_device"].points, rows["01_checking_device"].state) == (8, "done")
     assert rows["04_modifying_training_loop_gpu"].state == "to do"
     second = day("day8")[1]
-    assert rows[second.stem].most == second.points
+    assert rows[second.stem].max_points == second.points
     assert f"{len(second.functions[1].checks)} not run" in rows[second.stem].state
     assert report.table.following == "check(move_model)"
     assert "Well done" not in repr(report)
     session.names = {"select_device": session.names["select_device"]}
-    assert repr(session.look()).endswith("Everything that is defined here passes. Well done!")
-    assert "Well done!" in session.look()._repr_html_()
+    assert repr(session.check()).endswith("Everything that is defined here passes. Well done!")
+    assert "Well done!" in session.check()._repr_html_()
     assert "next: check(move_model)" in repr(report)
     assert "next: <code>check(move_model)</code>" in report._repr_html_()
 
@@ -199,40 +197,40 @@ def test_everything_that_is_defined(session: Session) -> None:
 @pytest.mark.parametrize(
     ("thing", "sentence"),
     [
-        (0.25, "check was given an object of the class float. Give it a function itself: check(train_epoch), "),
-        (None, "check was given None. "),
-        (torch.ones(2), "check was given an object of the class Tensor. "),
-        ({"portable": "b"}, "check was given an object of the class dict. "),
-        (len, "`len` is none of the tasks, which are `select_device`, "),
-        ("train_epoc", "`train_epoc` is none of the tasks; is `train_epoch` meant?"),
+        (0.25, "check got an object of the class float. Pass a function, as in check(train_epoch), "),
+        (None, "check got None. "),
+        (torch.ones(2), "check got an object of the class Tensor. "),
+        ({"portable": "b"}, "check got an object of the class dict. "),
+        (len, "`len` is not a task. The tasks are `select_device`, "),
+        ("train_epoc", "`train_epoc` is not a task; did you mean `train_epoch`?"),
         ("train_epoch", "`train_epoch` is not defined here yet: run its cell first."),
-        (functools.partial(len), "check was given an object of the class partial. "),
+        (functools.partial(len), "check got an object of the class partial. "),
     ],
 )
-def test_what_cannot_be_checked_gets_a_sentence(session: Session, thing: Any, sentence: str) -> None:
-    report = notebook.look(thing, namespace=session.names)
+def test_wrong_arguments_get_a_message(session: Session, thing: Any, sentence: str) -> None:
+    report = notebook.make_report(thing, namespace=session.names)
     assert repr(report).startswith(sentence)
     assert html.escape(sentence).replace("`", "")[:20] in re.sub("</?code>", "", report._repr_html_())
 
 
-def test_options_without_sense_get_a_sentence(session: Session) -> None:
+def test_wrong_options_get_a_message(session: Session) -> None:
     session.run(STUB)
-    assert repr(session.look("train_epoch", hints="all")).startswith("hints is how many to show")
-    assert repr(session.look("train_epoch", bench="tpu")).startswith("there is no bench 'tpu'")
-    assert "this machine has no 'cuda' device" in repr(session.look("train_epoch", bench="cuda"))
+    assert repr(session.check("train_epoch", hints="all")).startswith("hints is a number")
+    assert repr(session.check("train_epoch", bench="tpu")).startswith("there is no device 'tpu'")
+    assert "this machine has no 'cuda' device" in repr(session.check("train_epoch", bench="cuda"))
 
 
-def test_a_seed_that_a_release_does_not_know(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_seed_of_a_release_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     session.run(SELECT)
-    monkeypatch.setattr(references, "known_seeds", lambda path, exercise: (8, 9))
-    assert session.look("select_device", seed=9).checked[0].points == 8
-    said = repr(session.look("select_device", seed=77))
+    monkeypatch.setattr(notebook, "known_seeds", lambda path, exercise: (8, 9))
+    assert session.check("select_device", seed=9).checked[0].points == 8
+    said = repr(session.check("select_device", seed=77))
     assert said == "what the reference does is recorded here for the seeds 8 and 9, not for 77."
 
 
-def test_a_name_is_looked_up(session: Session) -> None:
+def test_a_function_can_be_given_by_name(session: Session) -> None:
     session.run(SELECT)
-    assert notebook.look("select_device", namespace=session.names).checked[0].points == 8
+    assert notebook.make_report("select_device", namespace=session.names).checked[0].points == 8
 
 
 class Tags(HTMLParser):
@@ -259,8 +257,8 @@ def test_hostile_texts_stay_texts(session: Session) -> None:
         f"    model.to(device)  # {evil}\n    next(model.parameters()).sum().item()  # {evil}\n"
         f"    raise ValueError('`{evil}`')\n"
     )
-    report = session.look("train_epoch")
-    other = notebook.look(f"<b onclick='x'>{evil}", namespace=session.names)
+    report = session.check("train_epoch")
+    other = notebook.make_report(f"<b onclick='x'>{evil}", namespace=session.names)
     for shown, times in ((report, 3), (other, 1)):
         tags = Tags()
         tags.feed(shown._repr_html_())
@@ -274,41 +272,41 @@ def test_checking_changes_nothing_in_the_session(session: Session) -> None:
     before = dict(session.names)
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    session.look("select_device")
+    session.check("select_device")
     assert torch.equal(torch.get_rng_state(), state)
     assert session.names.keys() == before.keys()
     assert all(session.names[name] is before[name] for name in before)
     assert not torch.cuda.is_available()
 
 
-def test_what_is_printed_is_seen_and_is_no_flood(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_is_shown_and_limited(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     session.run("def select_device(prefer=None):\n    print('hello' * 1000)\n")
-    session.look("select_device")
+    session.check("select_device")
     printed = capsys.readouterr().out
     assert printed.startswith("hellohello")
     assert len(printed) < 2 * notebook.CHARACTERS
 
 
-def test_a_function_that_does_not_end_is_told_so(session: Session) -> None:
+def test_an_endless_function_times_out(session: Session) -> None:
     session.run("def select_device(prefer=None):\n    while True:\n        pass\n")
-    report = session.look("select_device", seconds=0.5)
+    report = session.check("select_device", seconds=0.5)
     first = dict(report.checked[0].parts[0])
     assert first["happened"].startswith("time-out: `select_device` was still running after 0.5 seconds")
     assert first["line"].startswith(("line 2\n", "line 3\n"))
 
 
-def test_where_cells_are_run_to_be_graded_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_does_nothing_while_a_notebook_is_graded(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {"__name__": "exercise_day8_1"}
     exec("from gpudojo.notebook import check\nfound = check(len), check()", namespace)
     assert namespace["found"] == (None, None)
     assert capsys.readouterr().out == ""
     exec("from gpudojo.notebook import check\ncheck(len)", {"__name__": "__main__"})
-    assert capsys.readouterr().out.startswith("`len` is none of the tasks")
+    assert capsys.readouterr().out.startswith("`len` is not a task")
 
 
-def test_the_report_of_a_function_that_moves_nothing_has_no_picture(session: Session) -> None:
+def test_a_function_without_device_use_has_no_table(session: Session) -> None:
     session.run(reference()["read_nvidia_smi"])
-    report = session.look("read_nvidia_smi")
+    report = session.check("read_nvidia_smi")
     assert outcomes(report) == {Outcome.PASSED}
-    assert report.checked[0].moves is None
-    assert report.checked[0].picture is None
+    assert report.checked[0].lines is None
+    assert report.checked[0].timelines is None

@@ -1,4 +1,4 @@
-"""What does `check` show where there is no notebook? The same as text: in IPython, at Python's prompt, in a script."""
+"""`check` without a notebook shows text: in IPython, at Python's prompt, in a script."""
 
 from __future__ import annotations
 

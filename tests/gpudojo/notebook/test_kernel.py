@@ -1,4 +1,4 @@
-"""What does a student see in Jupyter? A generated notebook, run by a real kernel, with wrong and right answers."""
+"""A generated notebook, run by a real Jupyter kernel, with wrong and right answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from gpudojo.release.notebooks import parts
+from gpudojo.release.notebooks import of_day
 from nbclient import NotebookClient
 
 from tests.gpudojo.notebook.solving import ROOT, answers, reference
@@ -25,7 +25,7 @@ def code(source: str, **metadata: Any) -> Any:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Every code cell's outputs, by its id: the notebook of 04 as it is, then what a student may try."""
-    made = parts(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
+    made = of_day(ROOT, "day8")["notebooks/day8/04_modifying_training_loop_gpu.ipynb"]
     notebook = nbformat.reads(made.decode(), as_version=4)
     more = {
         "wrong": code(answers(WRONG)["train_epoch"]),
@@ -99,7 +99,7 @@ def test_the_wrong_answer(seen: dict[str, list[Any]]) -> None:
     assert "10 of 14 points" in said
     assert "mistake   mean of batch means" in said
     assert "line      In[6], line 13\n" in said
-    assert "one more: check(train_epoch, hints=2)" in said
+    assert "one more with check(train_epoch, hints=2)" in said
     assert "hint 3" in second.data["text/plain"]
     for part in ('<span class="b failed">failed</span>', "mean of batch means", "In[6], line 13", "<th>to device</th>"):
         assert part in drawn
@@ -109,7 +109,7 @@ def test_the_right_answer(seen: dict[str, list[Any]]) -> None:
     said, drawn = shown(seen["right-check"]), shown(seen["right-check"], "text/html")
     assert "14 of 14 points" in said
     assert "FAILED" not in said
-    assert "What moved where" in said
+    assert "What each line did" in said
     assert 'class="m"' in drawn
     assert "hint" not in said
     assert "loss" in printed(seen["right-demo"])
@@ -129,11 +129,11 @@ def test_the_table(seen: dict[str, list[Any]]) -> None:
     assert "next: check(move_model)" in said
 
 
-def test_interrupting_ends_the_check_and_says_so(seen: dict[str, list[Any]]) -> None:
-    assert shown(seen["endless-check"]).startswith("Interrupted while `evaluate` was being checked")
+def test_interrupting_ends_the_check_with_a_message(seen: dict[str, list[Any]]) -> None:
+    assert shown(seen["endless-check"]).startswith("Interrupted while `evaluate` was checked.")
     said = shown(seen["after"])
     assert "14 of 14 points" in said, "the kernel goes on as if nothing had been"
-    assert "check was given an object of the class int" in said
+    assert "check got an object of the class int" in said
 
 
 def test_two_processes_are_started_from_a_kernel(seen: dict[str, list[Any]]) -> None:

@@ -1,17 +1,18 @@
-"""Is a solved notebook graded as the solved files are, by pytest and by `dojo grade`?"""
+"""A solved notebook gets the same grade as the solved files, from pytest and from `dojo grade`."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import Outcome
 from gpudojo.model.results_file import read
-from gpudojo.release.notebooks import parts
+from gpudojo.release.notebooks import of_day
 
 from tests.gpudojo.notebook.solving import REFERENCE, ROOT, filled, reference
 from tests.sharing import WarmPython
@@ -27,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A class: files, notebooks and one notebook for the day, all solved; and a notebook and files with mistakes."""
     made = tmp_path_factory.mktemp("class")
     answers = reference()
-    for name, data in parts(ROOT, "day8").items():
+    for name, data in of_day(ROOT, "day8").items():
         whole = name.endswith("day8.ipynb")
         _write(made / ("days" if whole else "sheets") / Path(name).name, filled(data, answers))
         if whole:
@@ -66,11 +67,11 @@ def test_pytest_passes_all_checks_of_all_solved_notebooks(warm_python: WarmPytho
 
 @pytest.mark.timeout(250)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="grading a class needs a system that can fork")
-def test_dojo_grade_gives_the_same_verdicts(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(tmp_path), "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.usefixtures("loaded_fork_servers")
+def test_dojo_grade_gives_the_same_verdicts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = CliRunner().invoke(main, ["grade", str(folder), "--out", str(tmp_path), "--quiet"])
+    assert done.exit_code == 0, done.output
     rows = {row.submission: row for row in read(tmp_path / "results.json").submissions}
     verdicts = {
         who: {

@@ -1,4 +1,4 @@
-"""Running pytest as a student does, in a process of its own."""
+"""Runs pytest as a student does, in a process of its own."""
 
 from __future__ import annotations
 

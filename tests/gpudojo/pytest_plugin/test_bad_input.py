@@ -1,4 +1,4 @@
-"""Does every kind of broken file get a clear message at the student's line, while the others are graded?
+"""Broken files of every kind: a clear message at the student's line, while other files are graded.
 
 All of them are graded in one run, as a class would be: what one does must not reach the next.
 """
@@ -113,7 +113,7 @@ def test_the_run_ends_as_usual(run: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_broken_file_is_told_what_is_wrong_and_where(run: Any, name: str) -> None:
+def test_a_broken_file_gets_a_message_with_its_line(run: Any, name: str) -> None:
     _, cases = run
     case = CASES[name]
     failures = [f for (folder, _), c in cases.items() if folder == name for f in c.findall("failure")]
@@ -129,7 +129,7 @@ def test_a_broken_file_is_told_what_is_wrong_and_where(run: Any, name: str) -> N
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_a_file_that_works_passes_whatever_its_neighbours_do(run: Any, name: str) -> None:
+def test_a_working_file_passes_beside_broken_ones(run: Any, name: str) -> None:
     _, cases = run
     failures = [f.text for (folder, _), c in cases.items() if folder == name for f in c.findall("failure")]
     assert failures == []

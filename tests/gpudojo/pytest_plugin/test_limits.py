@@ -1,4 +1,4 @@
-"""Is a Ctrl-C told from an exception of the student's own?"""
+"""Ctrl-C of the user and KeyboardInterrupt of the student's own code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def handler(request: pytest.FixtureRequest) -> Any:
     signal.signal(signal.SIGINT, before)
 
 
-def test_who_raises_it_without_a_signal_is_the_student(handler: Any) -> None:
+def test_keyboard_interrupt_without_a_signal_is_the_students(handler: Any) -> None:
     with interrupts() as found:
         assert not found.ours(KeyboardInterrupt())
     assert signal.getsignal(signal.SIGINT) == handler
 
 
-def test_one_that_came_is_the_user_s(handler: Any) -> None:
+def test_keyboard_interrupt_after_a_signal_is_the_users(handler: Any) -> None:
     if handler is signal.SIG_IGN:
         with interrupts() as found:
             signal.raise_signal(signal.SIGINT)

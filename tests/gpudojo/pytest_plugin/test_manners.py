@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ PLUGINS = {
     "rerunfailures": ("pytest_rerunfailures", "--reruns", "1"),
 }
 THIN = ["gpudojo", "gpudojo.pytest_plugin"]
-CATALOGUE = ["gpudojo.days", "gpudojo.model", "gpudojo.model.catalogue"]  # asked only about files named 01_x.py
+DEVICE = ["virtual_cuda", "virtual_cuda.pytest_plugin"]
+CATALOGUE = ["gpudojo.model", "gpudojo.model.catalogue"]  # asked only about files named 01_x.py
 CONFTEST = """
 def pytest_addoption(parser):
     for name in ("--seed", "--bench", "--hints", "--timeline", "--traces"):
@@ -58,7 +60,7 @@ def project(student: Student, *, numbered: bool = False, failures: int = 0) -> N
     """A made-up project with a package `graders`, options named as our short ones, and files named as exercises are."""
     student.write("conftest.py", CONFTEST)
     student.write("graders/__init__.py", "OWN = True\n")
-    expected = sorted(THIN + CATALOGUE) if numbered else THIN
+    expected = sorted(THIN + DEVICE + (CATALOGUE if numbered else []))
     student.write("tests/test_own.py", TESTS.replace("EXPECTED", repr(expected)).replace("FAILURES", str(failures)))
     student.write("pytest.ini", "[pytest]\npythonpath = .\n")
     student.write("notes.txt", "day8")
@@ -66,6 +68,18 @@ def project(student: Student, *, numbered: bool = False, failures: int = 0) -> N
         student.write("scripts/01_x.py", "raise SystemExit('nobody asked for this')\n")
         student.notebook("scripts/02_plots.ipynb", "import numpy")
         student.notebook("scripts/diary.ipynb", "# on day1 nothing worked")
+
+
+def run(student: Student, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a process of its own that has loaded nothing before, with both of our plugins."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"},
+        "PYTHONPATH": str(REPOSITORY / "graders"),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "-p gpudojo.pytest_plugin -p virtual_cuda.pytest_plugin",
+    }
+    command = [sys.executable, "-m", "pytest", "--seed", "7", "--hints", "many", *arguments]
+    return subprocess.run(command, cwd=student.folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def beside() -> list[str]:
@@ -79,7 +93,7 @@ def beside() -> list[str]:
 @pytest.mark.parametrize("numbered", [False, True], ids=["without", "with files named like exercises"])
 def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbered: bool) -> None:
     project(student, numbered=numbered)
-    done = student.pytest("--seed", "7", "--hints", "many", "-p", "no:cacheprovider")
+    done = run(student, "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
     assert "points" not in done.stdout
@@ -87,15 +101,15 @@ def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbe
 
 def test_an_unrelated_project_with_other_plugins(student: Student) -> None:
     project(student, failures=1)
-    done = student.pytest("--seed", "7", "--hints", "many", *beside())
+    done = run(student, *beside())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed, 1 rerun" in done.stdout
 
 
-def test_a_file_of_the_project_named_on_the_command_line_is_the_project_s(student: Student) -> None:
+def test_a_numbered_test_file_of_another_project_runs(student: Student) -> None:
     project(student)
     student.write("01_x.py", "def test_x():\n    pass\n")
-    done = student.pytest("01_x.py")
+    done = run(student, "01_x.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 

@@ -1,4 +1,4 @@
-"""Does `pytest exercises/day8` do for students all that a pytest user expects?"""
+"""`pytest exercises/day8` as students run it: output, exit status, selection of checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def half_done(student: Student) -> None:
     student.write(f"day8/{TRAIN}", "print('hello from the file')\n" + WRONG)
 
 
-def test_half_done_work_and_the_way_on(student: Student) -> None:
+def test_half_done_work_and_what_to_do_next(student: Student) -> None:
     half_done(student)
     done = student.pytest("day8", "--hints", "2", "-v")
     said = done.stdout
@@ -44,7 +44,7 @@ def test_half_done_work_and_the_way_on(student: Student) -> None:
     assert "passed" not in again.stdout.splitlines()[-1]
 
 
-def test_stubs_are_to_do_and_one_stops_the_run_if_asked(student: Student) -> None:
+def test_stubs_are_to_do_and_stop_a_run_with_x(student: Student) -> None:
     for name in (DEVICE, TRAIN):
         shutil.copy(REPOSITORY / "exercises" / "day8" / name, student.write(f"day8/{name}", ""))
     done = student.pytest("-v", f"day8/{DEVICE}", f"day8/{TRAIN}::train_epoch::runs")
@@ -59,7 +59,7 @@ def test_stubs_are_to_do_and_one_stops_the_run_if_asked(student: Student) -> Non
     assert "1 to do, 8 not run" in stopped.stdout
 
 
-def test_everything_right_is_a_success(student: Student) -> None:
+def test_a_right_solution_exits_with_0(student: Student) -> None:
     shutil.copy(REPOSITORY / "reference" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
     done = student.pytest("day8", "--bench", "cpu", "--seed", "11")
     assert done.returncode == 0, done.stdout
@@ -68,7 +68,7 @@ def test_everything_right_is_a_success(student: Student) -> None:
     assert re.search(r"^01_checking_device .* 8 of 8 +done$", done.stdout, re.M), done.stdout
 
 
-def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student) -> None:
+def test_a_missing_device_ends_the_run_with_a_message(student: Student) -> None:
     half_done(student)
     done = student.pytest("day8", "--bench", "cuda")
     assert done.returncode == 4
@@ -98,7 +98,7 @@ def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(stude
     assert done.returncode == 2
 
 
-def test_a_time_out_by_thread_is_a_failed_check_too(student: Student) -> None:
+def test_a_timeout_by_thread_is_a_failed_check(student: Student) -> None:
     student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    while True:\n        pass\n")
     done = student.pytest("day8", "--timeout=1", "--timeout-method=thread")
     assert "1 failed, 7 blocked" in done.stdout
@@ -127,7 +127,7 @@ def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
     assert "code cell 7, line 1 stopped with SyntaxError" in done.stdout or "code cell 4, line 1" in done.stdout
 
 
-def test_what_is_no_notebook_says_so(student: Student) -> None:
+def test_a_broken_notebook_gets_a_message(student: Student) -> None:
     student.write(f"bob/{Path(DEVICE).stem}.ipynb", "{ not json")
     done = student.pytest("bob")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Do `--timeline` and `--traces` show a student what the code did, beside what the reference does?"""
+"""`--timeline` and `--traces`: what the code did, beside the reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def train_epoch(model, loader, loss_fn, optimizer, device):
 """
 
 
-def test_what_the_code_did_is_drawn_and_written(student: Student) -> None:
+def test_timelines_are_drawn_and_traces_written(student: Student) -> None:
     student.write(f"day8/{TRAIN}", WAITING.replace("\\x1b]", "\x1b]").replace("\\x07", "\x07"))
     done = student.pytest("day8", "--timeline", "--traces", "traces", "-q")
     said = done.stdout
@@ -59,7 +59,7 @@ def test_what_the_code_did_is_drawn_and_written(student: Student) -> None:
     assert sum(event.get("cat") == "sync" for event in events) >= int(found[1])
 
 
-def test_without_being_asked_nothing_is_drawn_and_colours_come_where_there_are_some(student: Student) -> None:
+def test_timelines_are_optional_and_coloured(student: Student) -> None:
     student.write(f"day8/{TRAIN}", (REPOSITORY / "reference" / "day8" / TRAIN).read_bytes())
     assert "what your code did" not in student.pytest("day8", "-q").stdout
     coloured = student.pytest("day8", "-q", "--timeline", "--color=yes").stdout
@@ -67,7 +67,7 @@ def test_without_being_asked_nothing_is_drawn_and_colours_come_where_there_are_s
     assert not (student.folder / "traces").exists()
 
 
-def test_a_stub_has_nothing_to_draw(student: Student) -> None:
+def test_a_stub_has_no_timeline(student: Student) -> None:
     student.write(f"day8/{TRAIN}", (REPOSITORY / "exercises" / "day8" / TRAIN).read_bytes())
     said = student.pytest("day8", "--timeline").stdout
     assert "nothing to draw of train_epoch" in said
@@ -75,7 +75,7 @@ def test_a_stub_has_nothing_to_draw(student: Student) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names a file as a folder")
-def test_a_folder_that_cannot_be_made_ends_the_run_before_it_begins(student: Student) -> None:
+def test_an_unwritable_traces_folder_ends_the_run_at_once(student: Student) -> None:
     student.write(f"day8/{TRAIN}", WAITING)
     done = student.pytest("day8", "--traces", f"day8/{TRAIN}/traces")
     assert done.returncode == 4

@@ -1,4 +1,4 @@
-"""Does a student who runs the checks in several processes (`pytest -n 2`) read the same at the end?"""
+"""Checks in several processes (`pytest -n 2`) end with the same summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.gpudojo.pytest_plugin.test_student_run import DEVICE, TRAIN, half_don
 pytest.importorskip("xdist")
 
 
-def test_the_table_is_written_once_and_by_the_process_that_prints(student: Student) -> None:
+def test_the_summary_is_written_once(student: Student) -> None:
     half_done(student)
     several = "11_multiple_gpus.py"
     shutil.copy(REPOSITORY / "exercises" / "day8" / several, student.write(f"day8/{several}", ""))
@@ -36,7 +36,7 @@ def test_the_table_is_written_once_and_by_the_process_that_prints(student: Stude
 
 
 @pytest.mark.slow
-def test_what_did_not_run_is_counted_too(student: Student) -> None:
+def test_checks_that_did_not_run_are_counted(student: Student) -> None:
     student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    return 'cuda'\n")
     done = student.pytest("-p", "xdist", "-n", "1", "-x", "day8")
     assert re.search(r"^01_checking_device .* of 8 +1 failed, [1-9]\d* not run$", done.stdout, re.M), done.stdout
@@ -44,7 +44,7 @@ def test_what_did_not_run_is_counted_too(student: Student) -> None:
 
 
 @pytest.mark.slow
-def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student) -> None:
+def test_a_missing_device_ends_the_run_with_a_message(student: Student) -> None:
     half_done(student)
     done = student.pytest("-p", "xdist", "-n", "1", "day8", "--bench", "cuda")
     assert done.returncode == 4
@@ -52,7 +52,7 @@ def test_a_bench_that_is_not_here_ends_the_run_with_a_sentence(student: Student)
     assert "INTERNALERROR" not in done.stderr + done.stdout
 
 
-def test_checks_are_known_by_their_node_ids() -> None:
+def test_checks_are_found_by_node_id() -> None:
     found = dict(
         checks_of(
             [

@@ -46,9 +46,7 @@ def test_every_function_is_there_for_every_seed_and_bench(recorded: Shipped, pai
 def test_a_seed_that_is_not_there_is_told(recorded: Shipped) -> None:
     with pytest.raises(NoSuchSeed, match="for the seeds 8, 9 and 10, not for 11"):
         recorded.evidence_of("01_checking_device", "select_device", "virtual", 11)
-    with pytest.raises(
-        NotRecorded, match="for CUDA and for the plain CPU, not for 'mps'; take the bench virtual or cpu"
-    ):
+    with pytest.raises(NotRecorded, match="for CUDA and for the plain CPU, not for 'mps'; choose virtual or cpu"):
         recorded.evidence_of("01_checking_device", "select_device", "mps", 8)
 
 

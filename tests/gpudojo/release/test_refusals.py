@@ -142,7 +142,9 @@ def test_a_reference_that_cannot_be_run(tmp_path: Path, copied_reference: Path) 
     path = copied_reference / "01_checking_device.py"
     path.write_text("import a_module_nobody_has\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
     said = refused(tmp_path / "out", copied_reference.parents[1])
-    assert said.startswith("01_checking_device.py: `select_device`: the reference solution does not run in ")
+    assert said.startswith(
+        "01_checking_device.py: `select_device`: the reference solution of `select_device` does not run in "
+    )
     assert "a_module_nobody_has" in said
 
 

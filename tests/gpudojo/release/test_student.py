@@ -121,7 +121,7 @@ def test_what_the_reference_did_is_told_though_it_is_not_there(solved: Path, pyt
         output = run(python, "pytest", str(path), "--timeline", cwd=solved)
     finally:
         path.write_bytes(before)
-    found = re.search(r"yours: (\d+) walls, theirs: (\d+)", output)
+    found = re.search(r"Your code: (\d+) waits \(reference: (\d+)\)", output)
     assert found is not None, output[-3000:]
     assert int(found[1]) > int(found[2]) > 0
 

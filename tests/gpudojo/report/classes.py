@@ -1,4 +1,4 @@
-"""Classes made up for the pages: sixty submissions of every kind, hostile ones among them, and a thousand plain."""
+"""Made-up classes: sixty submissions of every kind, hostile ones among them, and a thousand plain ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from gpudojo.classes.store import Record, Seen, Store
+from gpudojo.classes.store import FunctionRecord, Record, Store
 from gpudojo.model.evidence import CallStatus as Saw
 from gpudojo.model.evidence import Evidence, Observation
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
@@ -32,7 +32,7 @@ HOSTILE = (
     "]]>&lt;b&gt;",
     "Ünï 🦄",
 )
-WALLS = 64
+WAITS = 64
 
 
 def check(exercise: str, function: str, name: str, outcome: Outcome, worth: float, **more: object) -> CheckRow:
@@ -86,7 +86,7 @@ def submission(number: int, name: str, text: str, record: str = "") -> Submissio
     )
 
 
-def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
+def timeline(waits: int, text: str, scenario: str = "epochs") -> Timeline:
     """A loop that copies a batch, computes, and reads its loss back, so often."""
     events: list[TimelineEvent] = []
 
@@ -95,14 +95,14 @@ def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
     ) -> None:
         events.append(TimelineEvent(kind, len(events), size, line, grad, len(events) % 2 > 0, live, name))  # type: ignore[arg-type]
 
-    for number in range(max(walls, 1)):
+    for number in range(max(waits, 1)):
         add("to device", 4096 << number % 8, 7, live=4096, name=text[:50])
         for _ in range(3):
             add("op", 512, 8, True, 4096 + 512 * number % 9000, text[:50])
         add("forward", 0, 8, True, 5000, text[:50])
         add("backward", 0, 9, live=6000)
         add("step", 0, 9, live=4096, name="SGD")
-        if walls:
+        if waits:
             add("to host", 4, 10, live=4096, name="cuda:0 to cpu")
             add("sync", 0, 10, live=4096, name="item")
     counts: dict[str, int] = {}
@@ -110,8 +110,8 @@ def timeline(walls: int, text: str, scenario: str = "epochs") -> Timeline:
         counts[event.kind] = counts.get(event.kind, 0) + 1
     lines = {7: "x = x.to(device)", 8: text[:90], 9: "loss.backward()", 10: f"total += loss.item()  # {text}"[:99]}
     peak = max(event.live for event in events)
-    waits = {10: walls} if walls else {}
-    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, waits, place=1)  # type: ignore[arg-type]
+    per_line = {10: waits} if waits else {}
+    return Timeline("train_epoch", scenario[:80], "cuda:0", events, peak, 0, lines, counts, per_line, place=1)  # type: ignore[arg-type]
 
 
 def curve(count: int, peak: int) -> dict[str, object]:
@@ -120,20 +120,24 @@ def curve(count: int, peak: int) -> dict[str, object]:
     return {"bytes": [*up, *reversed(up)], "backward": count, "peak": peak}
 
 
-def record(walls: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
+def record(waits: int, text: str, scenario: str = "epochs", reference: bool = False, curved: bool = True) -> Record:
     """What a run leaves: a timeline, three times, two curves of memory and their peaks."""
 
-    def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> Seen:
+    def seen(stem: str, function: str, facts: dict[str, object], drawn: Timeline | None = None) -> FunctionRecord:
         evidence = Evidence(stem, function, "virtual", 1, {"probe": Observation(Saw.RETURNED, facts)})
         every = [drawn, msgspec.structs.replace(drawn, place=0)] if drawn is not None else []
-        return Seen(evidence, 0.1, timelines=every) if reference else Seen(evidence, 0.1, timeline=drawn)
+        return (
+            FunctionRecord(evidence, 0.1, timelines=every)
+            if reference
+            else FunctionRecord(evidence, 0.1, timeline=drawn)
+        )
 
     curves = {"stored_curve": curve(16, 224 << 10)} if curved else {}
     mine = {"curve": curve(20, 137 << 10)} if curved else {}
     return Record(
         "digest",
         seen={
-            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(walls, text, scenario)),
+            f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(waits, text, scenario)),
             f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"loop": 0.02, "student": 0.001, "reference": None}),
             f"{MEMORY}::checkpointed": seen(
                 MEMORY, "checkpointed", {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}
@@ -153,12 +157,12 @@ def sixty(folder: Path) -> Path:
     for number in range(60):
         hostile = number < len(HOSTILE)
         name = HOSTILE[number] if hostile else f"student-{number:02}"
-        text = HOSTILE[number] if hostile else f"line 10 waited {WALLS} times; by student-{number:02}"
+        text = HOSTILE[number] if hostile else f"line 10 waited {WAITS} times; by student-{number:02}"
         key = f"{number:040x}"
         rows.append(submission(number, name, text, key))
         # One whose call is none of the reference's, and one whose record is older than curves.
         scenario = text if hostile else "another" if number == 27 else "epochs"
-        store.keep(key, record(WALLS if number % 2 else 0, text, scenario, curved=number != 27))
+        store.keep(key, record(WAITS if number % 2 else 0, text, scenario, curved=number != 27))
     store.keep(REFERENCE, record(1, "the secret solution", reference=True))
     write(folder / "results.json", header(reference=REFERENCE), rows)
     return folder / "results.json"

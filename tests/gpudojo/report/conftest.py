@@ -1,4 +1,4 @@
-"""A browser for the pages, and pages for the browser."""
+"""A browser, and pages to open in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.report.classes import sixty
 
@@ -23,7 +23,7 @@ def class_of_sixty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pages(class_of_sixty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of its report."""
     out = tmp_path_factory.mktemp("pages")
-    write_report(Wanted(class_of_sixty, out), print)
+    write_report(ReportOptions(class_of_sixty, out), print)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Does `dojo report` write what it is asked for, hide names when told to, and answer bad input with a sentence?"""
+"""`dojo report`: which pages it writes, anonymous names, and messages for bad input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dojo(*arguments: str | Path) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_page_of_the_class_and_one_for_each(class_of_sixty: Path, tmp_path: Path) -> None:
+def test_a_class_page_and_a_page_per_student(class_of_sixty: Path, tmp_path: Path) -> None:
     code, said = dojo(class_of_sixty.parent, "--out", tmp_path / "out")
     assert (code, said) == (0, f"61 pages written; open {tmp_path / 'out' / 'index.html'}.\n")
     assert len(list((tmp_path / "out" / "students").iterdir())) == 60
@@ -43,7 +43,7 @@ def test_only_one_student(class_of_sixty: Path, tmp_path: Path) -> None:
     assert "index.html" not in page  # there is no class page to go back to
     code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "studnet-33")
     assert code == 1
-    assert "has no submission 'studnet-33'; is it 'student-33'" in said
+    assert "has no submission 'studnet-33'; did you mean 'student-33'" in said
 
 
 def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: P
     assert sorted(path.relative_to(again) for path in again.rglob("*.html")) == files
 
 
-def test_an_example_names_nobody_even_where_others_are_named(class_of_sixty: Path, pages: Path) -> None:
+def test_examples_are_always_anonymous(class_of_sixty: Path, pages: Path) -> None:
     text = (pages / "index.html").read_text(encoding="utf-8")
-    examples = text[text.index("An example of each") : text.index('id="checks"')]
+    examples = text[text.index("An anonymous example of each") : text.index('id="checks"')]
     assert "total += loss.item()" in examples
     for row in read(class_of_sixty).submissions:
         if row.submission not in HOSTILE:
@@ -77,22 +77,22 @@ def test_an_example_names_nobody_even_where_others_are_named(class_of_sixty: Pat
 def test_an_empty_class_has_a_page_that_says_so(tmp_path: Path) -> None:
     write(tmp_path / "results.json", header(), [])
     assert dojo(tmp_path)[0] == 0
-    assert "There is nobody in this class" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "The results contain no submissions" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_missing_evidence_is_said_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+def test_missing_evidence_is_reported_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
     rows = [submission(1, "ada", "no"), submission(2, "bob", "no", "f" * 40)]
     write(tmp_path / "results.json", header(reference="e" * 40), rows)
     code, said = dojo(tmp_path)
     assert code == 0
-    assert f"note: 2 of 2 pages are without pictures: no record of these runs is in {tmp_path}" in said
+    assert f"note: 2 of 2 pages have no timelines: the records of these runs are not in {tmp_path}" in said
     for name in ("ada", "bob"):
         page = (tmp_path / "report" / "students" / f"{name}.html").read_text(encoding="utf-8")
-        assert "the evidence of this run was not beside the results" in page
+        assert "the evidence of this run was not found beside the results" in page
         assert "line 10" in page or name == "bob"
 
 
-def test_a_record_that_is_torn_or_of_another_version_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_damaged_or_older_record_counts_as_missing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     good, torn, newer = "a" * 40, "b" * 40, "c" * 40
     for key in (good, torn, newer):
@@ -103,15 +103,15 @@ def test_a_record_that_is_torn_or_of_another_version_is_as_good_as_none(tmp_path
     write(tmp_path / "results.json", header(reference=newer), rows)
     code, said = dojo(tmp_path)
     assert code == 0
-    assert "note: 2 of 3 pages are without pictures" in said
+    assert "note: 2 of 3 pages have no timelines" in said
     folder = tmp_path / "report" / "students"
     pages = [(folder / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
-    assert ["cannot be drawn here" in page for page in pages] == [False, True, True]
+    assert ["There are no timelines" in page for page in pages] == [False, True, True]
     assert ['class="call"' in page for page in pages] == [True, False, False]
     assert NO_PICTURES.replace("'", "&#39;") in pages[0], "the reference's record cannot be used either"
 
 
-def test_results_that_cannot_be_read_are_said_on_a_page(tmp_path: Path) -> None:
+def test_unreadable_results_get_a_page_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     for content, sentence in {
         "{": "it is not JSON",
@@ -130,16 +130,16 @@ def test_results_that_cannot_be_read_are_said_on_a_page(tmp_path: Path) -> None:
     assert "it cannot be read: No such file or directory" in said
 
 
-def test_a_torn_file_leaves_a_page_that_says_so(class_of_sixty: Path, tmp_path: Path) -> None:
+def test_truncated_results_get_a_page_with_the_reason(class_of_sixty: Path, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_bytes(class_of_sixty.read_bytes()[:-2000])
     code, said = dojo(tmp_path, "--no-students")
     assert code == 1
     assert "is not a file of results" in said
-    assert "There is no report" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "No report" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a file in the way is told differently there")
-def test_a_target_that_cannot_be_written_is_a_sentence(class_of_sixty: Path, tmp_path: Path) -> None:
+def test_an_unwritable_target_gets_a_message(class_of_sixty: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     code, said = dojo(class_of_sixty, "--out", tmp_path / "file" / "out")
     assert code == 1
@@ -147,7 +147,7 @@ def test_a_target_that_cannot_be_written_is_a_sentence(class_of_sixty: Path, tmp
     assert "Traceback" not in said
 
 
-def test_the_choice_of_one_and_of_none_is_refused(class_of_sixty: Path, tmp_path: Path) -> None:
+def test_only_and_no_students_exclude_each_other(class_of_sixty: Path, tmp_path: Path) -> None:
     code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "student-33", "--no-students")
     assert code == 2
     assert "choose one" in said

@@ -1,4 +1,4 @@
-"""Are curves of memory drawn as what they are, and not at all where evidence has none? Without a browser."""
+"""Memory curves, and evidence that has none. Without a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from gpudojo.report.charts import HEIGHT, MOST, curve, curves
-from gpudojo.report.student_page import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, Known
+from gpudojo.report.student_page import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, SubmissionRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +20,9 @@ points = st.lists(st.integers(0, 10**14) | st.floats(0, 1e14), min_size=2, max_s
 
 
 def test_three_curves_with_their_peaks() -> None:
-    found = Known(record(1, "mine"), record(1, "theirs", reference=True)).curves(MEMORY, "checkpointed")
+    found = SubmissionRecords(record(1, "mine"), record(1, "theirs", reference=True)).curves(MEMORY, "checkpointed")
     assert [(each.label, each.kind, each.peak) for each in found] == [
-        ("every activation kept", "other", 224 << 10),
+        ("all activations stored", "other", 224 << 10),
         ("yours", "mine", 137 << 10),
         ("the reference", "theirs", 137 << 10),
     ]
@@ -33,7 +33,7 @@ def test_three_curves_with_their_peaks() -> None:
         "curve theirs",
     ]
     assert svg.get("aria-label") == (
-        "Memory of checkpointed. every activation kept: peak 224 KiB, 32 operations, highest in forward; "
+        "Memory of checkpointed. all activations stored: peak 224 KiB, 32 operations, highest in forward; "
         "yours: peak 137 KiB, 40 operations, highest in forward; "
         "the reference: peak 137 KiB, 40 operations, highest in forward."
     )
@@ -50,12 +50,12 @@ def test_a_higher_curve_is_drawn_higher() -> None:
 
 
 def test_older_evidence_has_bars_and_no_curves() -> None:
-    known = Known(record(1, "mine", curved=False), record(1, "theirs", reference=True))
+    known = SubmissionRecords(record(1, "mine", curved=False), record(1, "theirs", reference=True))
     assert known.curves(MEMORY, "checkpointed") == []
     assert len(known.peaks(MEMORY, "checkpointed")) == 3
-    known = Known(record(1, "mine"), record(1, "theirs", reference=True, curved=False))
+    known = SubmissionRecords(record(1, "mine"), record(1, "theirs", reference=True, curved=False))
     assert [each.kind for each in known.curves(MEMORY, "checkpointed")] == ["other", "mine"]
-    assert Known(None, None).curves(MEMORY, "checkpointed") == []
+    assert SubmissionRecords(None, None).curves(MEMORY, "checkpointed") == []
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_older_evidence_has_bars_and_no_curves() -> None:
         GOOD | {"peak": None}, GOOD | {"peak": float("inf")}, GOOD | {"bytes": [[1], [2]]},
     ],
 )  # fmt: skip
-def test_a_curve_that_is_none_is_not_drawn(odd: Any) -> None:
+def test_invalid_curves_are_not_drawn(odd: Any) -> None:
     assert curve("yours", odd, "mine") is None
     mine = record(1, "mine")
     mine.seen[f"{MEMORY}::checkpointed"].evidence.observations["probe"].facts["a list"]["curve"] = odd
-    known = Known(mine, None)
+    known = SubmissionRecords(mine, None)
     assert known.curves(MEMORY, "checkpointed") == []
     assert len(known.peaks(MEMORY, "checkpointed")) == 2
 
 
 @settings(deadline=None, max_examples=60)
 @given(points, points, st.integers(0, 2), st.integers(0, 10**14))
-def test_whatever_can_be_drawn_stays_in_the_picture(one: list[float], two: list[float], turn: int, peak: int) -> None:
+def test_curves_stay_inside_the_chart(one: list[float], two: list[float], turn: int, peak: int) -> None:
     made = [curve("a < b", {"bytes": each, "backward": turn, "peak": peak}, "mine") for each in (one, two)]
     drawn = [each for each in made if each is not None]
     if not drawn:
@@ -90,24 +90,24 @@ def test_whatever_can_be_drawn_stays_in_the_picture(one: list[float], two: list[
         assert all(0 <= float(y) <= HEIGHT for y in re.findall(r"V([-\d.e+]+)", path))
 
 
-def test_only_the_same_call_stands_beside_a_student_s() -> None:
+def test_only_the_same_call_of_the_reference_is_compared() -> None:
     theirs = record(1, "theirs", reference=True)
-    found = Known(record(64, "mine"), theirs).timelines(LOOP, "train_epoch")
+    found = SubmissionRecords(record(64, "mine"), theirs).timelines(LOOP, "train_epoch")
     assert found.mine is not None
     assert found.theirs is not None
     assert (found.theirs.scenario, found.theirs.place) == (found.mine.scenario, found.mine.place) == ("epochs", 1)
-    assert (found.mine.walls, found.theirs.walls, found.missing) == (64, 1, "")
-    other = Known(record(64, "mine", "another"), theirs).timelines(LOOP, "train_epoch")
+    assert (found.mine.wait_count, found.theirs.wait_count, found.missing) == (64, 1, "")
+    other = SubmissionRecords(record(64, "mine", "another"), theirs).timelines(LOOP, "train_epoch")
     assert (other.theirs, other.missing) == (None, NOTHING_THERE)
-    older = Known(record(64, "mine"), record(1, "theirs")).timelines(LOOP, "train_epoch")
+    older = SubmissionRecords(record(64, "mine"), record(1, "theirs")).timelines(LOOP, "train_epoch")
     assert (older.theirs, older.missing) == (None, NO_PICTURES), "its one timeline is of the class's own seed"
-    assert Known(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing == NO_PICTURES
+    assert SubmissionRecords(record(64, "mine"), None).timelines(LOOP, "train_epoch").missing == NO_PICTURES
 
 
-def test_a_call_of_which_nobody_wrote_down_which_it_is_has_nothing_beside_it() -> None:
+def test_a_call_without_a_number_is_not_compared() -> None:
     mine = record(64, "mine")
     seen = mine.seen[f"{LOOP}::train_epoch"]
     unplaced = msgspec.structs.replace(timeline(64, "mine"), place=None)
     mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=unplaced)
-    found = Known(mine, record(1, "theirs", reference=True)).timelines(LOOP, "train_epoch")
+    found = SubmissionRecords(mine, record(1, "theirs", reference=True)).timelines(LOOP, "train_epoch")
     assert (found.theirs, found.missing) == (None, UNKNOWN_CALL)

@@ -1,4 +1,4 @@
-"""Are numbers, names and texts drawn as what they are? Pure questions, without a browser."""
+"""Charts, timelines, pseudonyms and formatted texts. Without a browser."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.classes.store import Ran
+from gpudojo.classes.store import LoadedFile
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, bars, histogram, scatter
-from gpudojo.report.people import Roll, anyone, hidden, made_up
-from gpudojo.report.picture import picture, sums
-from gpudojo.report.student_page import Beside, Known
-from gpudojo.report.texts import counted, duration, prose, shown, size
+from gpudojo.report.people import Roll, anyone, hidden, pseudonym
+from gpudojo.report.rendering import counted, duration, prose, size, visible
+from gpudojo.report.student_page import SubmissionRecords, TimelinePair
+from gpudojo.report.timeline_svg import timeline_svg, totals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_cuda.ledger.timeline import EventKind, Timeline, TimelineEvent
@@ -45,26 +45,26 @@ events = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(events, st.integers(0, 1 << 62), st.text(max_size=100))
-def test_whatever_a_process_sends_is_a_picture(found: list[TimelineEvent], peak: int, text: str) -> None:
+def test_any_timeline_is_valid_svg(found: list[TimelineEvent], peak: int, text: str) -> None:
     """Every kind that a timeline can have, numbers of any size, and no text that ends its element."""
     made = Timeline("f", text, text, found, peak, 0, dict.fromkeys(range(1, 9), text))
     for code in (True, False):
-        svg = picture(made, text.replace("\x00", ""), peak, 1, code=code)
+        svg = timeline_svg(made, text.replace("\x00", ""), peak, 1, code=code)
         if text.isprintable():
             assert ElementTree.fromstring(svg).tag == "svg"
 
 
-def test_a_picture_has_a_wall_for_each_wait_and_an_arrow_for_each_copy() -> None:
-    svg = str(picture(timeline(12, "code"), "Yours", 9000, 1 << 20))
-    assert svg.count('class="mark wall"') == 12
+def test_each_wait_and_each_copy_has_a_mark() -> None:
+    svg = str(timeline_svg(timeline(12, "code"), "Yours", 9000, 1 << 20))
+    assert svg.count('class="mark wait"') == 12
     assert svg.count('class="mark to-host"') == 12
     assert svg.count('class="mark to-device"') == 12
     assert "line 10: total += loss.item()" in svg
     assert "peak" in svg
 
 
-def test_a_reference_s_picture_shows_no_code() -> None:
-    svg = str(picture(timeline(3, "the solution itself"), "Theirs", 9000, 1, code=False))
+def test_a_timeline_of_the_reference_shows_no_code() -> None:
+    svg = str(timeline_svg(timeline(3, "the solution itself"), "Theirs", 9000, 1, code=False))
     assert "loss.item()" not in svg
     assert "line" not in svg.replace('class="lane"', "")
 
@@ -72,7 +72,7 @@ def test_a_reference_s_picture_shows_no_code() -> None:
 def test_wider_arrows_carry_more() -> None:
     def shaft(carried: int) -> float:
         event = TimelineEvent("to device", 0, carried, None, False, False, 0, "")
-        svg = str(picture(Timeline("f", "s", "cuda", [event]), "x", 1, 1 << 30))
+        svg = str(timeline_svg(Timeline("f", "s", "cuda", [event]), "x", 1, 1 << 30))
         path = svg.partition("mark to-device")[2].partition(' d="')[2]
         head, _, rest = path.partition("V")
         return float(rest.rpartition("H")[2].partition("V")[0]) - float(head.removeprefix("M").split()[0])
@@ -82,37 +82,35 @@ def test_wider_arrows_carry_more() -> None:
     assert widths[-1] > 3 * widths[0]
 
 
-def test_sums_are_told_in_words() -> None:
-    said = sums(timeline(64, "code")).sentence
-    assert said.startswith("the host waited 64 times to read a value; 64 copies (")
+def test_totals_are_put_into_words() -> None:
+    said = totals(timeline(64, "code")).sentence
+    assert said.startswith("the host waited for a value 64 times; 64 copies (")
     assert "192 operations" in said
-    assert sums(timeline(0, "code")).walls == 0
+    assert totals(timeline(0, "code")).waits == 0
 
 
-def test_times_and_peaks_are_drawn_beside_the_reference_s() -> None:
-    known = Known(record(1, "mine"), record(1, "theirs"))
+def test_times_and_peaks_are_compared_with_the_reference() -> None:
+    known = SubmissionRecords(record(1, "mine"), record(1, "theirs"))
     assert [(bar.label, bar.told) for bar in known.race(PIXELS, "grayscale")] == [
         ("the loop", "20.00 ms"),
         ("yours", "1.00 ms"),
         ("the reference", "1.00 ms"),
     ]
     assert [bar.value for bar in known.peaks(MEMORY, "checkpointed")] == [224 << 10, 137 << 10, 137 << 10]
-    nothing = Known(None, None)
+    nothing = SubmissionRecords(None, None)
     assert (nothing.race(PIXELS, "grayscale"), nothing.peaks(MEMORY, "checkpointed")) == ([], [])
-    assert nothing.timelines(LOOP, "train_epoch") == Beside(None)
+    assert nothing.timelines(LOOP, "train_epoch") == TimelinePair(None)
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 0, True, "1", None, 10**30, [1]])
-def test_a_time_that_is_none_is_not_drawn(odd: object) -> None:
+def test_invalid_times_are_not_drawn(odd: object) -> None:
     mine = record(1, "mine")
     mine.seen[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["student"] = odd
-    assert Known(mine, None).race(PIXELS, "grayscale") == []
+    assert SubmissionRecords(mine, None).race(PIXELS, "grayscale") == []
 
 
-def test_charts_say_what_they_show() -> None:
-    assert 'aria-label="How many submissions have how many points. 0 to 1 points: 1; 9 to 10 points: 2"' in histogram(
-        [0, 9.5, 10], 10
-    )
+def test_charts_have_labels() -> None:
+    assert 'aria-label="Score distribution. 0 to 1 points: 1; 9 to 10 points: 2"' in histogram([0, 9.5, 10], 10)
     assert "None." in histogram([], 10)
     for made in (histogram([], 0), histogram([3.0], 0), scatter([]), scatter([(0.0, 0, "graded")]), bars("x", [])):
         assert {each.tag for each in ElementTree.fromstring(f"<p>{made}</p>")} == {"svg"}
@@ -121,14 +119,14 @@ def test_charts_say_what_they_show() -> None:
 
 @settings(deadline=None)
 @given(st.text(), st.text())
-def test_what_is_shown_has_nothing_unseen_in_it(before: str, after: str) -> None:
+def test_invisible_characters_are_replaced(before: str, after: str) -> None:
     for mark in "\u202e\u2066\u200b\x1b\x00\u200f":
-        text = str(shown(before + mark + after))
+        text = str(visible(before + mark + after))
         assert mark not in text
     assert "<script" not in prose(f"{before}<script>`<script>`\n<script>{after}")
 
 
-def test_texts_are_worded() -> None:
+def test_sizes_counts_and_durations() -> None:
     assert prose("see `x < y`\n  a\n  b") == "see <code>x &lt; y</code><pre>  a\n  b</pre>"
     assert [size(n) for n in (0, 1023, 1536, 224 << 10, 3 << 30)] == [
         "0 bytes",
@@ -148,10 +146,10 @@ def test_no_two_share_a_page() -> None:
     assert all(Path(file).parts[0] == "students" and len(Path(file).parts) == 2 for file in files)
 
 
-def test_a_made_up_name_depends_on_the_person_and_the_secret() -> None:
-    assert made_up("ada", SECRET) == made_up("ada", SECRET)
-    assert made_up("ada", SECRET) != made_up("ada", b"t" * 32)
-    assert len({made_up(f"student-{n}", SECRET) for n in range(3000)}) == 3000
+def test_a_pseudonym_depends_on_the_name_and_the_secret() -> None:
+    assert pseudonym("ada", SECRET) == pseudonym("ada", SECRET)
+    assert pseudonym("ada", SECRET) != pseudonym("ada", b"t" * 32)
+    assert len({pseudonym(f"student-{n}", SECRET) for n in range(3000)}) == 3000
 
 
 def test_names_are_hidden_in_texts_but_words_stay() -> None:
@@ -164,7 +162,7 @@ def test_names_are_hidden_in_texts_but_words_stay() -> None:
     assert hidden(row(" ")) == ()
 
 
-def test_lines_around_a_check_s_are_told_without_their_common_indentation() -> None:
+def test_lines_around_a_failure_are_dedented() -> None:
     def around(check: CheckRow, **lines: str) -> list[tuple[int, str, bool]]:
         mine = record(1, "mine")
         seen = mine.seen[f"{LOOP}::train_epoch"]
@@ -172,8 +170,8 @@ def test_lines_around_a_check_s_are_told_without_their_common_indentation() -> N
         told = {int(number[1:]): text for number, text in lines.items()}
         drawn = msgspec.structs.replace(seen.timeline, lines=told)
         mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
-        mine.files["n.ipynb"] = Ran({}, [1, 9])
-        return Known(mine, None).code(check)
+        mine.files["n.ipynb"] = LoadedFile({}, [1, 9])
+        return SubmissionRecords(mine, None).code(check)
 
     at_ten = CheckRow(f"{LOOP}::train_epoch::runs", "train_epoch", Outcome.FAILED, 0, 1, line=10)
     assert around(at_ten, n4="far", n9="    for x in y:", n10="        f(x)", n14="far") == [

@@ -1,4 +1,4 @@
-"""Does what a real run left reach the pages? A few submissions, graded, and drawn beside the reference."""
+"""Pages of a class that was really graded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.sample import Made, hand_in
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.classes.test_grading import grade, wrong
 
@@ -40,7 +40,7 @@ def graded_pages(tmp_path_factory: pytest.TempPathFactory, loaded_fork_servers: 
     ):
         hand_in(Made(name, {FOURTH: source.encode()}, form), folder)
     grade(folder, out, only=frozenset({"train_epoch"}))
-    write_report(Wanted(out, out / "report"), print)
+    write_report(ReportOptions(out, out / "report"), print)
     return out / "report"
 
 
@@ -48,9 +48,9 @@ def text_of(graded_pages: Path, name: str) -> str:
     return (graded_pages / "students" / f"{name}.html").read_text(encoding="utf-8")
 
 
-def test_every_wait_is_a_wall_with_its_line(graded_pages: Path) -> None:
+def test_every_wait_is_drawn_with_its_line(graded_pages: Path) -> None:
     text = text_of(graded_pages, "waits")
-    found = re.search(r"Yours has (\d+) walls, the reference (\d+)", text)
+    found = re.search(r"Your code waits for the device (\d+) times, the reference (\d+) time", text)
     assert found is not None
     assert int(found[1]) == 5 * int(found[2])
     assert re.search(r"Line 11 made the host wait \d+ times: <code>read = found.item\(\)</code>", text)
@@ -64,10 +64,10 @@ def test_a_failed_check_shows_the_student_s_own_line(graded_pages: Path, name: s
     assert ("of cell 1 of notebook.ipynb" in text) == (name == "notebook")
 
 
-def test_what_the_grader_reads_is_not_put_down_to_the_student(graded_pages: Path) -> None:
+def test_reads_of_the_grader_are_not_counted(graded_pages: Path) -> None:
     """It looks at gradients in the middle of a backward pass, which is no wait of the student's."""
     text = text_of(graded_pages, "forgets")
-    found = re.search(r"Yours has (\d+) walls, the reference (\d+)", text)
+    found = re.search(r"Your code waits for the device (\d+) times, the reference (\d+) time", text)
     assert found is not None
     assert found[1] == found[2]
     assert not re.search(r"made the host wait [^:]*: <code>loss.backward", text)

@@ -1,4 +1,4 @@
-"""Do the pages work where they are looked at? In Chromium: quiet, alone, sortable, by keyboard and for everybody."""
+"""The pages in Chromium: no errors, no requests, sorting, keyboard, accessibility."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from gpudojo.report.student_page import NOTHING_THERE
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.writing import ReportOptions, write_report
 
-from tests.gpudojo.report.classes import HOSTILE, WALLS, thousand
+from tests.gpudojo.report.classes import HOSTILE, WAITS, thousand
 from tests.gpudojo.report.conftest import Visit
 
 Open = Callable[..., Visit]
@@ -38,7 +38,7 @@ def shown_rows(page: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_are_quiet_and_ask_for_nothing(visit: Open, pages: Path, theme: str) -> None:
+def test_pages_log_nothing_and_request_nothing(visit: Open, pages: Path, theme: str) -> None:
     for file in (pages / "index.html", student(pages, 15), student(pages, 27)):
         found = visit(file, color_scheme=theme)
         assert found.said == []
@@ -64,7 +64,7 @@ def test_hostile_texts_stay_texts(visit: Open, pages: Path) -> None:
         assert f"printed {name}".replace("\u202e", "⟨U+202E⟩") in found.page.locator("pre.output").text_content()
 
 
-def test_a_page_cannot_call_out_even_if_something_got_in(visit: Open, pages: Path) -> None:
+def test_injected_code_cannot_send_requests(visit: Open, pages: Path) -> None:
     asked: list[str] = []
 
     class Listener(http.server.BaseHTTPRequestHandler):
@@ -124,14 +124,14 @@ def test_the_table_is_filtered(visit: Open, pages: Path) -> None:
     page.fill("#f-name", "")
     assert len(shown_rows(page)) == 3
     page.select_option("#f-status", "")
-    page.check("#f-human")
+    page.check("#f-review")
     assert len(shown_rows(page)) == 7  # four to look at, three that crashed
-    page.uncheck("#f-human")
+    page.uncheck("#f-review")
     page.fill("#f-from", "20")
     assert 0 < len(shown_rows(page)) < 60
 
 
-def test_csv_has_what_is_shown_and_nothing_a_spreadsheet_would_run(visit: Open, pages: Path) -> None:
+def test_csv_has_the_shown_rows_and_no_formulas(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html", accept_downloads=True).page
     page.fill("#f-name", "c")
     with page.expect_download() as waiting:
@@ -160,7 +160,7 @@ def test_every_link_leads_somewhere(visit: Open, pages: Path) -> None:
     assert page.title() == "day8: 60 submissions"
 
 
-def test_a_misconception_leads_to_an_example_that_names_nobody(visit: Open, pages: Path) -> None:
+def test_a_misconception_links_to_an_anonymous_example(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
     first = page.locator("#mistakes table a").first
     first.click()
@@ -172,27 +172,26 @@ def test_a_misconception_leads_to_an_example_that_names_nobody(visit: Open, page
     assert "Surname" not in said
 
 
-def test_what_the_code_did_is_told_in_pictures_numbers_and_words(visit: Open, pages: Path) -> None:
+def test_timelines_have_pictures_numbers_and_words(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 15)).page
     mine, theirs = page.locator("svg.call").all()
-    assert mine.locator(".wall").count() == WALLS
-    assert theirs.locator(".wall").count() == 1
-    assert f"Yours has {WALLS} walls, the reference 1." in page.locator(".did summary").text_content()
-    assert f"the host waited {WALLS} times to read a value" in mine.get_attribute("aria-label")
-    assert "line 10: total += loss.item()" in mine.locator(".wall title").first.text_content()
+    assert mine.locator(".wait").count() == WAITS
+    assert theirs.locator(".wait").count() == 1
+    headline = page.locator(".did summary").text_content()
+    assert f"Your code waits for the device {WAITS} times, the reference 1 time." in headline
+    assert f"the host waited for a value {WAITS} times" in mine.get_attribute("aria-label")
+    assert "line 10: total += loss.item()" in mine.locator(".wait title").first.text_content()
     assert "the secret solution" not in page.content().replace("forward pass (the secret solution)", "").replace(
         "(the secret solution)", ""
     )
     assert page.locator("pre.listing mark").first.inner_text().strip().startswith("10")
     assert [label for label in texts(page, "svg.curves text") if "KiB" in label] == ["224 KiB", "137 KiB"]
     assert texts(page, "figure:has(svg.curves) li") == [
-        "every activation kept: peak 224 KiB, 32 operations",
+        "all activations stored: peak 224 KiB, 32 operations",
         "yours: peak 137 KiB, 40 operations",
         "the reference: peak 137 KiB, 40 operations",
     ]
-    assert (
-        "(scenario epochs, call 2). The reference's is the same call, on the public seed." in texts(page, ".did p")[0]
-    )
+    assert "(scenario epochs, call 2). The reference: the same call on the public seed." in texts(page, ".did p")[0]
     # By keyboard: from one mark to the next, each with its line.
     page.locator(".walk button").nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -202,11 +201,11 @@ def test_what_the_code_did_is_told_in_pictures_numbers_and_words(visit: Open, pa
     assert page.locator(".mark.on").count() == 1
 
 
-def test_what_older_records_lack_is_said(visit: Open, pages: Path) -> None:
+def test_older_records_show_only_the_peaks(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 27)).page
     assert [label for label in texts(page, "svg.bars text") if "KiB" in label] == ["224 KiB", "137 KiB", "137 KiB"]
     assert page.locator("svg.curves").count() == 0
-    assert "The record of this run has no curves, only the peaks." in "".join(texts(page, "figcaption"))
+    assert "This run recorded only the peaks." in "".join(texts(page, "figcaption"))
     assert page.locator("svg.call").count() == 1
     assert texts(page, ".pair > p") == [NOTHING_THERE]
     assert "the reference" not in texts(page, ".did summary")[0]
@@ -226,10 +225,10 @@ def test_pages_are_usable_without_script(visit: Open, pages: Path) -> None:
     assert not page.locator("#filters").is_visible()
     assert page.locator("noscript p").is_visible()
     page = visit(student(pages, 15), java_script_enabled=False).page
-    assert page.locator("svg.call .wall title").count() == WALLS + 1
+    assert page.locator("svg.call .wait title").count() == WAITS + 1
 
 
-def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, pages: Path) -> None:
+def test_the_first_tab_stop_skips_the_navigation(visit: Open, pages: Path) -> None:
     page = visit(pages / "index.html").page
     page.keyboard.press("Tab")
     focused = page.locator(":focus")
@@ -240,7 +239,14 @@ def test_the_first_stop_of_the_keyboard_leads_past_the_navigation(visit: Open, p
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["index.html", "students/student-15.html", "students/student-27.html"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        "index.html",
+        "students/student-15.html",
+        pytest.param("students/student-27.html", marks=pytest.mark.slow),
+    ],
+)
 def test_contrast_and_labels_pass_an_automated_check(visit: Open, pages: Path, which: str, theme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(pages / which, color_scheme=theme).page
@@ -253,16 +259,22 @@ def test_contrast_and_labels_pass_an_automated_check(visit: Open, pages: Path, w
 def test_a_class_of_a_thousand_is_made_and_opened_quickly(visit: Open, tmp_path: Path) -> None:
     results = thousand(tmp_path)
     began = time.process_time()
-    write_report(Wanted(results, tmp_path / "out", students=False), print)
+    write_report(ReportOptions(results, tmp_path / "out", students=False), print)
     made = time.process_time() - began
     index = tmp_path / "out" / "index.html"
     assert made < 10
     assert index.stat().st_size < 5_000_000
-    took = []
-    for _ in range(3):
-        began = time.monotonic()
-        page = visit(index).page
-        assert page.locator("#shown").text_content() == "1000 of 1000 submissions shown"
-        took.append(time.monotonic() - began)
-    print(f"made in {made:.2f} s, {index.stat().st_size / 1e6:.2f} MB, opened in {min(took):.2f} s")
-    assert min(took) < 2  # other processes may slow down one of three
+    page = visit(index).page
+    browser = page.context.new_cdp_session(page)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})  # its own work, whatever else the machine does
+
+    def worked() -> float:
+        metrics = browser.send("Performance.getMetrics")["metrics"]
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
+
+    began = worked()
+    page.reload()
+    assert page.locator("#shown").text_content() == "1000 of 1000 submissions shown"
+    opened = worked() - began
+    print(f"made in {made:.2f} s, {index.stat().st_size / 1e6:.2f} MB, opened in {opened:.2f} s")
+    assert 0 < opened < 2

@@ -1,4 +1,4 @@
-"""How are the folders and archives made that the tests of intake hand in?"""
+"""Makes folders and archives for the tests of submissions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from gpudojo.submissions.entries import Entry, Kind, Limits, Submission
-from gpudojo.submissions.listing import entries
+from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SubmissionEntry
+from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read
 
 SOURCE = b"def train_epoch(model, loader, loss_fn, optimizer, device):\n    return 0.0\n"
@@ -48,17 +48,17 @@ def notebook(*cells: str) -> bytes:
     return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}).encode()
 
 
-def entry(path: Path) -> Entry:
+def entry(path: Path) -> SubmissionEntry:
     """The path as one submission, whatever a folder holds."""
     if path.is_dir():
-        return Entry(path.name, path.name, path, Kind.FOLDER)
-    (found,) = entries([path])
+        return SubmissionEntry(path.name, path.name, path, Kind.FOLDER)
+    (found,) = list_submissions([path]).entries
     return found
 
 
-def submitted(path: Path, limits: Limits | None = None) -> Submission:
+def submitted(path: Path, limits: ReadLimits | None = None) -> ReadSubmission:
     return read(entry(path), limits)
 
 
-def paths(submission: Submission) -> list[str]:
+def paths(submission: ReadSubmission) -> list[str]:
     return [file.path for file in submission.files]

@@ -1,4 +1,4 @@
-"""Does no archive climb, link, overlap or swell its way past intake, and does the rest of it still count?"""
+"""No archive leads out of its folder or grows beyond the limits, and the rest of it still counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from gpudojo.submissions.entries import Limits
+from gpudojo.submissions.entries import ReadLimits
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, paths, submitted, tarred, write, zipped
 
@@ -72,7 +72,7 @@ def test_links_and_devices(tmp_path: Path) -> None:
         f"6.py {special}",
         f"3.py {special}",
         f"4.py {special}",
-        "S.py is stored in a way that is not read here.",
+        "S.py is stored in a way that is not supported.",
     )
     link, pipe = zipfile.ZipInfo("link.py"), zipfile.ZipInfo("pipe.py")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -96,8 +96,8 @@ def test_names_that_come_twice_or_collide(tmp_path: Path) -> None:
         assert {file.path: file.data for file in found.files} == {"A.py": b"other", "b.py": b"1"}
         assert found.notes == (
             "a.py is in the archive more than once; the last one counts, as when it is unpacked.",
-            "a.py was left out: its name differs from another file's only in upper and lower case.",
-            "b.py/c.py was left out: it is a file and a folder at once.",
+            "a.py was ignored: its name differs from another file's only in upper and lower case.",
+            "b.py/c.py was ignored: it is a file and a folder at once.",
         )
 
 
@@ -176,13 +176,13 @@ def _bombs() -> dict[str, tuple[bytes, str]]:
             archive.filelist.append(other)
     return {
         "dense.zip": (dense, "unpacks to more than 200 times its size, as only a zip bomb does."),
-        "large.zip": (zipped(("a.py", zeros + zeros)), "a.py is larger than 10 MB."),
+        "large.zip": (zipped(("a.py", zeros + zeros)), "a.py is larger than 10.00 MiB."),
         "layers.zip": (layers, "which is not opened."),
         "shared.zip": (shared.getvalue(), "shares its bytes with another file of the archive"),
         "dense.tgz": (tarred(("a.py", zeros)), "unpacks to more than 200 times its size, as only a bomb does."),
         "endless.tgz": (
             gzip.compress(bytes(90_000_000), 1),
-            "unpacks to more than 50 MB, and nothing in it could be read.",
+            "unpacks to more than 50.00 MiB, and nothing in it could be read.",
         ),
         "entries.zip": (b"PK\x03\x04" + b"PK\x01\x02" * 30_000, "holds more than 20000 entries."),
     }
@@ -206,9 +206,9 @@ def test_what_is_unpacked_is_counted_over_all_archives(tmp_path: Path) -> None:
     text = bytes(range(256)) * 4
     inner = zipped(*((f"{number}.py", text) for number in range(8)), method=zipfile.ZIP_STORED)
     data = zipped(*((f"{number}.zip", inner) for number in range(8)), method=zipfile.ZIP_STORED)
-    found = submitted(write(tmp_path / "s.zip", data), Limits(total_bytes=30_000))
+    found = submitted(write(tmp_path / "s.zip", data), ReadLimits(total_bytes=30_000))
     assert 0 < sum(len(file.data) for file in found.files) < 30_000
-    assert any("goes beyond the 0.03 MB that are read in all." in note for note in found.notes)
+    assert any("goes beyond the 29.30 KiB that are read in total." in note for note in found.notes)
 
 
 def test_a_tar_with_a_negative_or_enormous_size_ends(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_tar_with_a_negative_or_enormous_size_ends(tmp_path: Path) -> None:
         found = submitted(write(tmp_path / "s.tar", bytes(data)))
         assert found.files == ()
         assert found.problem in (
-            "The archive is damaged in the middle; what comes after that was left out.",
+            "The archive is damaged in the middle; what comes after that was ignored.",
             f"{FILE} is cut off.",
         )
 

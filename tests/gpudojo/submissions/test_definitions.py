@@ -1,4 +1,4 @@
-"""Is the right definition graded, wherever a student keeps it, and does no source break the choosing?"""
+"""The right definition is graded, wherever a student keeps it, and no source breaks the choice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from gpudojo.model.catalogue import day
 from gpudojo.model.exercise import Exercise
-from gpudojo.submissions.definitions import Choice, Definition, State, choose
+from gpudojo.submissions.definitions import Choice, ChosenDefinition, State, choose
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, notebook
 
@@ -19,7 +19,7 @@ BOOK = notebook("import torch", "# here\n" + SOURCE.decode())
 STUB_BOOK = notebook(STUB.decode())
 
 
-def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> Definition:
+def chosen(files: dict[str, bytes], exercise: Exercise = TRAINING) -> ChosenDefinition:
     found = choose(files, [exercise]).definitions
     assert found == choose(dict(reversed(files.items())), [exercise]).definitions, "the order of the files is nothing"
     return found[0]
@@ -217,4 +217,4 @@ def test_there_is_an_end_to_how_much_is_parsed() -> None:
     choice = choose(files, [TRAINING])
     assert choice.definitions[0].file == "000.py"
     assert 0 < len(choice.unreadable) < 30
-    assert choice.unreadable[0][1] == "it was not looked at, because there is too much Python beside it"
+    assert choice.unreadable[0][1] == "it was not read, because there is too much Python beside it"

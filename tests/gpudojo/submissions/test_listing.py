@@ -1,4 +1,4 @@
-"""Are the submissions of a folder found, each once and under its student's name, and nothing else?"""
+"""The submissions of a folder are found, each once and under its student's name, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.submissions.entries import Kind
-from gpudojo.submissions.listing import entries, survey
+from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.names import natural, plain
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, notebook, write, zipped
@@ -30,7 +30,7 @@ def test_each_child_of_a_class_is_one_submission(tmp_path: Path) -> None:
     write(tmp_path / "student-8.rar")
     (tmp_path / "student-9").mkdir()
     write(tmp_path / "student-11" / ".git" / "HEAD")
-    kinds = {entry.name: entry.kind for entry in entries([tmp_path])}
+    kinds = {entry.name: entry.kind for entry in list_submissions([tmp_path]).entries}
     assert kinds == {
         "student-1": Kind.ZIP,
         "student-2": Kind.FOLDER,
@@ -57,10 +57,10 @@ def test_junk_is_passed_over_and_strays_are_named(tmp_path: Path) -> None:
         write(tmp_path / junk)
     write(tmp_path / "README.txt")
     write(tmp_path / "roster.csv")
-    found = survey([tmp_path])
+    found = list_submissions([tmp_path])
     assert [entry.name for entry in found.entries] == ["student-01"]
-    assert [left.path.name for left in found.left_out] == ["README.txt", "roster.csv"]
-    assert found.left_out[0].reason == "it is neither a Python file, a notebook, an archive nor a folder"
+    assert [left.path.name for left in found.ignored] == ["README.txt", "roster.csv"]
+    assert found.ignored[0].reason == "it is neither a Python file, a notebook, an archive nor a folder"
 
 
 @pytest.mark.parametrize(
@@ -82,31 +82,33 @@ def test_a_folder_with_work_in_it_is_one_submission(tmp_path: Path, file: str) -
     folder = tmp_path / "student-01"
     write(folder / file)
     write(folder / "other" / "more.py")
-    assert [(entry.name, entry.origin) for entry in entries([folder])] == [("student-01", folder)]
+    assert [(entry.name, entry.origin) for entry in list_submissions([folder]).entries] == [("student-01", folder)]
 
 
 def test_a_folder_of_a_day_with_students_in_it_is_a_class(tmp_path: Path) -> None:
     write(tmp_path / "day8" / "student-01" / FILE)
     write(tmp_path / "day8" / "student-02" / FILE)
-    assert [entry.name for entry in entries([tmp_path / "day8"])] == ["student-01", "student-02"]
+    assert [entry.name for entry in list_submissions([tmp_path / "day8"]).entries] == ["student-01", "student-02"]
 
 
 def test_paths_that_are_files_missing_or_given_twice(tmp_path: Path) -> None:
     file = write(tmp_path / "a" / "student-01.py")
     stray = write(tmp_path / "a" / "photo.png")
-    found = survey([file, file, tmp_path / "a" / ".." / "a" / "student-01.py", stray, tmp_path / "nobody"])
+    found = list_submissions([file, file, tmp_path / "a" / ".." / "a" / "student-01.py", stray, tmp_path / "nobody"])
     assert [entry.origin for entry in found.entries] == [file]
-    reasons = [left.reason for left in found.left_out]
+    reasons = [left.reason for left in found.ignored]
     assert reasons[:2] == ["it was given twice"] * 2
     assert "neither a Python file" in reasons[2]
-    assert reasons[3] == "there is no such file or folder"
-    assert [entry.name for entry in entries([tmp_path / "a", file])] == ["student-01"], "in its class and by itself"
+    assert reasons[3] == "it cannot be read: it does not exist"
+    assert [entry.name for entry in list_submissions([tmp_path / "a", file]).entries] == ["student-01"], (
+        "in its class and by itself"
+    )
 
 
 def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "student-01" / FILE)
     monkeypatch.chdir(tmp_path / "student-01")
-    assert [entry.name for entry in entries([Path(".")])] == ["student-01"]
+    assert [entry.name for entry in list_submissions([Path(".")]).entries] == ["student-01"]
 
 
 def test_equal_names_are_told_apart_by_their_origin(tmp_path: Path) -> None:
@@ -115,21 +117,21 @@ def test_equal_names_are_told_apart_by_their_origin(tmp_path: Path) -> None:
     write(tmp_path / "evening" / "student-01" / FILE)
     write(tmp_path / "evening" / "student-02" / FILE)
     given = [tmp_path / "morning", tmp_path / "evening"]
-    found = entries(given)
+    found = list_submissions(given).entries
     assert len({entry.name.casefold() for entry in found}) == 4
     assert {entry.student for entry in found} == {"student-01", "student-02"}
-    assert found == entries(given[::-1]), "the order of the paths changes no name"
+    assert found == list_submissions(given[::-1]).entries, "the order of the paths changes no name"
     folders = [tmp_path / "morning" / "student-01", tmp_path / "evening" / "student-01"]
-    assert [entry.name for entry in entries(folders)] == ["student-01-evening", "student-01-morning"]
+    assert [entry.name for entry in list_submissions(folders).entries] == ["student-01-evening", "student-01-morning"]
     files = [tmp_path / "morning" / "student-01.zip", tmp_path / "morning" / "student-01"]
-    assert [entry.name for entry in entries(files)] == ["student-01", "student-01.zip"]
+    assert [entry.name for entry in list_submissions(files).entries] == ["student-01", "student-01.zip"]
 
 
 @LINUX
 def test_names_that_differ_in_case_accents_or_bytes_only(tmp_path: Path) -> None:
     for name in (b"Student", b"student", b"Ren\xc3\xa9", b"Rene\xcc\x81", b"b\xff", b"b\xfe", b"c\n\x1b[2J"):
         write(tmp_path / os.fsdecode(name) / FILE)
-    found = entries([tmp_path])
+    found = list_submissions([tmp_path]).entries
     assert len({entry.name.casefold() for entry in found}) == 7
     assert all(entry.name.isprintable() and entry.name.encode() for entry in found)
     assert {"b%FF", "b%FE", "c__[2J"} < {entry.name for entry in found}
@@ -143,14 +145,16 @@ def test_links_and_pipes_in_a_class_are_left_out(tmp_path: Path) -> None:
     (folder / "student-02").symlink_to(tmp_path / "elsewhere")
     (folder / "student-03").symlink_to(tmp_path / "nowhere")
     os.mkfifo(folder / "student-04.py")
-    found = survey([folder])
+    found = list_submissions([folder])
     assert [entry.name for entry in found.entries] == ["student-01"]
-    assert {left.path.name: left.reason.split(";")[0] for left in found.left_out} == {
+    assert {left.path.name: left.reason.split(";")[0] for left in found.ignored} == {
         "student-02": "it is a link",
         "student-03": "it is a link",
         "student-04.py": "it is neither a file nor a folder",
     }
-    assert [entry.name for entry in entries([folder / "student-02"])] == ["student-02"], "a person may name a link"
+    assert [entry.name for entry in list_submissions([folder / "student-02"]).entries] == ["student-02"], (
+        "a person may name a link"
+    )
 
 
 def test_natural_order_is_total_and_plain_names_are_found() -> None:

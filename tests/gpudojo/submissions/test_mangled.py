@@ -1,4 +1,4 @@
-"""Does intake always come back, with the same answer and within its limits, whatever bytes it is handed?
+"""Reading always ends, with the same answer and within its limits, whatever bytes it is given.
 
 While it works, Python itself reports every file that is opened: none to write, and none outside of the submission.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from gpudojo.model.catalogue import day
 from gpudojo.submissions.definitions import choose
-from gpudojo.submissions.entries import Entry, Kind, Limits, SourceFile, Submission, digest
-from gpudojo.submissions.listing import survey
+from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, SubmissionEntry, digest
+from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, entry, notebook
 from tests.gpudojo.submissions.watching import watched
 
 EXERCISES = day("day8")
-LIMITS = Limits(files=4, file_bytes=3_000, total_bytes=8_000, archive_bytes=20_000, entries=50, depth=3, notes=5)
+LIMITS = ReadLimits(files=4, file_bytes=3_000, total_bytes=8_000, archive_bytes=20_000, entries=50, depth=3, notes=5)
 TRIED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -49,7 +49,7 @@ def test_the_watch_sees_what_it_should(tmp_path: Path) -> None:
         outside.read_bytes()
 
 
-def examined(found: Submission, limits: Limits) -> None:
+def examined(found: ReadSubmission, limits: ReadLimits) -> None:
     """What holds of every submission."""
     assert (found.problem is None) <= bool(found.files), "where there is nothing, it is said"
     assert len(found.files) <= limits.files
@@ -71,7 +71,7 @@ def examined(found: Submission, limits: Limits) -> None:
     assert found.digest == digest(found.files)
 
 
-def tried(name: str, data: bytes) -> Submission:
+def tried(name: str, data: bytes) -> ReadSubmission:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(os.path.realpath(made))
         one = entry(write(folder / name, data))
@@ -248,11 +248,11 @@ def test_any_class_is_listed_with_each_thing_once(children: dict[str, bool], dat
                 continue
             write(folder / name / "w.py" if is_folder else folder / name, data)
         with watched(folder):
-            found = survey([folder])
-        assert found == survey([folder])
+            found = list_submissions([folder])
+        assert found == list_submissions([folder])
         names = [one.name.casefold() for one in found.entries]
         assert len(set(names)) == len(names)
-        places = [path for one in found.entries for _, path in one.members] + [one.path for one in found.left_out]
+        places = [path for one in found.entries for _, path in one.members] + [one.path for one in found.ignored]
         assert len(set(places)) == len(places)
         for one in found.entries:
             assert one.name.isprintable()
@@ -262,4 +262,4 @@ def test_any_class_is_listed_with_each_thing_once(children: dict[str, bool], dat
 
 def test_an_entry_made_by_hand_is_read_too(tmp_path: Path) -> None:
     write(tmp_path / FILE)
-    assert read(Entry("x", "x", tmp_path, Kind.FOLDER)).files[0].path == FILE
+    assert read(SubmissionEntry("x", "x", tmp_path, Kind.FOLDER)).files[0].path == FILE

@@ -1,17 +1,17 @@
-"""Is a student known by the names that Canvas, Moodle, Gradescope and classrooms of repositories give?"""
+"""Students are recognised by the names that Canvas, Moodle, Gradescope and classrooms of repositories give."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from gpudojo.submissions.entries import Entry, Kind, Naming
-from gpudojo.submissions.listing import entries, survey
+from gpudojo.submissions.entries import Kind, Naming, SubmissionEntry
+from gpudojo.submissions.listing import list_submissions
 
 from tests.gpudojo.submissions.making import FILE, write
 
 
-def by_name(found: list[Entry]) -> dict[str, Entry]:
+def by_name(found: list[SubmissionEntry]) -> dict[str, SubmissionEntry]:
     listed = {entry.name: entry for entry in found}
     assert len(listed) == len(found)
     return listed
@@ -27,7 +27,7 @@ def test_canvas_files_of_one_student_are_one_submission(tmp_path: Path) -> None:
         "anon_aB3xY_9006_day8.ipynb",
     ):
         write(tmp_path / name)
-    listed = by_name(entries([tmp_path]))
+    listed = by_name(list_submissions([tmp_path]).entries)
     assert set(listed) == {"examplead", "samplebo-102", "samplebo-103", "anon_aB3xY"}
     several = listed["examplead"]
     assert (several.student, several.identifier, several.late) == ("examplead", "101", True)
@@ -46,7 +46,7 @@ def test_canvas_files_of_one_student_are_one_submission(tmp_path: Path) -> None:
 def test_a_teachers_own_numbers_are_not_canvas(tmp_path: Path) -> None:
     for name in ("lab_8_1_one.py", "lab_8_2_two.py"):
         write(tmp_path / name)
-    assert [entry.name for entry in entries([tmp_path])] == ["lab_8_1_one", "lab_8_2_two"]
+    assert [entry.name for entry in list_submissions([tmp_path]).entries] == ["lab_8_1_one", "lab_8_2_two"]
 
 
 def test_moodle_folders_and_files(tmp_path: Path) -> None:
@@ -55,13 +55,13 @@ def test_moodle_folders_and_files(tmp_path: Path) -> None:
     write(tmp_path / "Bo Sample_1234568_assignsubmission_file" / FILE)
     write(tmp_path / f"Bo Sample_1234569_assignsubmission_file_{FILE}")
     write(tmp_path / "Bo Sample_1234569_assignsubmission_file_helpers.py")
-    listed = by_name(entries([tmp_path]))
+    listed = by_name(list_submissions([tmp_path]).entries)
     assert set(listed) == {"Ada Example", "Bo Sample-1234568", "Bo Sample-1234569"}
     assert {entry.naming for entry in listed.values()} == {Naming.MOODLE}
     assert listed["Ada Example"].identifier == "1234567"
     assert len(listed["Ada Example"].members) == 2
     assert [name for name, _ in listed["Bo Sample-1234569"].members] == [FILE, "helpers.py"]
-    (alone,) = entries([tmp_path / "Bo Sample_1234568_assignsubmission_file"])
+    (alone,) = list_submissions([tmp_path / "Bo Sample_1234568_assignsubmission_file"]).entries
     assert (alone.name, alone.identifier) == ("Bo Sample", "1234568")
 
 
@@ -94,7 +94,7 @@ def test_gradescope_names_come_from_its_list(tmp_path: Path) -> None:
     for number in ("11111", "22222", "33333", "44444"):
         write(tmp_path / f"submission_{number}" / FILE)
     write(tmp_path / "submission_metadata.yml", METADATA.encode())
-    found = survey([tmp_path])
+    found = list_submissions([tmp_path])
     assert [(entry.name, entry.student, entry.identifier) for entry in found.entries] == [
         ("submission_11111", "Ada Example", "11111"),
         ("submission_22222", 'Bo "Bö" Sample & Cy O\'Sample', "22222"),
@@ -102,14 +102,14 @@ def test_gradescope_names_come_from_its_list(tmp_path: Path) -> None:
         ("submission_44444", "submission_44444", "44444"),
     ]
     assert {entry.naming for entry in found.entries} == {Naming.GRADESCOPE}
-    assert found.left_out == ()
+    assert found.ignored == ()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\0", b"submission_11111:\n  :submitters:\n  - :name:\n", b"{" * 999])
 def test_a_gradescope_list_that_says_nothing_names_nobody(tmp_path: Path, data: bytes) -> None:
     write(tmp_path / "submission_11111" / FILE)
     write(tmp_path / "submission_metadata.yml", data)
-    assert [entry.student for entry in entries([tmp_path])] == ["submission_11111"]
+    assert [entry.student for entry in list_submissions([tmp_path]).entries] == ["submission_11111"]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,6 @@ def test_a_gradescope_list_that_says_nothing_names_nobody(tmp_path: Path, data: 
 )
 def test_repositories_of_a_classroom_name_an_account(tmp_path: Path, folder: str, name: str, account: str) -> None:
     write(tmp_path / folder / name / ".git" / "HEAD")
-    (found,) = entries([tmp_path / folder])
+    (found,) = list_submissions([tmp_path / folder]).entries
     assert (found.name, found.student, found.identifier) == (name, account, account)
     assert (found.naming, found.kind) == (Naming.CLASSROOM, Kind.CHECKOUT)

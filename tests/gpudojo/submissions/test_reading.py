@@ -1,4 +1,4 @@
-"""Is everything that can be graded read from a folder or an archive, and everything else named in a sentence?"""
+"""Everything that can be graded is read from a folder or an archive; the rest is named in a sentence."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from gpudojo.submissions import archives
-from gpudojo.submissions.entries import Limits, SourceFile, Unreadable, digest
-from gpudojo.submissions.listing import entries
+from gpudojo.submissions.entries import ReadLimits, SourceFile, Unreadable, digest
+from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, entry, notebook, paths, submitted, tarred, write, zipped
@@ -30,7 +30,7 @@ def test_a_folder_gives_its_sources_and_counts_the_rest(tmp_path: Path) -> None:
     found = submitted(tmp_path / "s")
     assert paths(found) == [FILE, "day8.IPYNB", "deep/down/helper.py"]
     assert found.problem is None
-    assert found.notes == ("3 other files were left out.",)
+    assert found.notes == ("3 files that are not exercises were ignored.",)
     assert found.files[0].data == SOURCE
 
 
@@ -42,14 +42,14 @@ def test_what_holds_nothing_says_so(tmp_path: Path) -> None:
     write(tmp_path / "none.zip", zipped())
     write(tmp_path / "nil.zip", b"")
     write(tmp_path / "old.rar", b"Rar!")
-    said = {one.name: read(one) for one in entries([tmp_path])}
+    said = {one.name: read(one) for one in list_submissions([tmp_path]).entries}
     assert {name: one.problem for name, one in said.items()} == {
-        "empty": "There is nothing in it.",
+        "empty": "It is empty.",
         "others": "There is no Python file or notebook among the 2 files.",
         "blank": "a.py is empty.",
-        "none": "There is nothing in it.",
+        "none": "It is empty.",
         "nil": "nil.zip is empty.",
-        "old": "old.rar is an archive of a kind that is not read here (.rar); hand in a .zip.",
+        "old": "old.rar is an archive of a kind that is not supported (.rar); hand in a .zip.",
     }
     assert all(one.files == () for one in said.values())
 
@@ -57,10 +57,10 @@ def test_what_holds_nothing_says_so(tmp_path: Path) -> None:
 def test_platform_files_are_read_under_the_names_students_gave(tmp_path: Path) -> None:
     write(tmp_path / f"examplead_LATE_101_9001_{FILE}")
     write(tmp_path / "examplead_LATE_101_9002_more.zip", zipped(("helper.py", SOURCE), ("in.zip", zipped())))
-    (found,) = entries([tmp_path])
+    (found,) = list_submissions([tmp_path]).entries
     assert paths(read(found)) == [FILE, "more.zip/helper.py"]
     write(tmp_path / "m" / "Ada Example_12_assignsubmission_file_" / "work.zip", zipped((FILE, SOURCE)))
-    (found,) = entries([tmp_path / "m"])
+    (found,) = list_submissions([tmp_path / "m"]).entries
     assert paths(read(found)) == [f"work.zip/{FILE}"]
 
 
@@ -76,15 +76,15 @@ def test_the_digest_is_of_the_content_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "taken", "said"),
     [
-        (Limits(files=2), 2, "There are 4 Python files and notebooks; only the first 2 were read."),
-        (Limits(file_bytes=100), 2, "b.py is larger than 0.0001 MB."),
-        (Limits(total_bytes=950), 2, "c.py goes beyond the 0.00095 MB that are read in all."),
-        (Limits(path_length=4), 3, "d/e.py has a path of more than 4 bytes."),
-        (Limits(entries=2), 2, "There are more than 2 files; the rest was not looked at."),
-        (Limits(depth=0), 3, "d lies more than 0 folders deep."),
+        (ReadLimits(files=2), 2, "There are 4 Python files and notebooks; only the first 2 were read."),
+        (ReadLimits(file_bytes=100), 2, "b.py is larger than 100 bytes."),
+        (ReadLimits(total_bytes=950), 2, "c.py goes beyond the 950 bytes that are read in total."),
+        (ReadLimits(path_length=4), 3, "d/e.py has a path of more than 4 bytes."),
+        (ReadLimits(entries=2), 2, "There are more than 2 files; the rest was ignored."),
+        (ReadLimits(depth=0), 3, "d lies more than 0 folders deep."),
     ],
 )
-def test_limits(tmp_path: Path, limits: Limits, taken: int, said: str) -> None:
+def test_limits(tmp_path: Path, limits: ReadLimits, taken: int, said: str) -> None:
     write(tmp_path / "a.py", b"1" * 50)
     write(tmp_path / "b.py", b"1" * 800)
     write(tmp_path / "c.py", b"1" * 101 if limits.file_bytes > 100 else b"1")
@@ -120,8 +120,8 @@ def test_links_pipes_and_devices_in_a_folder_are_never_opened(tmp_path: Path) ->
     found = submitted(folder)  # who opens a pipe waits for ever
     assert paths(found) == [FILE, "inner/helper.py"]
     assert set(found.notes) == {
-        "alias.py is a link, which is not followed; what it leads to is read at its own place.",
-        "round is a link, which is not followed; what it leads to is read at its own place.",
+        "alias.py is a link, which is not followed; what it points to is read at its own path.",
+        "round is a link, which is not followed; what it points to is read at its own path.",
         "out.py is a link that leads out of the submission.",
         "up is a link that leads out of the submission.",
         "gone.py is a link that leads out of the submission.",
@@ -143,7 +143,7 @@ def test_a_file_swapped_after_it_was_listed_is_not_followed(tmp_path: Path) -> N
     ("error", "said"),
     [
         (PermissionError(13, "Permission denied"), "a.py cannot be read: Permission denied."),
-        (FileNotFoundError(2, "No such file"), "a.py cannot be read: it is gone."),
+        (FileNotFoundError(2, "No such file"), "a.py cannot be read: it does not exist."),
         (OSError(40, "Too many levels of symbolic links"), "a.py cannot be read: Too many levels of symbolic links."),
     ],
 )
@@ -185,7 +185,7 @@ def test_an_entry_that_vanishes_is_a_problem(tmp_path: Path) -> None:
     for path in (write(tmp_path / "a.py"), write(tmp_path / "b.zip")):
         found = entry(path)
         path.unlink()
-        assert read(found).problem == f"{path.name} cannot be read: it is gone."
+        assert read(found).problem == f"{path.name} cannot be read: it does not exist."
 
 
 def test_nothing_is_raised_whatever_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_a_name_that_not_every_system_can_store_is_changed(tmp_path: Path) -> No
     [
         ("a.py", b"# gr\xfc\xdfe\n", "a.py is not UTF-8 text: byte 0xfc in line 1; save it as UTF-8."),
         ("a.py", "x = 1".encode("utf-16"), "a.py is UTF-16 text; save it as UTF-8."),
-        ("a.py", b"x = 1\0", "a.py has a null byte in it, so that it is no text."),
+        ("a.py", b"x = 1\0", "a.py is not text: it has a null byte in it."),
         ("a.py", b"# -*- coding: latin-1 -*-\n# \xfc\n", None),
         ("a.py", b"\xef\xbb\xbfx = 1\n", None),
         ("a.ipynb", notebook("x = 1")[:-1], "a.ipynb is not a notebook, or one that is cut off."),

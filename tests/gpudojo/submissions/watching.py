@@ -1,4 +1,4 @@
-"""Which files are touched while something works? Python itself reports them; none may be written, none read outside."""
+"""Reports the files that are touched while something runs: none may be written, and none read outside."""
 
 from __future__ import annotations
 

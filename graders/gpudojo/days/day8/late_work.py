@@ -13,12 +13,12 @@ from gpudojo.grading.clock import Clock
 
 
 class Queue:
-    """The work a device has still to do."""
+    """The work that a device still has to do."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.done_at = 0.0
-        self.streams: list[Any] = []  # those that work was put on, or that wait for one of them
+        self.streams: list[Any] = []  # streams with work, or that wait for one of them
 
     def launch(self, seconds: float) -> None:
         if torch.cuda.is_available():
@@ -29,18 +29,18 @@ class Queue:
         self.clock.until(self.done_at if until is None else until)
 
     def is_past(self, moment: float) -> bool:
-        """Whether the device has come that far; asked again and again, it will."""
+        """Whether the device has reached this moment. Each call lets a little time pass, so that polling ends."""
         if self.has_come(moment):
             return True
         self.clock.poll()
         return False
 
     def has_come(self, moment: float) -> bool:
-        return moment <= self.clock.now() + 1e-9  # which is as well as the clock can tell
+        return moment <= self.clock.now() + 1e-9  # the resolution of the clock
 
 
 class Work:
-    """A function to be timed: the n-th call takes the n-th duration, the last one ever after."""
+    """A function to be timed: the n-th call takes the n-th duration, all later ones the last."""
 
     def __init__(self, durations: Sequence[float], clock: Clock, queue: Queue | None = None) -> None:
         self.durations, self.clock, self.queue = durations, clock, queue
@@ -59,8 +59,8 @@ class Work:
 
 @contextlib.contextmanager
 def working_later(clock: Clock) -> Iterator[Queue]:
-    """The open virtual GPU (or the made-up Mac's) works behind the host's back for the length of a `with` block."""
-    import torch as itself  # to be patched: ours only passes on what it is asked for
+    """Within a `with` block the open virtual GPU (or the virtual Mac's) works asynchronously."""
+    import torch as itself  # the module itself, to be patched
     from virtual_cuda import AnyEvent, Event, Stream, patch, record_wait, site, wait_patch
 
     queue = Queue(clock)
@@ -77,7 +77,7 @@ def working_later(clock: Clock) -> Iterator[Queue]:
         self._at = max(clock.now(), queue.done_at) if busy else clock.now()
 
     def wait_for_stream(self: Any) -> None:
-        """A stream without work is done at once, whatever the others have to do."""
+        """A stream without work is done at once, whatever the other streams do."""
         note("stream.synchronize", explicit=True, warned=True, where=site(1))
         if self in queue.streams:
             queue.wait()
@@ -99,7 +99,7 @@ def working_later(clock: Clock) -> Iterator[Queue]:
 
     def elapsed_time(self: Any, end_event: Any) -> float:
         if not queue.has_come(max(self._at or 0.0, end_event._at or 0.0)):
-            raise RuntimeError("CUDA error: device not ready")  # what CUDA says of an event that has not come yet
+            raise RuntimeError("CUDA error: device not ready")  # CUDA's error for an event that is not reached
         return float(elapsed(self, end_event))
 
     def waits(*args: Any, **kwargs: Any) -> None:
@@ -133,7 +133,7 @@ def working_later(clock: Clock) -> Iterator[Queue]:
 
 
 def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
-    """The profiler's events, with the named operators' calls taking these microseconds, and no time between them."""
+    """The profiler's events, as if the named operators took these microseconds, and no time passed between them."""
     by_thread: dict[Any, list[Any]] = {}
     for event in events:
         by_thread.setdefault(event.thread, []).append(event)
@@ -148,11 +148,11 @@ def retimed(events: list[Any], durations: Mapping[str, float]) -> list[Any]:
 
 
 class _Timeline:
-    """The chosen calls of one thread, one after the other, and the time they are said to take."""
+    """The chosen calls of one thread, one after the other, with their new times."""
 
     def __init__(self) -> None:
         self.starts: list[float] = []
-        self.calls: list[tuple[Any, float, float]] = []  # the call, when it really ended, when it ends here
+        self.calls: list[tuple[Any, float, float]] = []  # the call, its real end, its new end
 
     def add(self, event: Any, duration: float) -> None:
         if not self.calls or event.time_range.end > self.calls[-1][1]:  # else it is inside the one before
@@ -160,7 +160,7 @@ class _Timeline:
             self.calls.append((event, event.time_range.end, self._before(len(self.calls)) + duration))
 
     def _before(self, number: int) -> float:
-        """When the call before this one ends here, which is when this one starts."""
+        """The new end of the call before, which is the new start of this one."""
         return self.calls[number - 1][2] if number else 0.0
 
     def retime(self, event: Any) -> None:
@@ -174,12 +174,12 @@ class _Timeline:
         else:
             begins, ends = self._moved(start), self._moved(end, up_to=True)
         event.time_range.start, event.time_range.end = begins, ends
-        if event.kernels:  # the virtual GPU's operators have their time on the device in one fake kernel
+        if event.kernels:  # the virtual GPU's operators have their device time in one fake kernel
             event.kernels = []
             event.append_kernel(event.name, 0, ends - begins)
 
     def _moved(self, at: float, up_to: bool = False) -> float:
-        """A moment of the real timeline here: time stands still between calls."""
+        """The new time of a real moment; no time passes between calls."""
         number = bisect_right(self.starts, at) - 1
         if number < 0:
             return 0.0
@@ -189,14 +189,14 @@ class _Timeline:
 
 @functools.cache
 def warmed_up() -> None:
-    """The first session of a process imports 800 modules, and one that writes down stacks breaks over them."""
+    """The first session of a process imports 800 modules, and fails if it records stacks."""
     with torch.profiler.profile(), torch.profiler.record_function("nothing"):
         pass
 
 
 @contextlib.contextmanager
 def operators_taking(durations: Mapping[str, float]) -> Iterator[None]:
-    """Whatever is read from a profiler within a `with` block says that these operators took these microseconds."""
+    """Within a `with` block every profiler reports that these operators took these microseconds."""
     from virtual_cuda import patch
 
     warmed_up()

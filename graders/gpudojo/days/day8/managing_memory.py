@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.days.day8.watched_batches import WatchedBatches
-from gpudojo.grading.call import Call, StudentRaised, array, nn, several, torch
-from gpudojo.grading.judge import diagnosis, runs
+from virtual_cuda.ledger import Backward, OptimizerStep, questions
+
+from gpudojo.days.day8.sprites import CLASSES, SIZE, WatchedBatches, sprites
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch
+from gpudojo.grading.checks import close, diagnosis, pairs, runs, times
 from gpudojo.grading.watching import memory_curve
-from gpudojo.model.evidence import Array
+from gpudojo.model.evidence import Array, Case, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -24,8 +25,8 @@ exercise = Exercise(
 
 peak_memory = exercise.function(
     "peak_memory",
-    "`torch.cuda.max_memory_allocated(device)` is the highest since `torch.cuda.reset_peak_memory_stats(device)`.",
-    "Reset before `fn()`, read after it. `memory_allocated` is what is left when `fn()` is over, not the peak.",
+    "`torch.cuda.max_memory_allocated(device)` is the peak since `torch.cuda.reset_peak_memory_stats(device)`.",
+    "Reset before `fn()`, read after it. `memory_allocated` is what is left after `fn()`, not the peak.",
     "On the CPU there are no such figures: call `fn()` and return 0.",
 )
 
@@ -33,25 +34,25 @@ largest_batch = exercise.function(
     "largest_batch",
     "`try:` calls try_batch, `except torch.OutOfMemoryError:` catches that one error and no other.",
     "At 1 there is nothing left to halve: a bare `raise` inside the except block raises the error again.",
-    "`torch.cuda.empty_cache()` between two tries gives back what the failed one left in the cache.",
-    "Try `start`, then half of it (`// 2`) and so on, each size once; return the first that ran.",
+    "`torch.cuda.empty_cache()` between two tries frees what the failed one left in the cache.",
+    "Try `start`, then half of it (`// 2`) and so on, each size once; return the first that fits.",
 )
 
 accumulate = exercise.function(
     "accumulate_gradients",
     "`backward()` adds up: zero the gradients before the loop and after each step, not for every batch.",
-    "`(loss_fn(outputs, targets) / steps).backward()`; after `steps` batches a step, and only then zeroed gradients.",
-    "After the loop: if batches are left that no step has used, step once more.",
-    "Before the loop `model.to(device)`, and neither `train()` nor `eval()`; in it inputs and targets to the device.",
-    "Count every `optimizer.step()`, the one for the remainder too, and return the count.",
+    "`(loss_fn(outputs, targets) / steps).backward()`; after `steps` batches step, and then zero the gradients.",
+    "After the loop: if there are batches that no step has used, step once more.",
+    "Before the loop `model.to(device)`, but neither `train()` nor `eval()`; in the loop move inputs and targets.",
+    "Count every `optimizer.step()`, including the one for the remainder, and return the count.",
 )
 
 checkpointed = exercise.function(
     "checkpointed",
-    "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` is `block(x)` without its activations kept.",
+    "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` is `block(x)` without storing activations.",
     "One checkpoint for each block: one around all of them recomputes everything at once and saves nothing.",
     "With `use_reentrant=True`, a block whose input requires no gradient gets no gradients either.",
-    "A loop over no blocks does nothing, and leaves `x` as it is.",
+    "A loop over no blocks does nothing and returns `x`.",
 )
 peak_memory.when("forgets_earlier_peaks", "finds_the_highest_moment", hint=2, at=("return", "last return"))
 peak_memory.when("measures_the_right_device", hint=1, at=("max_memory_allocated(", "return", "last return"))
@@ -71,13 +72,24 @@ checkpointed.when("trains_on_plain_data", "reentrant-on-plain-data", hint=3, at=
 checkpointed.when("copes_with_no_blocks", hint=4, at=WRAPPING)
 
 
+# ---- peak_memory -----------------------------------------------------------------------------------------------------
+
 KIB = 1024
-# What is allocated before `fn`, at most and at last inside it, and long before.
+# Allocated before `fn`, inside it at the peak and at the end, and long before.
 BLOCKS = {"before": 64 * KIB, "highest": 768 * KIB, "left": 128 * KIB, "earlier": 4096 * KIB}
 
 
-def _measured(call: Call, device: Any, told: Any) -> dict[str, Any]:
-    """A peak in the middle of `fn`, something there before, and an earlier, higher peak that is over.
+class Measured(Case, frozen=True):
+    """One answer; bytes are counted from what this process had allocated before."""
+
+    kind: str
+    value: int | None
+    shown: str
+    calls: int  # of `fn`
+
+
+def _measured(call: Call, device: Any, told: Any) -> Measured:
+    """A peak in the middle of `fn`, something allocated before, and an earlier, higher peak that is over.
 
     All blocks are small ones, which the allocator counts to the byte whatever it has cached.
     """
@@ -94,7 +106,7 @@ def _measured(call: Call, device: Any, told: Any) -> dict[str, Any]:
         first, second = block(BLOCKS["highest"] // 3), block(BLOCKS["highest"] // 3 * 2)
         del first, second
         kept.append(block(BLOCKS["left"]))
-        return "what fn returns is nobody's business"
+        return "the result of fn is not used"
 
     base = torch.cuda.memory_allocated(device) if on_gpu else 0
     before = block(BLOCKS["before"])
@@ -103,25 +115,19 @@ def _measured(call: Call, device: Any, told: Any) -> dict[str, Any]:
     value = call(fn, told)
     del before
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return {
-        "class": type(value).__name__,
-        "value": value - base if whole and on_gpu else value if whole else None,
-        "shown": repr(value)[:60],
-        "calls": len(calls),
-        "blocks": BLOCKS,
-    }
+    return Measured(type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls))
 
 
-def _on_this_device(call: Call) -> dict[str, Any]:
-    """Every way of naming the device; where it is no CUDA device, the CPU only."""
+def _on_this_device(call: Call) -> dict[str, Measured]:
+    """Every way of naming the device; without CUDA, the CPU only."""
     if call.device.type != "cuda":
         return {"'cpu'": _measured(call, "cpu", "cpu")}
     spelled: dict[str, Any] = {"'cuda'": "cuda", "'cuda:0'": "cuda:0", "device('cuda')": torch.device("cuda")}
     return {name: _measured(call, call.device, told) for name, told in spelled.items()}
 
 
-def _on_the_cpu(call: Call) -> dict[str, Any]:
-    """On a machine that has a GPU as well, with something on it."""
+def _on_the_cpu(call: Call) -> dict[str, Measured]:
+    """On a machine that also has a GPU, with something on it."""
     other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
     found = {"'cpu'": _measured(call, "cpu", "cpu"), "device('cpu')": _measured(call, "cpu", torch.device("cpu"))}
     del other
@@ -129,13 +135,13 @@ def _on_the_cpu(call: Call) -> dict[str, Any]:
 
 
 @peak_memory.probe
-def peaks(call: Call) -> dict[str, Any]:
+def peaks(call: Call) -> dict[str, dict[str, Measured]]:
     return several({"on_this_device": lambda: _on_this_device(call), "on_the_cpu": lambda: _on_the_cpu(call)})
 
 
 @peak_memory.probe(machine="two gpus")
-def on_the_second_gpu(call: Call) -> dict[str, Any]:
-    """The first one, which is the current one, has a peak of its own."""
+def on_the_second_gpu(call: Call) -> dict[str, Measured]:
+    """The first GPU, which is the current one, has another peak."""
     other = torch.empty(300 * KIB, dtype=torch.uint8, device="cuda:0")
     found = {"'cuda:1'": _measured(call, "cuda:1", "cuda:1")}
     del other
@@ -143,21 +149,95 @@ def on_the_second_gpu(call: Call) -> dict[str, Any]:
 
 
 @peak_memory.probe(machine="laptop")
-def without_a_gpu(call: Call) -> dict[str, Any]:
+def without_a_gpu(call: Call) -> dict[str, Measured]:
     return {"'cpu'": _measured(call, "cpu", "cpu")}
 
 
-ENOUGH = 40  # tries after which a loop that never ends is let go
+def _about_cuda(raised: Raised, seen: Seen) -> str | None:
+    """An error about CUDA although the CPU was asked for."""
+    return "hard-coded-cuda" if raised.scenario == "on_the_cpu" and "cuda" in raised.message.lower() else None
+
+
+runs(peak_memory, diagnose=_about_cuda)
+EARLIER = BLOCKS["earlier"] + BLOCKS["before"]  # the peak that was over before `fn` was called
+MISTAKEN = {  # what else the allocator tells
+    BLOCKS["left"] + BLOCKS["before"]: "what is left after `fn`",
+    BLOCKS["highest"]: "what `fn` added",
+    BLOCKS["left"]: "what `fn` left behind",
+}
+
+
+def _answers(seen: dict[str, Measured], wanted: dict[str, Measured]) -> Iterator[tuple[str, int, int, int]]:
+    """Name, answer, right answer, and calls of `fn`. Raises Failed for an answer that is no int."""
+    for name, found, right in pairs(seen, wanted):
+        if found.value is None or right.value is None:
+            happened = f"device={name} gave {found.shown}, {called(found.kind)}"
+            raise Failed(happened, "a number of bytes, as an int")
+        yield name, found.value, right.value, found.calls
+
+
+def _kib(size: int) -> str:
+    return f"{size / KIB:g} KiB"
+
+
+@peak_memory.check(points=0.25)
+def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
+    """A peak from before the call does not count."""
+    for name, value, right, _ in _answers(seen[peaks]["on_this_device"], wanted[peaks]["on_this_device"]):
+        if value == EARLIER != right:
+            happened = f"device={name} gave {_kib(value)}, a peak that was over before `fn` was called"
+            raise Failed(happened, f"{_kib(right)}, the peak while `fn` ran")
+
+
+@peak_memory.check(points=0.5)
+def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
+    """It is the highest number of bytes allocated while `fn` runs, including what was allocated before."""
+    for name, value, right, calls in _answers(seen[peaks]["on_this_device"], wanted[peaks]["on_this_device"]):
+        _called_once(name, calls)
+        if value not in (right, EARLIER):  # the second is another check's
+            note = f": {MISTAKEN[value]}" if value in MISTAKEN else ""
+            raise Failed(f"device={name} gave {_kib(value)}{note}", f"{_kib(right)}, the peak")
+
+
+def _called_once(name: str, calls: int) -> None:
+    if calls != 1:
+        raise Failed(f"device={name}: `fn` was called {times(calls)}", "once", at=("last fn(",))
+
+
+@peak_memory.check(points=0.25)
+def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
+    """It is the memory of the device passed in, even if another one is current."""
+    for name, value, right, _ in _answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
+        if value not in (right, EARLIER, *MISTAKEN):
+            raise Failed(f"with two GPUs, device={name} gave {_kib(value)}", f"{_kib(right)}: the memory of that one")
+
+
+@peak_memory.check(points=0.25)
+def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
+    """On the CPU `fn` is also called once, and the answer is 0."""
+    for found, expected in (
+        (seen[peaks]["on_the_cpu"], wanted[peaks]["on_the_cpu"]),
+        (seen[without_a_gpu], wanted[without_a_gpu]),
+    ):
+        for name, value, _, calls in _answers(found, expected):
+            _called_once(name, calls)
+            if value != 0:
+                raise Failed(f"device={name} gave {value}", "0")
+
+
+# ---- largest_batch ---------------------------------------------------------------------------------------------------
+
+ENOUGH = 40  # tries after which an endless loop is ended
 
 
 class _Trial:
-    """A `try_batch` that fits up to some size, fails as it is told, and leaves something in the cache each time."""
+    """A `try_batch` that fits up to some size, fails in a given way, and leaves something in the cache each time."""
 
     def __init__(self, call: Call, fits: int, instead: Exception | None = None, at: int = 0) -> None:
         self.call, self.fits, self.instead, self.at = call, fits, instead, at
         self.sizes: list[float] = []
         self.cached: list[int] = []
-        self.met = 0  # how many tries there were when the other error came up
+        self.met = 0  # the number of tries when the other error was raised
         self.last = ""
 
     def __call__(self, size: Any) -> str:
@@ -171,7 +251,7 @@ class _Trial:
             if gpu:  # now, not before: an allocation that fails empties the cache by itself
                 scratch = torch.empty(48 << 20, dtype=torch.uint8, device=self.call.device)
                 del scratch
-        return "what try_batch returns is nobody's business"
+        return "the result of try_batch is not used"
 
     def _run(self, size: Any, gpu: bool) -> None:
         if len(self.sizes) > ENOUGH or 1 <= size <= self.fits:
@@ -198,40 +278,59 @@ def _no_accelerator_to_empty(call: Call) -> Iterator[None]:
         yield
 
 
-def _search(call: Call, start: int, fits: int, instead: Exception | None = None, at: int = 0) -> dict[str, Any]:
+class Search(Case, frozen=True):
+    """One call: what it returned or raised, and the sizes it tried."""
+
+    value: int | None
+    shown: str
+    raised: Raised | None
+    sizes: list[int | float]
+    kept: int  # bytes in the cache when a later try began
+    last: str  # the message of the last out-of-memory error
+    met: int
+
+    @property
+    def tried(self) -> str:
+        shown = ", ".join(map(str, self.sizes[:8]))
+        return shown + ", …" if len(self.sizes) > 8 else shown or "nothing"
+
+
+def _search(call: Call, start: int, fits: int, instead: Exception | None = None, at: int = 0) -> Search:
     if call.device.type == "cuda":
-        torch.cuda.empty_cache()  # of what an earlier search has left
+        torch.cuda.empty_cache()  # of an earlier search
     trial = _Trial(call, fits, instead, at)
-    found: dict[str, Any] = {}
+    value, raised = None, None
     try:
         with _no_accelerator_to_empty(call):
             value = call(trial, start)
-        found["value"] = int(value) if isinstance(value, int) and not isinstance(value, bool) else None
-        found["shown"] = f"{value!r:.60}"
     except StudentRaised as error:
-        expected = instead is not None or not fits or error.evidence.type == "OutOfMemoryError"
+        raised = error.evidence
+        expected = instead is not None or not fits or raised.type == "OutOfMemoryError"
         if not (trial.sizes and expected):
-            raise  # nothing went wrong but the function itself
-        found["raised"] = error.evidence.type
-        found["message"] = error.evidence.message
-        found["line"] = error.evidence.line
-    kept = [later - trial.cached[0] for later in trial.cached[1:]]
-    sizes = trial.sizes[: ENOUGH + 1]
-    return {**found, "sizes": sizes, "kept": max(kept, default=0), "last": trial.last, "met": trial.met}
+            raise  # the function itself is wrong
+    return Search(
+        value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
+        shown=f"{value!r:.60}",
+        raised=raised,
+        sizes=trial.sizes[: ENOUGH + 1],
+        kept=max((later - trial.cached[0] for later in trial.cached[1:]), default=0),
+        last=trial.last,
+        met=trial.met,
+    )
 
 
-def _halving(call: Call) -> dict[str, Any]:
+def _halving(call: Call) -> dict[str, Search]:
     """(start, what fits): several halvings, odd numbers on the way, the first fits, only 1 fits, 1 is asked for."""
     cases = ((100, 13), (64, 64), (5, 1), (96, 24), (1, 1))
     return {f"start {start}, {fits} fits": _search(call, start, fits) for start, fits in cases}
 
 
-def _nothing_fits(call: Call) -> dict[str, Any]:
+def _nothing_fits(call: Call) -> dict[str, Search]:
     return {f"start {start}": _search(call, start, 0) for start in (5, 1)}
 
 
-def _another_error(call: Call) -> dict[str, Any]:
-    """A bug in try_batch: at once, after some halvings, and one whose message speaks of memory."""
+def _another_error(call: Call) -> dict[str, Search]:
+    """A bug in try_batch: at once, after some halvings, and one whose message mentions memory."""
     access = "CUDA error: an illegal memory access was encountered"
     return {
         "ValueError": _search(call, 32, 4, ValueError("an odd number of sprites"), at=32),
@@ -241,7 +340,7 @@ def _another_error(call: Call) -> dict[str, Any]:
 
 
 @largest_batch.probe
-def searches(call: Call) -> dict[str, Any]:
+def searches(call: Call) -> dict[str, dict[str, Search]]:
     return several(
         {
             "halving": lambda: _halving(call),
@@ -249,6 +348,91 @@ def searches(call: Call) -> dict[str, Any]:
             "another_error": lambda: _another_error(call),
         }
     )
+
+
+runs(largest_batch)
+
+
+@largest_batch.check(points=0.5)
+def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
+    """It tries start, start // 2, ... and returns the first that does not run out of memory."""
+    for name, found, right in pairs(seen[searches]["halving"], wanted[searches]["halving"]):
+        raised = f"raised {found.raised.type}" if found.raised else ""
+        if found.sizes != right.sizes:
+            raise Failed(f"({name}) it tried {found.tried}{raised and ' and ' + raised}", right.tried)
+        if found.value != right.value:
+            line = found.raised.line if found.raised else None
+            raise Failed(f"({name}) it {raised or 'returned ' + found.shown}", f"{right.value} returned", line)
+
+
+@largest_batch.check(points=0.25)
+def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
+    """Cached memory is freed between two tries."""
+    for _, found, right in pairs(seen[searches]["halving"], wanted[searches]["halving"]):
+        if not found.kept <= right.kept + (20 << 20):
+            happened = f"{found.kept >> 20} MiB were still in the cache when the next try began"
+            raise Failed(happened, "torch.cuda.empty_cache() first")
+
+
+@largest_batch.check(points=0.25)
+def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
+    """Out of memory at 1 raises that error."""
+    expected = "the OutOfMemoryError of the last try"
+    for name, found, right in pairs(seen[searches]["nothing_fits"], wanted[searches]["nothing_fits"]):
+        assert right.raised is not None
+        if found.raised is None:
+            raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected)
+        if found.raised.type != right.raised.type or found.raised.message != found.last:
+            happened = f"({name}) it raised {found.raised.type}: {found.raised.message.partition('.')[0]}"
+            raise Failed(happened, expected, found.raised.line)
+        if found.sizes != right.sizes:
+            raise Failed(f"({name}) it tried {found.tried}", right.tried)
+
+
+@largest_batch.check(points=0.5)
+def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
+    """Any other error is raised at once, unchanged."""
+    for _, found, right in pairs(seen[searches]["another_error"], wanted[searches]["another_error"]):
+        raised, expected = found.raised, right.raised
+        assert expected is not None
+        if not found.met:
+            happened = f"a batch of {right.sizes[-1]}, which raises a {expected.type}, was never tried"
+            line = raised.line if raised else None
+            raise Failed(f"{happened}; tried: {found.tried}", right.tried, line)
+        if raised is None or len(found.sizes) > found.met:
+            raise Failed(
+                f"{expected.type} ({expected.message}) was taken for out of memory; tried: {found.tried}",
+                f"the {expected.type} itself, after {right.tried}",
+                misconception="swallowed-every-error",
+            )
+        if (raised.type, raised.message) != (expected.type, expected.message):
+            happened = f"a {expected.type} was raised as {raised.type}: {raised.message}"
+            raise Failed(happened, f"{expected.type}: {expected.message}", raised.line)
+
+
+# ---- accumulate_gradients --------------------------------------------------------------------------------------------
+
+
+class Accumulated(Case, frozen=True):
+    """One pass over a loader."""
+
+    value: int | None
+    shown: str
+    devices: list[str]
+    wanted_device: str
+    after: list[Array]  # the weights
+    taken: int  # optimizer steps
+    step_line: int | None
+    backward_line: int | None
+    per_step: list[int]  # backward passes before each step
+    unused: int  # backward passes after the last step
+    scales: list[float]  # what each loss was multiplied by
+    clean: list[bool]  # for each backward pass, whether the gradients were zero before it
+    batches: int
+    steps: int
+    training: bool  # the mode before the call
+    modes: list[bool]
+    mode_after: bool
 
 
 def _classifier(seed: int) -> Any:
@@ -259,10 +443,7 @@ def _classifier(seed: int) -> Any:
 
 def _accumulated(
     call: Call, device: Any, data: Any, steps: int, dirty: bool = False, mode: bool = True, moved: bool = False
-) -> dict[str, Any]:
-    from virtual_cuda.ledger import Backward, OptimizerStep
-    from virtual_cuda.ledger import questions as training
-
+) -> Accumulated:
     model = _classifier(call.seed)
     if moved:
         model.to(device)
@@ -271,7 +452,7 @@ def _accumulated(
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
     model.train(mode)
-    model[0].train(not mode)  # one part apart, as batch norm may be for fine-tuning
+    model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
     modes: list[bool] = []
     model[0].register_forward_pre_hook(lambda module, inputs: modes.append(not module.training))
     model[1].register_forward_pre_hook(lambda module, inputs: modes.append(module.training))
@@ -293,32 +474,31 @@ def _accumulated(
     with batches.followed():
         value = call(model, batches, loss_fn, optimizer, device, steps)
     records = tuple(r for r in call.ledger if isinstance(r, Backward | OptimizerStep))
-    taken, passes = training.optimizer_steps(records), training.backward_passes(records)
-    return {
-        "class": type(value).__name__,
-        "value": int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
-        "shown": f"{value!r:.60}",
-        "devices": sorted({str(p.device) for p in model.parameters()}),
-        "wanted_device": str(torch.empty(0, device=device).device),
-        "after": [array(p) for p in model.parameters()],
-        "taken": len(taken),
-        "step_line": call.line_of(taken[0]) if taken else None,
-        "backward_line": call.line_of(passes[0]) if passes else None,
-        "per_step": list(training.backwards_per_step(records)),
-        "unused": len(training.backwards_after_last_step(records)),
-        "scales": [round(scale, 4) for scale in torch.stack(scales).tolist()] if scales else [],
-        "clean": clean,
-        "batches": batches.handed_out,
-        "steps": steps,
-        "training": mode,
-        "modes": modes,
-        "mode_after": model.training is model[1].training is not model[0].training and model.training,
-    }
+    taken, passes = questions.optimizer_steps(records), questions.backward_passes(records)
+    return Accumulated(
+        value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
+        shown=f"{value!r:.60}",
+        devices=sorted({str(p.device) for p in model.parameters()}),
+        wanted_device=name_of(device),
+        after=[array(p) for p in model.parameters()],
+        taken=len(taken),
+        step_line=call.first_line(taken),
+        backward_line=call.first_line(passes),
+        per_step=list(questions.backwards_per_step(records)),
+        unused=len(questions.backwards_after_last_step(records)),
+        scales=[round(scale, 4) for scale in torch.stack(scales).tolist()] if scales else [],
+        clean=clean,
+        batches=batches.handed_out,
+        steps=steps,
+        training=mode,
+        modes=modes,
+        mode_after=model.training is model[1].training is not model[0].training and model.training,
+    )
 
 
 @accumulate.probe
-def accumulations(call: Call) -> dict[str, Any]:
-    """In batches of two. What the device matters for is tried there, the counting where it costs less."""
+def accumulations(call: Call) -> dict[str, dict[str, Accumulated]]:
+    """In batches of two. The device is tried where it matters, the counting on the CPU, where it is faster."""
     device = call.device
     pictures, classes = sprites(9, call.seed + 1)
 
@@ -327,17 +507,138 @@ def accumulations(call: Call) -> dict[str, Any]:
 
     return several(
         {
-            "model_on_the_cpu": lambda: {"2 batches by 2": _accumulated(call, device, first(4), 2)},
-            "model_already_there": lambda: {"1 batch by 2": _accumulated(call, str(device), first(1), 2, moved=True)},
-            "dirty_gradients": lambda: {"1 batch by 1": _accumulated(call, device, first(2), 1, dirty=True)},
+            "model_on_the_cpu": lambda: {"2 batches, steps=2": _accumulated(call, device, first(4), 2)},
+            "model_already_there": lambda: {
+                "1 batch, steps=2": _accumulated(call, str(device), first(1), 2, moved=True)
+            },
+            "dirty_gradients": lambda: {"1 batch, steps=1": _accumulated(call, device, first(2), 1, dirty=True)},
             "told_to_use_the_cpu": lambda: {
-                "4 batches by 2": _accumulated(call, "cpu", first(8), 2),
-                "2 batches by 1": _accumulated(call, "cpu", first(4), 1, mode=False),
-                "5 batches by 3": _accumulated(call, "cpu", first(9), 3),
+                "4 batches, steps=2": _accumulated(call, "cpu", first(8), 2),
+                "2 batches, steps=1": _accumulated(call, "cpu", first(4), 1, mode=False),
+                "5 batches, steps=3": _accumulated(call, "cpu", first(9), 3),
             },
         }
     )
 
+
+WHOLE = ("2 batches, steps=2", "4 batches, steps=2", "2 batches, steps=1")
+REMAINDERS = (
+    "5 batches, steps=3",
+    "1 batch, steps=2",
+)  # the longer first: with one batch, different mistakes look alike
+DIRTY = ("1 batch, steps=1",)
+
+
+def _diagnose(raised: Raised, seen: Seen) -> str | None:
+    """If the inputs meet the model only where it was there already, the other model had stayed on the CPU with them."""
+    key = diagnosis(raised.message)
+    return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key
+
+
+runs(accumulate, diagnose=_diagnose)
+
+
+def _passes_over(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Accumulated, Accumulated]]:
+    """Name, what was seen and what the reference did, for these passes or for all."""
+
+    def flat(each: Seen) -> dict[str, Accumulated]:
+        return {name: case for group in each[accumulations].values() for name, case in group.items()}
+
+    return pairs(flat(seen), flat(wanted), *names)
+
+
+@accumulate.check(points=0.25)
+def works_on_the_device(seen: Seen, wanted: Seen) -> None:
+    """The model is trained on the device passed in."""
+    for _, found, right in _passes_over(seen, wanted):
+        if found.devices != right.devices:
+            place = right.wanted_device
+            key = "hard-coded-cuda" if place == "cpu" else "model-not-moved"
+            happened = f"with device={place!r}, the model is on {', '.join(found.devices)}"
+            raise Failed(happened, place, None, key)
+
+
+@accumulate.check(points=0.5)
+def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
+    """The optimizer steps after every `steps` batches, with the mean of their gradients."""
+    for name, found, right in _passes_over(seen, wanted, *WHOLE):
+        if found.taken != right.taken or not close(found.after, right.after):
+            raise _unlike(name, found, right)
+
+
+def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
+    """Why the weights are not those of the reference."""
+    where, steps, step_line, backward_line = f"({name}) ", right.steps, found.step_line, found.backward_line
+    if found.taken != right.taken:
+        key = "missing-step" if found.taken == 0 else None
+        stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
+        return Failed(f"{where}the optimizer {stepped}", times(right.taken), step_line, key)
+    if found.per_step != right.per_step:
+        early = found.unused and found.batches == right.batches
+        batches = " and ".join(f"{n} batch" if n == 1 else f"{n} batches" for n in found.per_step)
+        expected = f"a step after every {steps} batches" if steps > 1 else "a step after every batch"
+        return Failed(
+            f"{where}you stepped after {batches}", expected, step_line, "step-before-backward" if early else None
+        )
+    if steps > 1 and found.scales and all(scale == 1 for scale in found.scales):
+        return Failed(
+            f"{where}the losses were not divided: each step is up to {steps} times too large",
+            f"each batch's loss divided by {steps}",
+            backward_line,
+            "loss-not-divided",
+        )
+    if found.scales != right.scales:
+        return Failed(f"{where}the losses were scaled by {found.scales}", f"{right.scales}", backward_line)
+    added = list(zip(found.clean, right.clean, strict=False))
+    if (False, True) in added:
+        happened = f"{where}backward() added to gradients that an earlier step had used"
+        return Failed(happened, "gradients zeroed after every step", step_line, "missing-zero-grad")
+    if (True, False) in added:
+        happened = f"{where}the gradients were zeroed in the middle of a group, so a step used its last batch only"
+        expected = f"the gradients of {steps} batches added up"
+        return Failed(happened, expected, at=("last zero_grad(", "zero_grad("))
+    return Failed(f"{where}the weights differ from the reference's", "each batch's gradient divided by `steps`")
+
+
+@accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
+def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
+    """Batches left over at the end get one more step."""
+    for name, found, right in _passes_over(seen, wanted, *REMAINDERS):
+        if found.taken < right.taken:
+            unused = right.batches - sum(found.per_step)
+            happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
+            raise Failed(happened, "one more step for them", found.step_line, "remainder-dropped")
+        if not close(found.after, right.after):
+            raise _unlike(name, found, right)
+
+
+@accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
+def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
+    """Gradients from before the call do not leak into the first step."""
+    for _, found, right in _passes_over(seen, wanted, *DIRTY):
+        if not close(found.after, right.after):
+            happened = "gradients from before the call went into the first step"
+            raise Failed(happened, "gradients zeroed before the loop", found.step_line, "missing-zero-grad")
+
+
+@accumulate.check(points=0.25)
+def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
+    """Training or evaluation mode is the caller's choice and is not changed."""
+    for _, found, right in _passes_over(seen, wanted):
+        mode = "training" if right.training else "evaluation"
+        if any(was is not right.training for was in (*found.modes, found.mode_after)):
+            raise Failed(f"a model in {mode} mode was put into the other one", f"{mode} mode throughout")
+
+
+@accumulate.check(points=0.25)
+def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
+    """It returns the number of optimizer steps, as an int."""
+    for name, found, _ in _passes_over(seen, wanted):
+        if found.value is None or found.value != found.taken:
+            raise Failed(f"({name}) it returned {found.shown}", f"{found.taken}, the number of steps")
+
+
+# ---- checkpointed ----------------------------------------------------------------------------------------------------
 
 COUNT, ROWS, WIDTH = 4, 256, 8
 
@@ -360,6 +661,45 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
         return [Block().to(device) for _ in range(COUNT)], torch.rand(ROWS, WIDTH).to(device)
 
 
+class Through(Case, frozen=True):
+    """Forward and backward through some blocks: the results, and the memory they took."""
+
+    kind: str
+    out: Array | None
+    device: str
+    error: str  # of the backward pass
+    missing: int  # tensors without a gradient
+    gradients: Array | None
+    switched: bool  # the requires_grad of x
+    recomputed: int  # blocks that ran again
+    peak: int | None  # bytes
+    curve: MemoryCurve | None
+
+
+class NoBlocks(Case, frozen=True):
+    """The result for an empty list."""
+
+    kind: str
+    out: Array | None
+    raised: Raised | None
+
+
+NAMES = {"a_list": "a list", "two_blocks": "two blocks", "one_block": "one block", "no_blocks": "no blocks"}
+
+
+class Passes(Case, frozen=True, rename=NAMES):
+    """All scenarios, and the plain loop's memory; on a real GPU also the plain loop's results, as `plain`."""
+
+    a_list: Through
+    two_blocks: Through
+    one_block: Through
+    no_blocks: NoBlocks
+    plain: dict[str, Through] | None
+    blocks: int
+    stored: int | None  # bytes in use after the plain loop's forward pass
+    stored_curve: MemoryCurve | None
+
+
 def _through(
     call: Call,
     blocks: Any,
@@ -368,8 +708,8 @@ def _through(
     backward: bool = True,
     go: Callable[..., Any] | None = None,
     drawn: bool = False,
-) -> dict[str, Any]:
-    """Forward and backward through some blocks; what came out, and how much memory it took, when `drawn` as a curve."""
+) -> Through:
+    """Forward and backward through some blocks, with a curve of the memory in use if `drawn`."""
     device, gpu = call.device, call.device.type == "cuda"
     x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
@@ -381,39 +721,45 @@ def _through(
         torch.manual_seed(call.seed)
         base = 0
         if gpu:
-            torch.cuda.manual_seed(call.seed)  # its own dice, which a student may want to put back for the second run
+            torch.cuda.manual_seed(call.seed)  # the GPU's generator, which a student may restore for the second run
             torch.cuda.reset_peak_memory_stats(device)
             base = torch.cuda.memory_allocated(device)
         ledger = call.bench.ledger
         start = ledger.mark()
         out = (go or call)(blocks, x)
         forward = ledger.since(start, ledger.mark())
-        found: dict[str, Any] = {"class": type(out).__name__, "out": None, "device": "", "error": ""}
+        values, place, said = None, "", ""
         if isinstance(out, torch.Tensor):
-            found["out"], found["device"] = array(out), str(out.device)
-            start = ledger.mark()  # without what has just been read for the evidence
+            values, place = array(out), str(out.device)
+            start = ledger.mark()  # without reading the values
             try:
                 if backward:
                     out.sum().backward()
             except Exception as error:  # what a student's own code does in backward is the student's
-                found["error"] = f"{type(error).__name__}: {str(error)[:200]}"
-        found["peak"] = torch.cuda.max_memory_allocated(device) - base if gpu else None
-        if gpu and drawn:
-            found["curve"] = memory_curve(forward, ledger.since(start), base, found["peak"])
+                said = f"{type(error).__name__}: {str(error)[:200]}"
+        peak = torch.cuda.max_memory_allocated(device) - base if gpu else None
+        curve = memory_curve(forward, ledger.since(start), base, peak) if peak is not None and drawn else None
     gradients = [t.grad.flatten() for t in [*tensors, x] if t.grad is not None]
-    found["missing"] = sum(t.grad is None for t in [*tensors, x][: None if gradient else -1])
-    found["gradients"] = array(torch.cat(gradients)) if gradients else None
-    found["switched"] = x.requires_grad is not gradient
-    found["recomputed"] = sum(block.runs > 1 for block in blocks)
-    return found
+    return Through(
+        peak=peak,
+        curve=curve,
+        kind=type(out).__name__,
+        out=values,
+        device=place,
+        error=said,
+        missing=sum(t.grad is None for t in [*tensors, x][: None if gradient else -1]),
+        gradients=array(torch.cat(gradients)) if gradients else None,
+        switched=x.requires_grad is not gradient,
+        recomputed=sum(block.runs > 1 for block in blocks),
+    )
 
 
-def _stored(call: Call, blocks: list[Any], x: Any) -> tuple[int | None, dict[str, Any] | None]:
-    """The memory that the plain loop takes up to its last block, when every activation is there, and its curve."""
+def _stored(call: Call, blocks: list[Any], x: Any) -> tuple[int | None, MemoryCurve | None]:
+    """The memory of the plain loop after its last block, when every activation is stored, and its curve."""
     if x.device.type != "cuda":
         return None, None
     with torch.random.fork_rng(devices=[x.device.index or 0]):
-        if call.bench.kind == "cuda":  # whose libraries take memory of their own at the first call
+        if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
             blocks[0](x).sum().backward()
         x = x.detach().clone().requires_grad_()  # as the student's is
         torch.cuda.reset_peak_memory_stats(x.device)
@@ -426,427 +772,124 @@ def _stored(call: Call, blocks: list[Any], x: Any) -> tuple[int | None, dict[str
     return stored, memory_curve(ledger.since(start, turn), ledger.since(turn), base, peak)
 
 
-def _without_blocks(call: Call, x: Any) -> dict[str, Any]:
+def _without_blocks(call: Call, x: Any) -> NoBlocks:
     try:
         out = call([], x)
     except StudentRaised as error:
-        return {"raised": f"{error.evidence.type}: {error.evidence.message}", "line": error.evidence.line}
-    return {"class": type(out).__name__, "out": array(out) if isinstance(out, torch.Tensor) else None}
+        return NoBlocks("", None, error.evidence)
+    return NoBlocks(type(out).__name__, array(out) if isinstance(out, torch.Tensor) else None, None)
 
 
 @checkpointed.probe
-def passes(call: Call) -> dict[str, Any]:
+def passes(call: Call) -> Passes:
     """A list of blocks, a ModuleList of two with data that requires no gradient, one block, and none."""
     blocks, x = _blocks(call.seed, call.device)
     stored, curve = _stored(call, blocks, x)
-    found = several(
-        {
-            "a list": lambda: _through(call, blocks, x, gradient=True, drawn=True),
-            "two blocks": lambda: _through(call, nn.ModuleList(blocks[:2]), x, gradient=False),
-            "one block": lambda: _through(call, blocks[:1], x, gradient=True, backward=False),
-            "no blocks": lambda: _without_blocks(call, x),
-        }
-    )
-    if call.bench.kind == "cuda":  # whose dice fall otherwise than those of the virtual device
-        found["plain"] = {
-            "a list": _through(call, blocks, x, gradient=True, go=_plainly),
-            "two blocks": _through(call, blocks[:2], x, gradient=False, go=_plainly),
-            "one block": _through(call, blocks[:1], x, gradient=True, backward=False, go=_plainly),
-        }
-    return {**found, "stored": stored, "stored_curve": curve, "blocks": COUNT}
+
+    def through(go: Callable[..., Any] | None = None) -> dict[str, Through]:
+        two = nn.ModuleList(blocks[:2])
+        return several(
+            {
+                "a list": lambda: _through(call, blocks, x, gradient=True, go=go, drawn=go is None),
+                "two blocks": lambda: _through(call, two, x, gradient=False, go=go),
+                "one block": lambda: _through(call, blocks[:1], x, gradient=True, backward=False, go=go),
+            }
+        )
+
+    found = through()
+    none = several({"no blocks": lambda: _without_blocks(call, x)})["no blocks"]
+    # Random numbers on a real GPU differ from those of the virtual device.
+    plain = through(_plainly) if call.bench.kind == "cuda" else None
+    through_blocks = found["a list"], found["two blocks"], found["one block"]
+    return Passes(*through_blocks, none, plain, COUNT, stored, curve)
 
 
-def _plainly(blocks: list[Any], x: Any) -> Any:
+def _plainly(blocks: Any, x: Any) -> Any:
     for block in blocks:
         x = block(x)
     return x
 
 
-def _about_cuda(scenario: str, said: str) -> str | None:
-    """A complaint about CUDA where the CPU was asked for."""
-    return "hard-coded-cuda" if scenario == "on_the_cpu" and "cuda" in said.lower() else None
-
-
-runs(peak_memory, diagnose=_about_cuda)
-
-
-def _earlier(right: dict[str, Any]) -> int:
-    """The peak that was over before `fn` was called."""
-    return int(right["blocks"]["earlier"] + right["blocks"]["before"])
-
-
-def _mistaken(right: dict[str, Any]) -> dict[int, str]:
-    """What else can be read off the allocator, and what it is."""
-    before, highest, left = (right["blocks"][name] for name in ("before", "highest", "left"))
-    return {left + before: "what is left after `fn`", highest: "what `fn` added", left: "what `fn` left behind"}
-
-
-def _measured_cases(
-    seen: dict[str, Any], wanted: dict[str, Any]
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Name, answer and right answer of every measurement; one that is no int is refused on the way."""
-    for name, right in wanted.items():
-        facts = seen[name]
-        if facts["value"] is None:
-            raise Failed(
-                f"device={name} gave {facts['shown']}, {called(facts['class'])}", "a number of bytes, as an int"
-            )
-        yield name, facts, right
-
-
-def _here(seen: Seen, wanted: Seen) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    return _measured_cases(seen["peaks"].facts["on_this_device"], wanted["peaks"].facts["on_this_device"])
-
-
-@peak_memory.check(points=0.25)
-def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
-    """A peak from before the call does not count."""
-    for name, facts, right in _here(seen, wanted):
-        if facts["value"] == _earlier(right) != right["value"]:
-            raise Failed(
-                f"device={name} gave {_kib(facts)}, a peak that was over before `fn` was called",
-                f"{_kib(right)}, the highest while `fn` ran",
-            )
-
-
-@peak_memory.check(points=0.5)
-def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
-    """It is the highest number of bytes allocated while `fn` runs, what was there before included."""
-    for name, facts, right in _here(seen, wanted):
-        if facts["calls"] != 1:
-            raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once", at=("last fn(",))
-        value = facts["value"]
-        if value in (right["value"], _earlier(right)):  # the second is another check's business
-            continue
-        told = _mistaken(right).get(value)
-        raise Failed(f"device={name} gave {_kib(facts)}" + (f": {told}" if told else ""), f"{_kib(right)}, the peak")
-
-
-@peak_memory.check(points=0.25)
-def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
-    """It is the memory of the device passed in, also where another one is current."""
-    for name, facts, right in _measured_cases(seen["on_the_second_gpu"].facts, wanted["on_the_second_gpu"].facts):
-        if facts["value"] not in (right["value"], _earlier(right), *_mistaken(right)):
-            raise Failed(f"with two GPUs, device={name} gave {_kib(facts)}", f"{_kib(right)}: the memory of that one")
-
-
-@peak_memory.check(points=0.25)
-def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
-    """On the CPU `fn` is called too, once, and the answer is 0."""
-    pairs = [
-        (seen["peaks"].facts["on_the_cpu"], wanted["peaks"].facts["on_the_cpu"]),
-        (seen["without_a_gpu"].facts, wanted["without_a_gpu"].facts),
-    ]
-    for found, expected in pairs:
-        for name, facts, _ in _measured_cases(found, expected):
-            if facts["calls"] != 1:
-                raise Failed(f"device={name}: `fn` was called {facts['calls']} times", "once", at=("last fn(",))
-            if facts["value"] != 0:
-                raise Failed(f"device={name} gave {facts['value']}", "0")
-
-
-def _kib(facts: dict[str, Any]) -> str:
-    return f"{facts['value'] / KIB:g} KiB"
-
-
-runs(largest_batch)
-
-
-def _searches(seen: Seen, wanted: Seen, scenario: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    for name, right in wanted["searches"].facts[scenario].items():
-        yield name, seen["searches"].facts[scenario][name], right
-
-
-@largest_batch.check(points=0.5)
-def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
-    """It tries start, start // 2, ... and returns the first that does not run out of memory."""
-    for name, facts, right in _searches(seen, wanted, "halving"):
-        if facts["sizes"] != right["sizes"]:
-            ended = f" and raised {facts['raised']}" if "raised" in facts else ""
-            raise Failed(f"({name}) it tried {_listed(facts['sizes'])}{ended}", _listed(right["sizes"]))
-        if facts.get("value") != right["value"]:
-            answer = f"raised {facts['raised']}" if "raised" in facts else f"returned {facts['shown']}"
-            raise Failed(f"({name}) it {answer}", f"{right['value']} returned", facts.get("line"))
-
-
-@largest_batch.check(points=0.25)
-def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
-    """Cached memory is given back between two tries."""
-    for _, facts, right in _searches(seen, wanted, "halving"):
-        if not facts["kept"] <= right["kept"] + (20 << 20):
-            raise Failed(
-                f"{facts['kept'] >> 20} MiB were still in the cache when the next try began",
-                "torch.cuda.empty_cache() first",
-            )
-
-
-@largest_batch.check(points=0.25)
-def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
-    """Out of memory at 1 raises that error."""
-    for name, facts, right in _searches(seen, wanted, "nothing_fits"):
-        if "raised" not in facts:
-            raise Failed(
-                f"({name}) nothing fits, and it returned {facts['shown']}", "the OutOfMemoryError of the last try"
-            )
-        if facts["raised"] != right["raised"] or facts["message"] != facts["last"]:
-            happened = f"({name}) it raised {facts['raised']}: {facts['message'].partition('.')[0]}"
-            raise Failed(happened, "the OutOfMemoryError of the last try", facts["line"])
-        if facts["sizes"] != right["sizes"]:
-            raise Failed(f"({name}) it tried {_listed(facts['sizes'])}", _listed(right["sizes"]))
-
-
-@largest_batch.check(points=0.5)
-def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
-    """Any other error comes out at once, as it was raised."""
-    for _, facts, right in _searches(seen, wanted, "another_error"):
-        if not facts["met"]:
-            happened = f"a batch of {right['sizes'][-1]}, where a {right['raised']} waits, was never tried"
-            raise Failed(f"{happened}; tried: {_listed(facts['sizes'])}", _listed(right["sizes"]), facts.get("line"))
-        if "raised" not in facts or len(facts["sizes"]) > facts["met"]:
-            raise Failed(
-                f"{right['raised']} ({right['message']}) was taken for out of memory; tried: {_listed(facts['sizes'])}",
-                f"the {right['raised']} itself, after {_listed(right['sizes'])}",
-                misconception="swallowed-every-error",
-            )
-        if (facts["raised"], facts["message"]) != (right["raised"], right["message"]):
-            happened = f"a {right['raised']} came out as {facts['raised']}: {facts['message']}"
-            raise Failed(happened, f"{right['raised']}: {right['message']}", facts["line"])
-
-
-def _listed(sizes: list[float]) -> str:
-    shown = ", ".join(map(str, sizes[:8]))
-    return shown + ", …" if len(sizes) > 8 else shown or "nothing"
-
-
-WHOLE = ("2 batches by 2", "4 batches by 2", "2 batches by 1")
-REMAINDERS = ("1 batch by 2", "5 batches by 3")
-DIRTY = ("1 batch by 1",)
-
-
-def _diagnose(scenario: str, said: str) -> str | None:
-    """Where only a model that is there already meets inputs of the CPU, the other one had stayed there with them."""
-    key = diagnosis(said)
-    return "model-not-moved" if scenario == "model_already_there" and key == "inputs-on-cpu" else key
-
-
-runs(accumulate, diagnose=_diagnose)
-
-
-def _accumulations(
-    seen: Seen, wanted: Seen, names: tuple[str, ...] = WHOLE + REMAINDERS + DIRTY
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Name, facts and the reference's facts of every pass over a loader, in the order of the probe."""
-    for scenario, passes in wanted["accumulations"].facts.items():
-        for name, right in passes.items():
-            if name in names:
-                yield name.replace(" by ", ", steps="), seen["accumulations"].facts[scenario][name], right
-
-
-@accumulate.check(points=0.25)
-def works_on_the_device(seen: Seen, wanted: Seen) -> None:
-    """The model is trained on the device passed in."""
-    for _, facts, right in _accumulations(seen, wanted):
-        if facts["devices"] != right["devices"]:
-            place = right["wanted_device"]
-            key = "hard-coded-cuda" if place == "cpu" else "model-not-moved"
-            raise Failed(f"told to use {place}, the model is on {', '.join(facts['devices'])}", place, None, key)
-
-
-@accumulate.check(points=0.5)
-def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
-    """The optimizer steps after every `steps` batches, with the mean of their gradients."""
-    for name, facts, right in _accumulations(seen, wanted, WHOLE):
-        if facts["taken"] != right["taken"] or not _close(facts["after"], right["after"]):
-            raise _unlike(name, facts, right)
-
-
-def _unlike(name: str, facts: dict[str, Any], right: dict[str, Any]) -> Failed:
-    """Why the weights are not those of the reference."""
-    steps, step_line, backward_line = right["steps"], facts["step_line"], facts["backward_line"]
-    if facts["taken"] != right["taken"]:
-        key = "missing-step" if facts["taken"] == 0 else None
-        return Failed(f"({name}) the optimizer {_stepped(facts['taken'])}", _times(right["taken"]), step_line, key)
-    if facts["per_step"] != right["per_step"]:
-        early = facts["unused"] and facts["batches"] == right["batches"]
-        return Failed(
-            f"({name}) the steps followed {facts['per_step']} backward passes",
-            f"{right['per_step']}: as many as there are batches for each step",
-            step_line,
-            "step-before-backward" if early else None,
-        )
-    if steps > 1 and facts["scales"] and all(scale == 1 for scale in facts["scales"]):
-        return Failed(
-            f"({name}) the losses went into backward() undivided: each step is up to {steps} times too large",
-            f"each batch's loss divided by {steps}",
-            backward_line,
-            "loss-not-divided",
-        )
-    if facts["scales"] != right["scales"]:
-        return Failed(f"({name}) the losses were scaled by {facts['scales']}", f"{right['scales']}", backward_line)
-    added = list(zip(facts["clean"], right["clean"], strict=False))
-    if (False, True) in added:
-        return Failed(
-            f"({name}) gradients that an earlier step had used were still there when backward() added to them",
-            "gradients zeroed after every step",
-            step_line,
-            "missing-zero-grad",
-        )
-    if (True, False) in added:
-        return Failed(
-            f"({name}) the gradients were zeroed in the middle of a group, so that a step used its last batch only",
-            f"the gradients of {steps} batches added up",
-            at=("last zero_grad(", "zero_grad("),
-        )
-    return Failed(f"({name}) the weights differ from the reference's", "each batch's gradient divided by `steps`")
-
-
-@accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
-def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
-    """Batches left over at the end get one more step."""
-    # The longer pass first: in one of a single batch, different mistakes look alike.
-    for name, facts, right in reversed(list(_accumulations(seen, wanted, REMAINDERS))):
-        if facts["taken"] < right["taken"]:
-            unused = right["batches"] - sum(facts["per_step"])
-            raise Failed(
-                f"({name}) no step used the gradients of {unused} of {right['batches']} batches",
-                "one more step for them",
-                facts["step_line"],
-                "remainder-dropped",
-            )
-        if not _close(facts["after"], right["after"]):
-            raise _unlike(name, facts, right)
-
-
-@accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
-def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
-    """Gradients that were there before the call do not leak into the first step."""
-    for _, facts, right in _accumulations(seen, wanted, DIRTY):
-        if not _close(facts["after"], right["after"]):
-            raise Failed(
-                "gradients from before the call went into the first step",
-                "gradients zeroed before the loop",
-                facts["step_line"],
-                "missing-zero-grad",
-            )
-
-
-@accumulate.check(points=0.25)
-def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
-    """Training or evaluation mode is the caller's choice and stays as it was."""
-    for _, facts, right in _accumulations(seen, wanted):
-        mode = "training" if right["training"] else "evaluation"
-        if any(was is not right["training"] for was in (*facts["modes"], facts["mode_after"])):
-            raise Failed(f"a model in {mode} mode was put into the other one", f"{mode} mode throughout")
-
-
-@accumulate.check(points=0.25)
-def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
-    """It returns the number of optimizer steps, as an int."""
-    for name, facts, _ in _accumulations(seen, wanted):
-        if facts["value"] is None:
-            raise Failed(f"({name}) it returned {facts['shown']}", f"{facts['taken']}, the number of steps")
-        if facts["value"] != facts["taken"]:
-            raise Failed(f"({name}) it returned {facts['value']}", f"{facts['taken']}, the steps it took")
-
-
-def _times(count: int) -> str:
-    return {0: "never", 1: "once"}.get(count, f"{count} times")
-
-
-def _stepped(count: int) -> str:
-    return f"stepped {_times(count)}" if count else "never stepped"
-
-
-def _close(found: list[Array], right: list[Array]) -> bool:
-    import numpy as np
-
-    if len(found) != len(right):
-        return False
-    return all(
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and np.allclose(np.frombuffer(a.data, a.dtype), np.frombuffer(b.data, b.dtype), rtol=1e-3, atol=1e-5)
-        for a, b in zip(found, right, strict=True)
-    )
-
-
 runs(checkpointed)
 
 
-def _passes(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    facts, right = seen["passes"].facts, wanted["passes"].facts
-    # Dropout on a real GPU is another than on the virtual one. Where only the reference's evidence was made on that,
-    # as in a released repository, the values are those of the plain loop that ran beside the student's.
-    plain = facts.get("plain", {}) if "plain" not in right else {}
-    for name in names:
-        values = {key: plain[name][key] for key in ("out", "gradients")} if plain else {}
-        yield name, facts[name], right[name] | values
+def _beside(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Through, Through, Through]]:
+    """Name, what was seen, what the reference did, and the case with the right values.
+
+    Where only the reference's evidence was made on the virtual device, as in a released repository, and the student's
+    on a real GPU, the right values are those of the plain loop that ran beside the student's.
+    """
+    found, right = seen[passes], wanted[passes]
+    own = found.plain if right.plain is None else None
+    for field, name in NAMES.items():
+        if name in names:
+            reference = getattr(right, field)
+            yield name, getattr(found, field), reference, own[name] if own else reference
 
 
 @checkpointed.check(points=0.25)
 def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
     """The output is that of the plain loop."""
-    for name, facts, right in _passes(seen, wanted, "a list", "two blocks", "one block"):
-        if facts["out"] is None:
-            raise Failed(f"({name}) it returned {called(facts['class'])}", "a tensor")
-        if facts["device"] != right["device"]:
-            raise Failed(f"({name}) the output is on {facts['device']}", right["device"])
-        if not _close([facts["out"]], [right["out"]]):
+    for name, found, right, values in _beside(seen, wanted, "a list", "two blocks", "one block"):
+        if found.out is None:
+            raise Failed(f"({name}) it returned {called(found.kind)}", "a tensor")
+        if found.device != right.device:
+            raise Failed(f"({name}) the output is on {found.device}", right.device)
+        if not close(found.out, values.out):
             raise Failed(f"({name}) the output differs from the plain loop's", "the same values")
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
 def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     """Every parameter and the input get the gradients of the plain loop, dropout included."""
-    for name, facts, right in _passes(seen, wanted, "a list"):
-        _same_gradients(f"({name}) ", facts, right, None)
+    for name, found, right, values in _beside(seen, wanted, "a list"):
+        _same_gradients(f"({name}) ", found, right, values, None)
 
 
-def _same_gradients(where: str, facts: dict[str, Any], right: dict[str, Any], misconception: str | None) -> None:
-    if facts["error"]:
-        raise Failed(f"{where}backward() raised {facts['error']}", "gradients", misconception=misconception)
-    if facts["missing"] > right["missing"] or facts["gradients"] is None:
-        count = "1 tensor" if facts["missing"] == 1 else f"{facts['missing']} tensors"
+def _same_gradients(where: str, found: Through, right: Through, values: Through, misconception: str | None) -> None:
+    if found.error:
+        raise Failed(f"{where}backward() raised {found.error}", "gradients", misconception=misconception)
+    if found.missing > right.missing or found.gradients is None:
+        count = "1 tensor" if found.missing == 1 else f"{found.missing} tensors"
         raise Failed(f"{where}{count} got no gradient", "a gradient for each", misconception=misconception)
-    if not _close([facts["gradients"]], [right["gradients"]]):
+    if not close(found.gradients, values.gradients):
         raise Failed(f"{where}the gradients differ from the plain loop's", "the same values")
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
-    """The blocks get their gradients also when `x` is data that requires none."""
-    for name, facts, right in _passes(seen, wanted, "two blocks"):
+    """The blocks get their gradients even if `x` is data that requires none."""
+    for name, found, right, values in _beside(seen, wanted, "two blocks"):
         where = f"({name}, x requires no gradient) "
-        if facts.get("switched"):
+        if found.switched:
             happened = f"{where}the `x` that was passed in requires one afterwards"
-            raise Failed(happened, "x as it was: `use_reentrant=False` needs no more", None, "input-modified")
-        _same_gradients(where, facts, right, "reentrant-on-plain-data")
+            raise Failed(happened, "x unchanged: `use_reentrant=False` is enough", None, "input-modified")
+        _same_gradients(where, found, right, values, "reentrant-on-plain-data")
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
 def needs_less_memory(seen: Seen, wanted: Seen) -> None:
-    """Activations are made again in backward instead of being stored, and the peak of memory is lower."""
-    stored, count = seen["passes"].facts["stored"], wanted["passes"].facts["blocks"]
-    for name, facts, right in _passes(seen, wanted, "a list"):
-        again = facts["recomputed"]
-        if again < count / 2:  # some ways of cutting a list into segments leave the last one as it is
-            happened = "no block" if again == 0 else f"only {again} of {count} blocks"
-            raise Failed(
-                f"({name}) {happened} ran again in backward: the activations were stored", "blocks that run twice"
-            )
-        if right["peak"] is not None and not facts["peak"] <= 0.85 * stored:
-            raise Failed(
-                f"({name}) forward and backward took {facts['peak'] // KIB} KiB, the plain loop takes {stored // KIB}",
-                f"about {right['peak'] // KIB} KiB",
-            )
+    """Activations are recomputed in backward instead of being stored, and the peak memory is lower."""
+    stored, count = seen[passes].stored, wanted[passes].blocks
+    for name, found, right, _ in _beside(seen, wanted, "a list"):
+        if found.recomputed < count / 2:  # some ways of cutting a list into segments leave the last one out
+            happened = f"only {found.recomputed} of {count} blocks" if found.recomputed else "no block"
+            happened = f"({name}) {happened} ran again in backward: the activations were stored"
+            raise Failed(happened, "blocks that run twice")
+        if right.peak is not None:
+            assert found.peak is not None
+            assert stored is not None
+            if not found.peak <= 0.85 * stored:
+                took = f"forward and backward took {found.peak // KIB} KiB, the plain loop takes {stored // KIB}"
+                raise Failed(f"({name}) {took}", f"about {right.peak // KIB} KiB")
 
 
 @checkpointed.check(points=0.25)
 def copes_with_no_blocks(seen: Seen, wanted: Seen) -> None:
     """Without any block the output is `x`."""
-    facts, right = seen["passes"].facts["no blocks"], wanted["passes"].facts["no blocks"]
-    if "raised" in facts:
-        raise Failed(f"an empty list raised {facts['raised']}", "x itself", facts["line"])
-    if facts["out"] is None or not _close([facts["out"]], [right["out"]]):
-        shown = "None" if facts["class"] == "NoneType" else f"{called(facts['class'])} that is not x"
+    found, right = seen[passes].no_blocks, wanted[passes].no_blocks
+    if found.raised is not None:
+        raise Failed(f"an empty list raised {found.raised.short}", "x itself", found.raised.line)
+    if found.out is None or not close(found.out, right.out):
+        shown = "None" if found.kind == "NoneType" else f"{called(found.kind)} that is not x"
         raise Failed(f"an empty list gave {shown}", "x itself")

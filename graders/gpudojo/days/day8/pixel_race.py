@@ -1,7 +1,8 @@
-"""The race of 06: the loops students are given, lines executed, and times beside the reference's."""
+"""The race of 06: the loops that students are given, counting executed lines, timing, and judging the times."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -11,9 +12,12 @@ from time import get_clock_info, perf_counter, thread_time
 from types import FrameType
 from typing import Any, Final
 
+import msgspec
+
 from gpudojo.grading.call import Call, StudentRaised, array, torch
 from gpudojo.grading.load import load
-from gpudojo.model.evidence import Array, Raised
+from gpudojo.model.evidence import Array, Race, Raised
+from gpudojo.model.exercise import Failed
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -58,7 +62,7 @@ def nearest_color_loop(sprites, palette):
 
 
 def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
-    """Call the student's function and count each line of its file; none of them while a debugger is watching."""
+    """Call the student's function and count the executed lines of its file; none while a debugger is tracing."""
     lines: Counter[int] = Counter()
     file = str(call.path)
 
@@ -73,32 +77,32 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
             lines[frame.f_lineno] += 1
         return step
 
-    if sys.gettrace() is not None:  # a debugger's or coverage's: theirs to keep
+    if sys.gettrace() is not None:  # a debugger's or coverage's
         return call(*args), lines
     sys.settrace(enter)
     try:
         return call(*args), lines
     finally:
-        if sys.gettrace() is enter:  # a `breakpoint()` in the student's code has put its own there
+        if sys.gettrace() is enter:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
 
 
 clock: Final = perf_counter
 FINE: Final = get_clock_info("thread_time").resolution < 1e-4  # on Windows it ticks 64 times a second
 ROUNDS: Final = 2  # in one attempt
-ATTEMPTS: Final = 6  # the rounds of all attempts are judged together, so that more of them only sharpen the picture
-BAR: Final = 3.0  # how many times as fast as the loop is fast enough, where the reference is 50 times as fast
+ATTEMPTS: Final = 6  # the rounds of all attempts are judged together
+BAR: Final = 3.0  # times as fast as the loop is enough; the reference is 50 times as fast
 
 Inputs = Callable[[int], tuple[Any, ...]]
 
 
 def race(
     call: Call, loop: Callable[..., Any], reference: Callable[..., Any] | None, inputs: Inputs, clock: Any = clock
-) -> dict[str, Any]:
-    """The fastest time of student, loop and reference, and what student and loop gave in every round.
+) -> Race:
+    """The fastest time of student, loop and reference, and the results of student and loop in every round.
 
-    While the student is not clearly faster than the loop there is another attempt: a machine busy with other things
-    slows one call or another down, but not every one of many. After two attempts the hopeless are let go.
+    While the student is not clearly faster than the loop there is another attempt: a busy machine slows down some
+    calls, but not every one of many. A function that is clearly too slow gets two attempts.
     """
     racers: dict[str, Callable[..., Any]] = {"student": call, "loop": loop}
     if reference is not None:
@@ -108,11 +112,11 @@ def race(
     rounds = 0
     for attempt in range(ATTEMPTS):
         for _ in range(ROUNDS):
-            # Who begins changes from round to round, so that nobody always runs on a cold cache.
+            # The order changes from round to round, so that none of them always runs on a cold cache.
             order = list(racers)[rounds % len(racers) :] + list(racers)[: rounds % len(racers)]
             made = inputs(rounds)
             for name in order:
-                given = tuple(tensor.clone() for tensor in made)  # the same values for all, in memory of their own
+                given = tuple(tensor.clone() for tensor in made)  # the same values for all, each in its own memory
                 worked, start = thread_time(), clock()
                 values = arrived(racers[name](*given))
                 took, worked = clock() - start, thread_time() - worked
@@ -122,18 +126,12 @@ def race(
         speedup = fastest["loop"] / max(fastest["student"], 1e-9)
         if speedup >= 2 * BAR or (attempt and speedup < BAR / 2):
             break
-    return {
-        "student": fastest["student"],
-        "loop": fastest["loop"],
-        "reference": fastest.get("reference"),
-        "rounds": rounds,
-        "outputs": kept["student"],
-        "loop_outputs": kept["loop"],
-    }
+    times = fastest["student"], fastest["loop"], fastest.get("reference")
+    return Race(*times, rounds, outputs=kept["student"], loop_outputs=kept["loop"])
 
 
 def arrived(result: Any) -> Array | None:
-    """The values of a result, on the host; what is no tensor has none, and what cannot be read is the student's."""
+    """The values of a tensor, on the host; None for anything else. Raises StudentRaised if it cannot be read."""
     if not isinstance(result, torch.Tensor):
         return None
     try:
@@ -143,19 +141,68 @@ def arrived(result: Any) -> Array | None:
 
 
 def reference_here(stem: str, name: str, day: str = "day8") -> Callable[..., Any] | None:
-    """The reference's function where this machine has it; a released repository and a sandbox have not."""
+    """The reference's function, or None on a machine without it: a released repository, or a sandbox."""
     for folder in Path(__file__).resolve().parents:
         candidate = folder / "reference" / day / f"{stem}.py"
         try:
             if candidate.is_file():
                 found = _loaded(candidate, candidate.stat().st_mtime_ns).get(name)
                 return found if callable(found) else None
-        except OSError:  # a sandbox that does not let student code read it
+        except OSError:  # a sandbox
             return None
     return None
 
 
 @lru_cache(maxsize=1)
 def _loaded(path: Path, changed: int) -> dict[str, Any]:
-    """What a reference defines: its functions are timed one after the other, but the file is run once."""
+    """The names that a reference defines; cached, because its functions are timed one after the other."""
     return load(path).names
+
+
+TOO_GOOD: Final = 50.0  # times the reference's own speedup: no kernel is that much better, but a slowed loop may be
+SLOWED: Final = 4.0  # a busy or smaller machine may slow the loop down that much, and the student's call as well
+WIDTH: Final = 24
+
+
+def limited(timed: Race, wanted: Race) -> Race:
+    """Student code may slow down the loop that runs beside it, but not the loop beside the reference."""
+    for name, seconds in (("student", timed.student), ("loop", timed.loop)):
+        if not math.isfinite(seconds):
+            raise Failed(f"the time of the {name} is {seconds}", "a number of seconds")
+    return msgspec.structs.replace(timed, loop=min(timed.loop, SLOWED * wanted.loop))
+
+
+def judge_speed(timed: Race, wanted: Race, same: Callable[[Any, Any], bool]) -> None:
+    """Raises Failed where a timed result is wrong, or the student is too slow, or too fast to be believed."""
+    for number, found in enumerate(timed.outputs):
+        # The loop ran beside student code; where possible its result is also compared with one that did not.
+        answers = [timed.loop_outputs[number], *wanted.loop_outputs[number : number + 1]]
+        if not all(same(found, answer) for answer in answers):
+            raise Failed(f"the result of timed call {number + 1} of {len(timed.outputs)} is wrong", "the loop's values")
+    best = _ratio(wanted.loop, wanted.student)  # the reference, whose own evidence this is
+    loop, speedup = timed.loop, _ratio(timed.loop, timed.student)
+    needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough
+    shown = bars(loop, timed.student, timed.reference or loop / best)
+    if speedup < needed:
+        raise Failed(
+            f"{speedup:.1f} times as fast as the loop\n{shown}",
+            f"at least {needed:.1f} times as fast; the reference is {best:.0f} times as fast",
+        )
+    if min(timed.student, loop) <= 0 or speedup > TOO_GOOD * best:
+        raise Failed(
+            f"{speedup:.0f} times as fast as the loop, which is too good to be true\n{shown}",
+            f"about as fast as the reference, {best:.0f} times as fast as the loop",
+        )
+
+
+def bars(loop: float, student: float, reference: float) -> str:
+    """Three times with a bar each."""
+    lines = []
+    for name, seconds in (("the loop", loop), ("yours", student), ("reference", reference)):
+        filled = "█" * round(WIDTH * min(seconds / max(loop, student, 1e-9), 1.0)) or "▏"
+        lines.append(f"{name:9}  {filled:{WIDTH}}  {seconds * 1000:8.2f} ms  {_ratio(loop, seconds):6.1f} ×")
+    return "\n".join(lines)
+
+
+def _ratio(loop: float, seconds: float) -> float:
+    return loop / seconds if seconds > 0 else math.inf

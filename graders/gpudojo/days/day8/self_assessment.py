@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gpudojo.grading.call import nn, torch
-from gpudojo.model.evidence import CallStatus
+from gpudojo.model.evidence import CallStatus, Case
 from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, called
 
 exercise = Exercise(
@@ -18,11 +18,11 @@ exercise = Exercise(
 )
 answers = exercise.function(
     "ANSWERS",
-    "Try it: every question can be answered by running two or three lines of the exercises before this one.",
-    "Rule out what cannot be: which of the answers would you have noticed in your own training loop?",
+    "Try it: every question can be answered by running two or three lines of the earlier exercises.",
+    "Rule out wrong answers: which of them would you have noticed in your own training loop?",
 )
 LETTERS: Final = "abcd"
-# Which misconception a wrong letter shows; a letter that is not here shows none that has a name.
+# The misconception that a wrong letter shows, where it has a name.
 SHOWS: Final[dict[str, dict[str, str]]] = {
     "portable": {"a": "hard-coded-cuda", "c": "built-is-not-available", "d": "never-the-gpu"},
     "different_devices": {"a": "moved-by-itself", "b": "moved-by-itself"},
@@ -63,7 +63,7 @@ def no_grad() -> str:
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda():
-        # Wide, and next to nothing to compute: what is kept for backward is what the question is about.
+        # Wide layers with little to compute: the question is about what is kept for backward.
         model = nn.Sequential(nn.Linear(4, 256), *(nn.ReLU() for _ in range(7))).to("cuda")
         batch = torch.zeros(512, 4, device="cuda")
         peaks, graphs = [], []
@@ -135,103 +135,86 @@ EXPERIMENTS: Final[dict[str, Callable[[], str]]] = {
 
 @functools.cache
 def run_experiments() -> dict[str, str]:
-    """What every experiment tells; once in a process, as it does not depend on anything."""
+    """The result of every experiment, in a sentence; cached, as they always give the same."""
     return {name: experiment() for name, experiment in EXPERIMENTS.items()}
 
 
+class Letters(Case, frozen=True):
+    """The answers that a student gave."""
+
+    kind: str
+    answers: dict[str, str | None]
+    missing: list[str]
+    others: list[str]  # keys that are no questions
+
+
 @answers.probe(machine="value")
-def letters(value: Any) -> dict[str, Any]:
+def letters(value: Any) -> Letters:
     """The letter for every question, however it is written: "b", "B", " b) "."""
     # By dict's and str's own methods: a class of the student's may have others.
     found = {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
-    return {
-        "class": "dict" if isinstance(value, dict) else type(value).__name__,
-        "answers": {name: _letter(found.get(name)) for name in SHOWS},
-        "missing": [name for name in SHOWS if name not in found],
-        "others": sorted(name[:40] for name in found if name not in SHOWS)[:10],
-    }
+    return Letters(
+        kind="dict" if isinstance(value, dict) else type(value).__name__,
+        answers={name: _letter(found.get(name)) for name in SHOWS},
+        missing=[name for name in SHOWS if name not in found],
+        others=sorted(name[:40] for name in found if name not in SHOWS)[:10],
+    )
 
 
 def _letter(answer: Any) -> str | None:
-    if answer is None:
-        return None
     if isinstance(answer, str):
         return str.lower(str.strip(answer, " ()."))[:80]
-    return called(type(answer).__name__)
+    return None if answer is None else called(type(answer).__name__)
 
 
 @answers.probe(machine="reference")
-def tried_out(value: Any) -> dict[str, Any]:
-    """What really happens, in a sentence for each question; it has nothing to do with the student's answers."""
+def tried_out(value: Any) -> dict[str, str]:
+    """What really happens, in a sentence for each question; it does not depend on the student's answers."""
     return dict(run_experiments())
 
 
 @answers.check(points=0, needs=())
 def is_a_dict(seen: Seen, wanted: Seen) -> None:
     """`ANSWERS` is a dict from question to letter."""
-    observation = seen["letters"]
+    observation = seen.observations["letters"]
     if observation.status is not CallStatus.RETURNED:
         raised = observation.raised
-        said = f"the file could not be run: {raised.type}: {raised.message}" if raised else "the file has no ANSWERS"
+        said = f"the file could not be run: {raised.short}" if raised else "the file has no ANSWERS"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
-    if observation.facts["class"] != "dict":
-        raise Failed(f"ANSWERS is {called(observation.facts['class'])}", "a dict, as it was")
+    if seen[letters].kind != "dict":
+        raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file")
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
-    facts, at = seen["letters"].facts, (f'["{question}"]',)
-    if question in facts["missing"]:
-        others = "".join(f', but "{name}"' for name in facts["others"][:1])
-        misspelt = tuple(f'["{name}"]' for name in facts["others"][:1])
+    found, at = seen[letters], (f'["{question}"]',)
+    if question in found.missing:
+        others = "".join(f', but "{name}"' for name in found.others[:1])
+        misspelt = tuple(f'["{name}"]' for name in found.others[:1])
         raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=misspelt)
-    answer = facts["answers"][question]
+    answer = found.answers[question]
     if answer is None:
-        raise Todo(_open(question, [name for name in SHOWS if facts["answers"][name] is None]))
-    if answer == wanted["letters"].facts["answers"][question]:
+        others = ", ".join(name for name in SHOWS if found.answers[name] is None and name != question)
+        raise Todo(f'ANSWERS["{question}"] has no answer yet' + (f"; neither have: {others}" if others else ""))
+    if answer == wanted[letters].answers[question]:
         return
     if answer not in tuple(LETTERS):
         shown = answer if answer.startswith(("a ", "an ")) else repr(answer)
         raise Failed(f'ANSWERS["{question}"] is {shown}', f"one of the letters {', '.join(LETTERS)}, in quotes", at=at)
-    truth = wanted["tried_out"].facts.get(question)
-    raise Failed(
-        f'the answer to "{question}" is not {answer!r}',
-        f"what we saw: {truth}" if truth else "another letter",
-        None,
-        SHOWS[question].get(answer),
-        at,
-    )
+    truth = wanted[tried_out].get(question)
+    expected = f"when we ran it: {truth}" if truth else "another letter"
+    raise Failed(f'"{question}": {answer!r} is wrong', expected, None, SHOWS[question].get(answer), at)
 
 
-def _open(question: str, every: list[str]) -> str:
-    others = [name for name in every if name != question]
-    return f'ANSWERS["{question}"] is still open' + (f"; open as well: {', '.join(others)}" if others else "")
+def _claim(question: str, name: str, claim: str) -> None:
+    def judge(seen: Seen, wanted: Seen) -> None:
+        _judge(question, seen, wanted)
+
+    judge.__name__, judge.__doc__ = name, claim
+    answers.check(points=0.4, needs=("is_a_dict",))(judge)
 
 
-@answers.check(points=0.4, needs=("is_a_dict",))
-def knows_the_portable_line(seen: Seen, wanted: Seen) -> None:
-    """The line that makes a script run with and without a GPU."""
-    _judge("portable", seen, wanted)
-
-
-@answers.check(points=0.4, needs=("is_a_dict",))
-def knows_what_two_devices_do(seen: Seen, wanted: Seen) -> None:
-    """What happens when model and data are on different devices."""
-    _judge("different_devices", seen, wanted)
-
-
-@answers.check(points=0.4, needs=("is_a_dict",))
-def knows_what_no_grad_is_for(seen: Seen, wanted: Seen) -> None:
-    """The two benefits of `no_grad`."""
-    _judge("no_grad", seen, wanted)
-
-
-@answers.check(points=0.4, needs=("is_a_dict",))
-def knows_what_to_do_when_memory_is_full(seen: Seen, wanted: Seen) -> None:
-    """The first thing to try when memory runs out."""
-    _judge("out_of_memory", seen, wanted)
-
-
-@answers.check(points=0.4, needs=("is_a_dict",))
-def knows_whose_memory_it_is(seen: Seen, wanted: Seen) -> None:
-    """What another process in `nvidia-smi` means for you."""
-    _judge("another_process", seen, wanted)
+_claim("portable", "knows_the_portable_line", "The line that makes a script run with and without a GPU.")
+_claim("different_devices", "knows_what_two_devices_do", "What happens if model and data are on different devices.")
+_claim("no_grad", "knows_what_no_grad_is_for", "The two benefits of `no_grad`.")
+_claim("out_of_memory", "knows_what_to_do_when_memory_is_full", "The first thing to try if memory runs out.")
+_claim("another_process", "knows_whose_memory_it_is", "What another process in `nvidia-smi` means for you.")

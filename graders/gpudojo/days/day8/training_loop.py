@@ -8,9 +8,18 @@ import sys
 from typing import Any
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, described, nn, settled, torch
-from gpudojo.grading.judge import Case, between_gpus, cases, diagnosis, runs_in_all
-from gpudojo.model.evidence import Array
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, torch, tried
+from gpudojo.grading.checks import (
+    between_gpus,
+    close,
+    diagnosis,
+    expect_float,
+    expect_settings_kept,
+    pairs,
+    runs,
+    times,
+)
+from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -21,11 +30,11 @@ exercise = Exercise(
 )
 train = exercise.function(
     "train_epoch",
-    "Before the loop: the model to the device, once, and into training mode. In the loop: inputs and targets as well.",
+    "Before the loop: move the model to the device, once, and call `train()`. In the loop: move inputs and targets.",
     "Per batch: zero the gradients, forward, loss, backward, step, in this order.",
-    "`loss_fn` gives the mean over its batch: multiply by the batch's size, add up, divide by all samples at the end.",
-    "`.item()` gives a Python float, without the graph. Where there were no samples, do not divide: return 0.0.",
-    "Use the `device` you were given as it is, and seed nothing: both are the caller's choice.",
+    "`loss_fn` gives the mean over its batch: multiply by the batch size, add up, divide by all samples at the end.",
+    "`.item()` gives a Python float without the graph. If there were no samples, do not divide: return 0.0.",
+    "Use the `device` you were given unchanged, and set no seed: both are the caller's choice.",
 )
 train.when("runs", "moves_the_model_once", "trains_in_training_mode", hint=1, at=("eval(", "cpu(", "to(", "for"))
 train.when("computes_the_loss_on_the_device", hint=1, at=("cpu(", "loss_fn("))
@@ -38,22 +47,30 @@ train.when("uses_the_device_it_is_given", "hard-coded-cuda", "device-index-dropp
 train.when("changes_no_settings", hint=5, at=("manual_seed(", "seed(", "set_default_device("))
 
 
+class Forward(Case, frozen=True):
+    """One forward pass of the model."""
+
+    training: bool  # all modules of the model in training mode
+    device: str | None  # of the inputs
+    own: bool  # run by the model that was passed in, not by a copy
+
+
 class Watch:
-    """What was seen during one call."""
+    """Records what happens during one call."""
 
     def __init__(self, call: Call) -> None:
         self.ledger, self.path = call.bench.ledger, str(call.path)
         self.model: Any = None
-        self.forwards: list[dict[str, Any]] = []  # every forward pass of the model
-        self.walks: list[int | None] = []  # lines that moved the whole model between the first batch and the end
-        self.losses: list[tuple[Any, int]] = []  # what loss_fn gave, and the size of its batch
-        self.loss_devices: list[list[str]] = []  # where outputs and targets were
-        self.found: list[Any] = []  # for every backward pass, a copy of the gradients that it found, or None
-        self.steps: list[bool] = []  # for every step of the optimizer, whether it found gradients
-        self.sizes: dict[str, set[int]] = {"inputs": set(), "targets": set()}  # bytes of the batches handed out
-        self.first: int | None = None  # where in the ledger the first batch was handed out
-        self.latest: int | None = None  # and the latest one
-        self.last: int | None = None  # and where there were no more
+        self.forwards: list[Forward] = []
+        self.walks: list[int | None] = []  # lines that moved the whole model after the first batch was fetched
+        self.losses: list[tuple[Any, int]] = []  # results of loss_fn, and batch sizes
+        self.loss_devices: list[list[str]] = []  # of outputs and targets
+        self.found: list[Any] = []  # for every backward pass, a copy of the gradients from before, or None
+        self.steps: list[bool] = []  # for every optimizer step, whether there were gradients
+        self.sizes: dict[str, set[int]] = {"inputs": set(), "targets": set()}  # bytes of the batches
+        self.first: int | None = None  # ledger mark at the first batch
+        self.latest: int | None = None  # at the latest batch
+        self.last: int | None = None  # at the end of the loader
 
     def __deepcopy__(self, memo: Any) -> Watch:
         return self
@@ -70,13 +87,13 @@ class Watch:
         return None if frame is None else frame.f_lineno
 
     def watch_backward(self, loss: Any) -> None:
-        """When a backward pass begins, look whether the gradients of the last layer are still someone else's."""
+        """When a backward pass begins, keep the gradients of the last layer that it will add to."""
         if loss.requires_grad:
             loss.register_hook(lambda gradient: self.found.append(_copy(self.model[-1].bias.grad)))
 
     @property
     def leftovers(self) -> list[bool]:
-        """For every backward pass, whether it found gradients to add to; to be asked when the call is over."""
+        """For every backward pass, whether it added to gradients. Only to be read after the call."""
         return [gradient is not None and any(gradient.tolist()) for gradient in self.found]
 
     def watch_steps(self, optimizer: Any) -> None:
@@ -87,12 +104,12 @@ class Watch:
 
 
 def _copy(gradient: Any) -> Any:
-    # Copied now and read after the call: to read it here would be a wait, put down to the student's line.
+    # Copied now and read after the call: reading it here would be a wait, recorded at the student's line.
     return None if gradient is None else gradient.detach().clone()
 
 
 def watched_model(watch: Watch, weight: Any, bias: Any) -> Any:
-    """A classifier of sprites: one layer is enough to learn wrongly."""
+    """A sprite classifier of one layer."""
     watched, layer, *_ = _classes()
     made = watched(nn.Flatten(), layer(weight.shape[1], weight.shape[0]))
     made[1].weight, made[1].bias = nn.Parameter(weight), nn.Parameter(bias)
@@ -123,8 +140,8 @@ def _classes() -> tuple[Any, Any, Any, Any]:
         def forward(self, input: Any) -> Any:
             device = str(input.device) if isinstance(input, torch.Tensor) else None
             own = self is self.watch.model
-            training = all(module.training for module in self.modules())  # a flag of the outermost one is not enough
-            self.watch.forwards.append({"training": training, "device": device, "own": own})
+            training = all(module.training for module in self.modules())  # the outermost flag is not enough
+            self.watch.forwards.append(Forward(training, device, own))
             return super().forward(input)  # type: ignore[no-untyped-call]
 
         def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -145,7 +162,7 @@ def _classes() -> tuple[Any, Any, Any, Any]:
 
     class Linear(nn.Linear):
         def reset_parameters(self) -> None:
-            """Weights are given: drawing some would take time, and random numbers from others."""
+            """The weights are given: random ones would take time, and numbers from the caller's generator."""
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         watch: Any
@@ -175,22 +192,44 @@ def _classes() -> tuple[Any, Any, Any, Any]:
 
 
 SAMPLES, BATCH = 5, 4  # the last batch is smaller, and a batch of one
-RATE = 0.15  # nobody's default
+RATE = 0.15  # not a default
 
 
 @functools.cache
 def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
-    dice = torch.Generator().manual_seed(seed)
-    weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=dice) * 0.2 - 0.1
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator) * 0.2 - 0.1
     return (*sprites(SAMPLES, seed + 1), weight, torch.zeros(CLASSES))
 
 
-def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False) -> dict[str, Any]:
+class Epoch(Case, frozen=True):
+    """One call, with what it returned and how the model was trained."""
+
+    kind: str
+    is_float: bool
+    value: float | None
+    losses: list[tuple[float, int]]  # of this very call, so that a mistake elsewhere is not blamed on the mean
+    devices: list[str]
+    wanted_device: str
+    after: list[Array]
+    order: list[str]
+    forwards: list[Forward]
+    loss_devices: list[list[str]]
+    leftovers: list[bool]
+    steps: list[bool]
+    moved_in_loop: list[int | None]
+    step_lines: list[int | None]
+    backward_lines: list[int | None]
+    batches: int
+    settings: list[str]
+
+
+def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False) -> Epoch:
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
     watch = Watch(call)
     model = watched_model(watch, weight, bias)
     for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # what was there before must not leak into the first step
+        parameter.grad = torch.ones_like(parameter)  # must not leak into the first step
     if moved:
         model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -200,45 +239,43 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False)
     try:
         value, settings = settled(call, model, batches, loss(watch), optimizer, device)
     except StudentRaised as error:
-        return {"raised": described(error), "copied": _copied(call, watch)}
-    return {
-        "class": type(value).__name__,
-        "is_float": isinstance(value, float),
-        "is_tensor": isinstance(value, torch.Tensor),
-        "value": float(value) if isinstance(value, (int, float)) else None,
-        # The losses that really came up in this call, so that a mistake elsewhere is not blamed on the mean.
-        "losses": [[float(loss), size] for loss, size in watch.losses],
-        "devices": sorted({str(p.device) for p in model.parameters()}),
-        "wanted_device": str(torch.empty(0, device=device).device),
-        "after": [array(p) for p in model.parameters()],
-        "order": list(call.ledger.training_order()),
-        "forwards": watch.forwards,
-        "loss_devices": watch.loss_devices,
-        "leftovers": watch.leftovers,
-        "steps": watch.steps,
-        "moved_in_loop": _moved_in_loop(call, watch, model),
-        "step_lines": [call.line_of(step) for step in call.ledger.optimizer_steps()],
-        "backward_lines": [call.line_of(backward) for backward in call.ledger.backward_passes()],
-        "batches": -(-samples // BATCH),
-        "settings": settings,
-    }
+        raise error.with_facts(copied=_copied(call, watch)) from None
+    return Epoch(
+        kind=type(value).__name__,
+        is_float=isinstance(value, float),
+        value=float(value) if isinstance(value, (int, float)) else None,
+        losses=[(float(loss), size) for loss, size in watch.losses],
+        devices=sorted({str(p.device) for p in model.parameters()}),
+        wanted_device=name_of(device),
+        after=[array(p) for p in model.parameters()],
+        order=list(call.ledger.training_order()),
+        forwards=watch.forwards,
+        loss_devices=watch.loss_devices,
+        leftovers=watch.leftovers,
+        steps=watch.steps,
+        moved_in_loop=_moved_in_loop(call, watch, model),
+        step_lines=[call.line_of(step) for step in call.ledger.optimizer_steps()],
+        backward_lines=[call.line_of(backward) for backward in call.ledger.backward_passes()],
+        batches=-(-samples // BATCH),
+        settings=settings,
+    )
 
 
 def _copied(call: Call, watch: Watch) -> dict[str, int | None]:
-    """Which part of the latest batch had been copied to the device before an error came up, and by which line."""
+    """Which tensors of the latest batch had been copied to the device before an error, and by which lines."""
     if watch.latest is None:
         return {}
     copies = call.bench.ledger.since(watch.latest).transfers_to_device()
     found: dict[str, int | None] = {}
     for part, sizes in watch.sizes.items():
-        line = next((call.line_of(copy) for copy in copies if copy.bytes in sizes), None)
+        line = call.first_line(copy for copy in copies if copy.bytes in sizes)
         if line is not None:
             found[part] = line
     return found
 
 
 def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
-    """The lines that moved the model, or its largest part by itself, while batches were being fetched."""
+    """The lines that moved the model, or only its largest part, while batches were being fetched."""
     if watch.first is None or watch.walks:
         return watch.walks
     largest = max(p.nbytes for p in model.parameters())
@@ -247,232 +284,186 @@ def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
 
 
 @train.probe
-def epochs(call: Call) -> dict[str, Any]:
+def epochs(call: Call) -> Cases[Epoch]:
     """An empty loader first: what a function remembers of it must not change the next epoch."""
-    return {
-        "nothing_to_train_on": _epoch(call, call.device, samples=0),
-        "from_the_cpu": _epoch(call, call.device),
-        "on_the_cpu": _epoch(call, "cpu", samples=3),  # another mean than before, to whoever still remembers that one
-    }
+    return tried(
+        {
+            "nothing_to_train_on": lambda: _epoch(call, call.device, samples=0),
+            "from_the_cpu": lambda: _epoch(call, call.device),
+            "on_the_cpu": lambda: _epoch(call, "cpu", samples=3),  # another mean, in case the last one is remembered
+        }
+    )
 
 
-def an_epoch_on_the_second_gpu(call: Call) -> dict[str, Any]:
-    """The model is there already, and the device is written as a string."""
-    return {"already_there": _epoch(call, "cuda:1", samples=2, moved=True)}
-
-
-train.probe(an_epoch_on_the_second_gpu, machine="two gpus")
+@train.probe(machine="two gpus")
+def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
+    """The model is there already, and the device is a string."""
+    return tried({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
 
 
 EPOCHS = ("from_the_cpu", "on_the_cpu", "already_there")  # most telling first
 
 
-def _why(scenario: str, found: dict[str, Case]) -> tuple[str | None, int | None]:
-    """What an error gives away, from torch's own words and from what had been copied before."""
-    case, message = found[scenario], found[scenario]["raised"]["message"]
-    if "modified by an inplace operation" in message:
-        return "step-before-backward", None  # a step between forward and backward changes what backward needs
-    key = diagnosis(message)
-    part = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "")
-    if part in case["copied"]:
-        return "result-thrown-away", case["copied"][part]
-    if key is not None and scenario == "on_the_cpu":
-        return "hard-coded-cuda", None  # nothing here is on a GPU unless the function has put it there
-    first = found["from_the_cpu"]
-    if key is not None and scenario == "already_there" and first.get("devices") == ["cpu"]:
-        return "model-not-moved", None  # where the model had been on the CPU, so had everything else
-    if scenario == "already_there" and between_gpus(message):
-        return "device-index-dropped", None  # that one, "cuda:1", was asked for
-    if key is None and scenario == "nothing_to_train_on":  # with sprites it ran
-        return "empty-loader-forgotten", None
-    return key, None
+def _epochs(seen: Seen) -> Cases[Epoch]:
+    return seen.cases(epochs, an_epoch_on_the_second_gpu)
 
 
-runs_in_all(train, points=1, scenarios=(*EPOCHS, "nothing_to_train_on"), diagnose=_why)
+def _why(raised: Raised, seen: Seen) -> str | None:
+    """The misconception behind an error, from torch's message and from what had been copied before."""
+    if "modified by an inplace operation" in raised.message:
+        return "step-before-backward"  # a step between forward and backward changes what backward needs
+    key = diagnosis(raised.message)
+    if {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "") in raised.copied:
+        return key
+    if key is not None and raised.scenario == "on_the_cpu":
+        return "hard-coded-cuda"  # nothing here is on a GPU unless the function moved it
+    first = seen[epochs].get("from_the_cpu")
+    if key is not None and raised.scenario == "already_there" and first is not None and first.devices == ["cpu"]:
+        return "model-not-moved"  # where the model had been on the CPU, so had everything else
+    if raised.scenario == "already_there" and between_gpus(raised.message):
+        return "device-index-dropped"  # "cuda:1" was asked for
+    if key is None and raised.scenario == "nothing_to_train_on":  # with sprites it ran
+        return "empty-loader-forgotten"
+    return key
+
+
+runs(train, points=1, scenarios=(*EPOCHS, "nothing_to_train_on"), diagnose=_why)
 
 
 @train.check(points=1.5)
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     """The model is moved to the device once, before the loop."""
-    found = cases(seen)
-    case = found["from_the_cpu"]
     for epoch in ("from_the_cpu", "already_there"):
-        if found[epoch]["moved_in_loop"]:
-            raise Failed(
-                "the model was moved after the first batch had been fetched",
-                "one move before the loop",
-                found[epoch]["moved_in_loop"][0],
-                "model-moved-in-loop",
-            )
-    if case["devices"] == [case["wanted_device"]]:
+        if lines := _epochs(seen)[epoch].moved_in_loop:
+            happened = "the model was moved after the first batch had been fetched"
+            raise Failed(happened, "one move before the loop", lines[0], "model-moved-in-loop")
+    case = seen[epochs]["from_the_cpu"]
+    if case.devices == [case.wanted_device]:
         return
-    happened, expected = f"after the epoch the parameters are on {', '.join(case['devices'])}", case["wanted_device"]
-    if not all(forward["own"] for forward in case["forwards"]):
+    happened, expected = f"after the epoch the parameters are on {', '.join(case.devices)}", case.wanted_device
+    if not all(forward.own for forward in case.forwards):
         raise Failed(f"a copy was trained, and {happened}", "the model itself moved and trained", None, "model-copied")
-    ran_there = any(forward["device"] == expected for forward in case["forwards"])
-    key = None if ran_there else "model-not-moved"
-    back = ("cpu(", '"cpu"', "last to(")
-    raise Failed(
-        happened,
-        f"all of them on {expected}" + (", still" if ran_there else ""),
-        misconception=key,
-        at=back if ran_there else (),
-    )
+    if any(forward.device == expected for forward in case.forwards):
+        raise Failed(happened, f"all of them still on {expected}", at=("cpu(", '"cpu"', "last to("))
+    raise Failed(happened, f"all of them on {expected}", misconception="model-not-moved")
 
 
 @train.check(points=1)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Training happens on the device passed in, whatever this machine has."""
     for epoch, key in (("on_the_cpu", "hard-coded-cuda"), ("already_there", "device-index-dropped")):
-        case = cases(seen)[epoch]
-        device = case["wanted_device"]
-        if case["devices"] != [device]:
-            ended = ", ".join(case["devices"])
-            there = all(name.startswith("cuda") for name in case["devices"])
-            raise Failed(
-                f'with device="{device}" the model ended up on {ended}',
-                f"{device}, as asked",
-                misconception=key if there else None,
-            )
+        case = _epochs(seen)[epoch]
+        device = case.wanted_device
+        if case.devices != [device]:
+            on_gpus = all(name.startswith("cuda") for name in case.devices)
+            happened = f'with device="{device}" the model ended up on {", ".join(case.devices)}'
+            raise Failed(happened, f"{device}, as asked", misconception=key if on_gpus else None)
 
 
 @train.check(points=0.5)
 def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Inputs, outputs and targets are on the device when the model and `loss_fn` get them."""
-    case = cases(seen)["from_the_cpu"]
-    if case["devices"] != [case["wanted_device"]]:
-        return  # a model elsewhere has been told of
-    for inputs in case["forwards"]:
-        if inputs["device"] != case["wanted_device"]:
-            raise Failed(
-                f"the model got its inputs on {inputs['device']}",
-                f"inputs on {case['wanted_device']}",
-                misconception="inputs-on-cpu",
-            )
-    for outputs, targets in case["loss_devices"]:
-        if {outputs, targets} != {case["wanted_device"]}:
-            raise Failed(
-                f"`loss_fn` got outputs on {outputs} and targets on {targets}",
-                f"both on {case['wanted_device']}",
-                misconception="targets-on-cpu",
-            )
+    case = seen[epochs]["from_the_cpu"]
+    device = case.wanted_device
+    if case.devices != [device]:
+        return  # another check reports a model that is elsewhere
+    for forward in case.forwards:
+        if forward.device != device:
+            happened = f"the model got its inputs on {forward.device}"
+            raise Failed(happened, f"inputs on {device}", misconception="inputs-on-cpu")
+    for outputs, targets in case.loss_devices:
+        if {outputs, targets} != {device}:
+            happened = f"`loss_fn` got outputs on {outputs} and targets on {targets}"
+            raise Failed(happened, f"both on {device}", misconception="targets-on-cpu")
 
 
 @train.check(points=1)
 def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in training mode."""
-    modes = [forward["training"] for forward in cases(seen)["from_the_cpu"]["forwards"]]
+    modes = [forward.training for forward in seen[epochs]["from_the_cpu"].forwards]
     if not modes:
         raise Failed("the model was never called", "a forward pass for every batch")
     if not all(modes):
-        raise Failed(
-            f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode", "model.train() first"
-        )
+        happened = f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode"
+        raise Failed(happened, "model.train() before the loop")
 
 
 @train.check(points=3.5)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
-    """After the epoch the weights are those of plain SGD: zeroed, backward, stepped for every batch."""
-    found, right = cases(seen), cases(wanted)
-    for name in EPOCHS:
-        if not _close(found[name]["after"], right[name]["after"]):
-            raise _learned_wrongly(found[name])
+    """For every batch the gradients are zeroed, computed and used for one step: the weights are those of plain SGD."""
+    for _, case, right in pairs(_epochs(seen), _epochs(wanted), *EPOCHS):
+        if not close(case.after, right.after):
+            raise _learned_wrongly(case)
 
 
-def _learned_wrongly(case: Case) -> Failed:
-    order, batches = case["order"], case["batches"]
+def _learned_wrongly(case: Epoch) -> Failed:
+    order, batches = case.order, case.batches
     steps, backwards = order.count("step"), order.count("backward")
     if not steps:
         return Failed("the optimizer never stepped", f"{batches} steps", misconception="missing-step")
-    if not case["steps"]:
-        return Failed("another optimizer stepped than the one passed in", "`optimizer.step()`", case["step_lines"][0])
+    if not case.steps:
+        return Failed("another optimizer stepped than the one passed in", "`optimizer.step()`", case.step_lines[0])
     if not backwards:
-        return Failed("there was no backward pass", f"{batches} backward passes", case["step_lines"][0])
+        return Failed("there was no backward pass", f"{batches} backward passes", case.step_lines[0])
     if order.index("step") < order.index("backward"):
         expected = "backward(), then step()"
-        return Failed("step() came before backward()", expected, case["step_lines"][0], "step-before-backward")
-    if not all(case["steps"]):
-        happened = "step() found no gradients: they were zeroed after backward()"
-        line = case["step_lines"][case["steps"].index(False)]
-        return Failed(happened, "zero_grad(), backward(), step()", line)
-    if True in case["leftovers"]:
-        which = case["leftovers"].index(True)
-        lines = case["backward_lines"]
+        return Failed("step() came before backward()", expected, case.step_lines[0], "step-before-backward")
+    if not all(case.steps):
+        line = case.step_lines[case.steps.index(False)]
+        return Failed(
+            "the gradients were zeroed between backward() and step()", "zero_grad(), backward(), step()", line
+        )
+    if True in case.leftovers:
+        which = case.leftovers.index(True)
         return Failed(
             f"backward() of batch {which + 1} added to gradients that were not zeroed",
-            "gradients of this batch only, in every step",
-            lines[which] if which < len(lines) else None,
+            "in every step, the gradients of this batch only",
+            case.backward_lines[which] if which < len(case.backward_lines) else None,
             "missing-zero-grad",
         )
     if steps < backwards:
-        happened = f"the optimizer stepped {_times(steps)} for {backwards} backward passes"
-        return Failed(happened, "a step for every batch", case["step_lines"][0], "missing-step")
+        happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
+        return Failed(happened, "a step for every batch", case.step_lines[0], "missing-step")
     if steps != batches:
-        return Failed(f"the optimizer stepped {_times(steps)} for {batches} batches", f"{batches} steps")
+        return Failed(f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps")
     return Failed("the weights after the epoch differ from the reference's", "the weights plain SGD gives")
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 @train.check(points=4)
 def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
     """It returns the mean loss per sample, as a Python float."""
     for name in EPOCHS:
-        case = cases(seen)[name]
-        if not case["is_float"]:
-            key = "returned-tensor" if case["is_tensor"] else None
-            raise Failed(f"it returned {called(case['class'])}", "a Python float", misconception=key)
-        losses = [(loss, size) for loss, size in case["losses"]]
+        case = _epochs(seen)[name]
+        expect_float(case.kind, case.is_float)
+        losses, value = case.losses, case.value
         if not losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch")
         mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
-        if _near(case["value"], mean):
+        if _near(value, mean):
             continue
-        of_means = _near(case["value"], sum(loss for loss, _ in losses) / len(losses))
-        last = "" if of_means or not _near(case["value"], losses[-1][0]) else ", the loss of the last batch"
+        of_means = _near(value, sum(loss for loss, _ in losses) / len(losses))
+        last = "" if of_means or not _near(value, losses[-1][0]) else ", the loss of the last batch"
         raise Failed(
-            f"it returned {case['value']:.4f}{last}",
+            f"it returned {value:.4f}{last}",
             f"{mean:.4f}, the mean over all samples of this epoch's losses",
             misconception="mean-of-batch-means" if of_means else None,
         )
 
 
-def _near(value: float, wanted: float) -> bool:
-    return math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
+def _near(value: float | None, wanted: float) -> bool:
+    return value is not None and math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
 
 
 @train.check(points=1)
 def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
-    case = cases(seen)["nothing_to_train_on"]
-    if case["value"] != 0.0:
-        shown = called(case["class"]) if case["value"] is None else case["value"]
-        raise Failed(f"an empty loader gave {shown}", "0.0")
+    case = seen[epochs]["nothing_to_train_on"]
+    if case.value != 0.0:
+        raise Failed(f"an empty loader gave {called(case.kind) if case.value is None else case.value}", "0.0")
 
 
 @train.check(points=0.5)
 def changes_no_settings(seen: Seen, wanted: Seen) -> None:
-    """It seeds nothing and leaves the settings of torch as they were."""
-    for name, case in cases(seen).items():
-        if case["settings"]:
-            raise Failed(f"it changed {case['settings'][0]} (scenario `{name}`)", "no change")
-
-
-def _close(found: list[Array], right: list[Array]) -> bool:
-    import numpy as np
-
-    if [(a.dtype, a.shape) for a in found] != [(b.dtype, b.shape) for b in right]:
-        return False
-    # All of one dtype at once: a comparison of a few numbers takes as long as one of all of them.
-    return all(
-        np.allclose(_joined(found, dtype), _joined(right, dtype), rtol=1e-3, atol=1e-5)
-        for dtype in {a.dtype for a in right}
-    )
-
-
-def _joined(arrays: list[Array], dtype: str) -> Any:
-    import numpy as np
-
-    return np.frombuffer(b"".join(a.data for a in arrays if a.dtype == dtype), dtype)
+    """It sets no seed and changes no setting of torch."""
+    for name, case in _epochs(seen).items():
+        expect_settings_kept(case.settings, name)

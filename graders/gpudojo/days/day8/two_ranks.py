@@ -23,25 +23,25 @@ from gpudojo.model.evidence import Raised
 
 RANKS: Final = 2
 FORKS: Final = sys.platform == "linux"  # a Mac can fork too, but its system libraries do not survive it
-# No verdict hangs on this: whoever waits in vain is found by what the processes tell of themselves.
+# No result depends on this: processes that wait forever report that they stand still.
 PATIENCE: Final = timedelta(minutes=10)
-ALONE: Final = "one process waited here for the other, which never came: both have to make the same calls"
-GONE: Final = "a process ended in the middle of it"
-STUCK: Final = "the processes did not come to an end"
+ALONE: Final = "one process waited here forever for the other: both have to make the same calls"
+GONE: Final = "a process ended during the call"
+STUCK: Final = "the processes did not finish"
 PAUSE: Final = 0.01
-LOOKS: Final = 50  # so many times at the same place, and no work done there
-ENDLESS: Final = 30.0  # seconds of processor time, which is none that a busy machine adds
+LOOKS: Final = 50  # samples at the same place, without work done there
+ENDLESS: Final = 30.0  # seconds of processor time, which a busy machine does not increase
 
-_sleep, _processor_time = time.sleep, time.process_time  # a student's file may have others
+_sleep, _processor_time = time.sleep, time.process_time  # a student's file may replace them
 
 
 class Rank:
-    """One of the processes, as seen from here: `answer` is what it said last."""
+    """One of the processes, seen from the parent: `answer` is its last message."""
 
     def __init__(self, process: Any, end: Any) -> None:
         self.process, self.end = process, end
         self.answer: dict[str, Any] | None = None
-        self.still = 0  # how often it has told since something last happened that it stands still
+        self.still = 0  # how often it has reported, since something last happened, that it stands still
 
     def listen(self) -> None:
         said: dict[str, Any] = {"raised": "SystemExit", "text": GONE, "line": None}
@@ -56,10 +56,10 @@ class Rank:
 
 
 def two_ranks(student: Callable[..., Any], path: Path, function: str) -> list[dict[str, Any]]:
-    """What each rank found, together and then each alone; raises what the student's function raised in either."""
+    """The results of each rank, in a group of two and then alone. Raises what the student's function raised."""
     with _started(student, path, function) as ranks:
         together = _answers(ranks)
-        for rank in ranks:  # nobody goes on, and breaks the connection, while the other one is still at it
+        for rank in ranks:  # neither continues, and breaks the connection, while the other is still working
             rank.end.send_bytes(b"go on")
             rank.answer = None
         alone = _answers(ranks)
@@ -86,12 +86,12 @@ def _started(student: Callable[..., Any], path: Path, function: str) -> Iterator
             yield ranks
         finally:
             for rank in ranks:
-                rank.process.kill()  # not joined: taking a process down takes the system 10 ms that nobody needs
+                rank.process.kill()  # not joined, which would take 10 ms
                 rank.end.close()
 
 
 def _answers(ranks: list[Rank]) -> list[dict[str, Any]]:
-    """One answer from each; a rank that waits for one that will never come is told so, by ending the other."""
+    """One answer from each. If both stand still, one is killed, so that the call raises in the other."""
     told: list[dict[str, Any]] = []
     _begin(ranks)
     while waiting := [rank for rank in ranks if rank.answer is None]:
@@ -101,17 +101,17 @@ def _answers(ranks: list[Rank]) -> list[dict[str, Any]]:
                 rank.listen()
         told = [rank.answer for rank in ranks if rank.answer and "raised" in rank.answer]
         if any(answer["text"] not in (ALONE, GONE) for answer in told):
-            break  # the other one only waits for this one
+            break  # the other one waits for this one
         if any(rank.answer is not None for rank in waiting):
             _begin(ranks)
-        elif all(rank.still > 1 for rank in waiting):  # once may have been before the other one's answer
+        elif all(rank.still > 1 for rank in waiting):  # once may have been before the other's answer
             alive = [rank for rank in ranks if rank.process.is_alive()]
             if len(alive) < RANKS:
                 raise StudentRaised(Raised("TimeoutError", STUCK, None))
-            # Its connections break, and the one that waits for it raises where it stands.
+            # Its connections break, and the one that waits for it raises at that line.
             next((rank for rank in alive if rank.answer is not None), alive[-1]).process.kill()
             _begin(ranks)
-    # What a rank says of itself says more than that the other one is gone.
+    # An error in one process says more than that the other one is gone.
     for answer in sorted(told, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)):
         raise StudentRaised(Raised(answer["raised"], answer["text"], answer["line"]))
     return [rank.answer or {} for rank in ranks]
@@ -124,7 +124,7 @@ def _begin(ranks: list[Rank]) -> None:
 
 def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any]) -> None:
     """One of the processes."""
-    torch.set_num_threads(1)  # threads do not survive a fork, and waiting for them takes for ever
+    torch.set_num_threads(1)  # threads do not survive a fork, and waiting for them would take forever
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     student = load(Path(path)).names[function] if student is None else student
@@ -139,10 +139,10 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         _report_waiting(tell)
         letters[1 - rank].close()  # so that one notices when the other is gone
         store = _letters(letters[rank])
-        # Its functions keep the group of the moment they are imported, which is not to be one of the two made here.
+        # Its functions keep the group at the time of import, which must not be one of the two made here.
         importlib.import_module("torch.distributed.nn.functional")
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=PATIENCE)
-        tell({"some": _averaged(student, _model(rank), path) | {"group_kept": distributed.is_initialized()}})
+        tell({"some": _averaged(student, _model(rank), path)})
         end.recv_bytes()
         try:
             distributed.GroupMember.WORLD = None  # `destroy_process_group` takes 20 ms to end its threads
@@ -155,13 +155,13 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         told = error.evidence
         said = ALONE if "Timed out" in told.message or "closed by peer" in told.message else told.message
         tell({"raised": told.type, "text": said, "line": told.line})
-    os._exit(0)  # no cleaning up: what was inherited from the parent is the parent's
+    os._exit(0)  # no clean-up: what was inherited belongs to the parent
 
 
 def _letters(other: Any) -> Any:
-    """The store in which two ranks tell each other where they listen: what one writes down is sent to the other.
+    """A store through which two ranks exchange their addresses: what one sets is sent to the other.
 
-    torch's own stores wait for a file to change, or ask for the names of their sockets, which may take seconds.
+    torch's own stores wait for a file to change, or look up host names, which may take seconds.
     """
 
     distributed: Any = torch.distributed
@@ -200,11 +200,12 @@ def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:
     return {
         "gradients": [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()],
         "weights_kept": all(bool(torch.equal(p.detach(), before)) for p, before in pairs),
+        "group_kept": torch.distributed.is_initialized(),
     }
 
 
 def _model(rank: int) -> Any:
-    """Two layers, and gradients that are the rank's own; one bias has none."""
+    """Two layers with gradients that differ between ranks; one bias has none."""
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):

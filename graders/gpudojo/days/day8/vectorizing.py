@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from gpudojo.days.day8 import pixel_race
-from gpudojo.days.day8.pixel_race import arrived, race, reference_here, stepped
+from gpudojo.days.day8.pixel_race import arrived, judge_speed, limited, race, reference_here, stepped
 from gpudojo.grading.call import Call, StudentRaised, array, torch
-from gpudojo.grading.judge import judge_speed, runs
-from gpudojo.model.evidence import Array
-from gpudojo.model.exercise import Exercise, Failed, Function, Seen, called
+from gpudojo.grading.checks import numbers, runs, times
+from gpudojo.model.evidence import Array, Case, Race, Raised
+from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, called
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger
 
 
-STAY = 'Work where the input is, and leave it as it is: no `.cpu()`, no NumPy, no "cuda", no `*=` or `[...] =` on it.'
-ONES = "A single sprite or pixel has dimensions of size 1. A bare `squeeze()` drops them all: name the one you mean."
+STAY = 'Work on the device of the input, and do not change it: no `.cpu()`, NumPy, "cuda", `*=` or `[...] =` on it.'
+ONES = "A single sprite or pixel has dimensions of size 1. A bare `squeeze()` drops them all: give it the dimension."
 exercise = Exercise(
     "06_vectorizing_pixel_loops",
     "Pixels all at once, without Python loops",
@@ -36,22 +33,22 @@ grayscale = exercise.function(
     "`sprites[:, 0]` is the red of every pixel of every sprite at once.",
     "A number times a tensor multiplies every element; three such products can be added.",
     "Weights in a tensor need the sprites' device and the shape (3, 1, 1) to be broadcast over the channels.",
-    "The weights are the loop's: 0.299 for red, 0.587 for green, 0.114 for blue; one number per pixel is left.",
+    "The weights are the loop's: 0.299 for red, 0.587 for green, 0.114 for blue; the result is one number per pixel.",
     STAY,
     ONES,
 )
 recolor = exercise.function(
     "recolor",
     "A tensor of indices can stand where a single index stands: `palette[indices]` looks all of them up at once.",
-    "`palette[indices]` has the shape (N, H, W, 3). The colours have to become the second dimension, not only by name.",
-    "`permute` or `movedim` reorders dimensions; `reshape` and `view` only cut the same numbers up differently.",
+    "`palette[indices]` has the shape (N, H, W, 3). Move the colours to the second dimension.",
+    "`permute` or `movedim` reorders dimensions; `reshape` and `view` keep the numbers in their order.",
     STAY,
     ONES,
 )
 nearest = exercise.function(
     "nearest_color",
     "Make room for the palette: (N, 1, 3, H, W) minus (1, K, 3, 1, 1) is every pixel minus every colour.",
-    "Square pixel minus colour first, then sum over the three channels: (N, K, H, W) distances are left.",
+    "Square pixel minus colour first, then sum over the three channels: this gives (N, K, H, W) distances.",
     "`argmin` over the colours gives the index of the smallest, the first of them on a tie.",
     STAY,
     ONES,
@@ -74,34 +71,36 @@ Size = tuple[int, int, int, int]  # sprites, height, width, colours
 Make = Callable[[int, Size], tuple[Any, ...]]
 
 
-def _dice(seed: int, size: Size) -> Any:
+def _generator(seed: int, size: Size) -> Any:
     count, height, width, colors = size
     return torch.Generator().manual_seed(((((seed * 97 + count) * 97 + height) * 97 + width) * 97 + colors) % 2**63)
 
 
 def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
     count, height, width, _ = size
-    return (torch.rand(count, 3, height, width, generator=_dice(seed, size)),)
+    return (torch.rand(count, 3, height, width, generator=_generator(seed, size)),)
 
 
 def for_recolor(seed: int, size: Size) -> tuple[Any, ...]:
     count, height, width, colors = size
-    dice = _dice(seed, size)
-    return torch.randint(0, colors, (count, height, width), generator=dice), torch.rand(colors, 3, generator=dice)
+    generator = _generator(seed, size)
+    return torch.randint(0, colors, (count, height, width), generator=generator), torch.rand(
+        colors, 3, generator=generator
+    )
 
 
 def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
-    """Sprites and palette such that every pixel has one nearest colour or, `tied`, two of them."""
+    """Sprites and a palette: every pixel has one nearest colour or, if `tied`, two."""
     count, height, width, colors = size
-    dice, wanted = _dice(seed, size), count * height * width
+    generator, wanted = _generator(seed, size), count * height * width
     every = _every_color()
-    palette = every[torch.randperm(len(every), generator=dice)[:colors]]
+    palette = every[torch.randperm(len(every), generator=generator)[:colors]]
     if tied:
         palette[-1] = palette[0]  # a colour twice, beside the ties between different colours
     distances = (every[:, None] - palette).square().sum(2)
     nearest = (distances == distances.amin(1, keepdim=True)).sum(1)
     candidates = every[nearest > 1 if tied else nearest == 1]
-    pixels = candidates[torch.randint(0, len(candidates), (wanted,), generator=dice)]
+    pixels = candidates[torch.randint(0, len(candidates), (wanted,), generator=generator)]
     return pixels.reshape(count, height, width, 3).permute(0, 3, 1, 2).contiguous(), palette
 
 
@@ -111,55 +110,98 @@ def with_ties(seed: int, size: Size) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1)
 def _every_color() -> Any:
-    """All colours of eighths: float32 holds their squared differences exactly, in whatever order they are added."""
+    """All colours made of eighths: float32 holds their squared differences exactly, in any order of addition."""
     eighths = torch.arange(9) / 8
     return torch.cartesian_prod(eighths, eighths, eighths)
 
 
-# Every dimension but the palette grows twice. torch itself may change its way at some size, but not at both steps.
+# Every dimension but the palette grows twice. torch may switch algorithms at some size, but not at both steps.
 GROWING: Final[tuple[Size, ...]] = ((2, 4, 4, 4), (3, 5, 7, 4), (4, 6, 9, 4))
 SMALLEST: Final[tuple[Size, ...]] = ((1, 4, 3, 5), (2, 1, 1, 3), (3, 3, 2, 1), (1, 1, 1, 1))
 TIED: Final[tuple[Size, ...]] = ((2, 4, 4, 3), (3, 3, 5, 6))
 ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
-MANY_COLORS: Final[tuple[Size, ...]] = ((2, 3, 4, 600),)  # more than a byte can count, and most of them
+MANY_COLORS: Final[tuple[Size, ...]] = ((2, 3, 4, 600),)  # more than fit in a byte
 
 
-class Pictures:
-    """One function called on pictures of many sizes, all on one bench: to open a bench for each would take longer."""
+class Picture(Case, frozen=True):
+    """One call: the result, and whether the inputs were changed."""
+
+    kind: str
+    shape: list[int]
+    dtype: str
+    device: str
+    values: Array | None
+    first_input: Array
+    input_device: str
+    given: str  # the inputs in words
+    changed: list[str]
+    changing_line: int | None
+
+
+class Trip(Case, frozen=True):
+    """What a call brought to the host."""
+
+    transfers: int
+    bytes: int
+    reads: int
+    lists: int
+    line: int | None
+
+
+class Growth(Case, frozen=True):
+    """What pictures of growing size took."""
+
+    pixels: list[int]
+    operations: list[int]
+    steps: list[int]  # lines of Python executed
+    line: int | None  # the line whose count grew most
+    trips: list[Trip]
+
+
+class Pictures(Case, frozen=True):
+    """The calls of one function, by size. No ties where the function has none."""
+
+    usual: dict[str, Picture]
+    smallest: dict[str, Picture]
+    tied: dict[str, Picture]
+    on_the_cpu: dict[str, Picture]
+    growth: Growth
+
+
+class Painter:
+    """Calls one function on pictures of many sizes, all on one device: opening one for each would take longer."""
 
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
         self.call, self.names = call, names
         self.ledgers: list[Ledger] = []
         self.lines: list[Counter[int]] = []
-        self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may remember by it
+        self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may be cached by it
 
-    def growing(self, make: Make) -> dict[str, Any]:
-        found = {}
+    def growing(self, make: Make) -> tuple[dict[str, Picture], Growth]:
+        """Pictures of growing size, and how many operations and lines of Python they took."""
+        found, trips = {}, []
         for size in GROWING:
-            found[str(size)] = self._called(make(self.call.seed, size), stepping=True) | _trips(self.call)
+            found[str(size)] = self._called(make(self.call.seed, size), stepping=True)
+            trips.append(self._trip())
             self.ledgers.append(self.call.ledger)
-        return found
-
-    def each(self, make: Make, sizes: tuple[Size, ...], device: Any = None) -> dict[str, Any]:
-        return {str(size): self._called(make(self.call.seed, size), device) for size in sizes}
-
-    def growth(self) -> dict[str, Any]:
-        """How many operations and lines of Python the growing pictures took."""
         first, last = self.ledgers[0], self.ledgers[-1]
         grown = {line: b - a for (file, line), (a, b) in first.grown_lines(last).items() if file == str(self.call.path)}
         grown = grown or {line: count - self.lines[0][line] for line, count in self.lines[-1].items()}
-        return {
-            "pixels": [count * height * width for count, height, width, _ in GROWING],
-            "operations": [len(ledger.operations()) for ledger in self.ledgers],
-            "steps": [lines.total() for lines in self.lines],
-            "line": max(grown, key=lambda line: grown[line], default=None),
-        }
+        return found, Growth(
+            pixels=[count * height * width for count, height, width, _ in GROWING],
+            operations=[len(ledger.operations()) for ledger in self.ledgers],
+            steps=[lines.total() for lines in self.lines],
+            line=max(grown, key=lambda line: grown[line], default=None),
+            trips=trips,
+        )
 
-    def _called(self, inputs: tuple[Any, ...], device: Any = None, stepping: bool = False) -> dict[str, Any]:
-        """What came of one call, and whether its inputs are as they were."""
+    def each(self, make: Make, sizes: tuple[Size, ...], device: Any = None) -> dict[str, Picture]:
+        return {str(size): self._called(make(self.call.seed, size), device) for size in sizes}
+
+    def _called(self, inputs: tuple[Any, ...], device: Any = None, stepping: bool = False) -> Picture:
         given = tuple(tensor.to(device or self.call.device, copy=True) for tensor in inputs)
         self.kept.append(given)
-        told = " and ".join(f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True))
+        words = " and ".join(f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True))
         try:
             if stepping:
                 result, lines = stepped(self.call, *given)
@@ -167,61 +209,46 @@ class Pictures:
             else:
                 result = self.call(*given)
         except StudentRaised as error:
-            raise _with_input(error, f"{told} on {given[0].device}") from None
+            # For which input it raised stands beside the message: for another size or device it may not.
+            first, newline, rest = error.evidence.message.partition("\n")
+            message = f"{first} (with {words} on {given[0].device}){newline}{rest}"
+            raise error.with_facts(message=message) from None
         pairs = zip(self.names, given, inputs, strict=True)
         changed = [name for name, a, b in pairs if not torch.equal(a.cpu(), b)]
-        return _described(result) | {
-            "first_input": array(inputs[0]),
-            "input_device": str(given[0].device),
-            "given": told,
-            "changed": changed,
-            "changing_line": self._in_place_line() if changed else None,
-        }
+        values = arrived(result)
+        return Picture(
+            kind="Tensor" if values is not None else type(result).__name__,
+            shape=list(values.shape) if values is not None else [],
+            dtype=str(result.dtype).removeprefix("torch.") if values is not None else "",
+            device=str(result.device) if values is not None else "",
+            values=values,
+            first_input=array(inputs[0]),
+            input_device=str(given[0].device),
+            given=words,
+            changed=changed,
+            changing_line=self._in_place_line() if changed else None,
+        )
 
     def _in_place_line(self) -> int | None:
         operations = self.call.ledger.operations()
         lines = {self.call.line_of(o) for o in operations if o.name.split(".")[1].endswith("_")}
         return lines.pop() if len(lines) == 1 else None
 
-
-def _described(result: Any) -> dict[str, Any]:
-    if not isinstance(result, torch.Tensor):
-        return {"class": type(result).__name__, "shape": [], "dtype": "", "device": "", "values": None}
-    values = arrived(result)
-    assert values is not None
-    dtype = str(result.dtype).removeprefix("torch.")
-    return {
-        "class": "Tensor",
-        "shape": list(values.shape),
-        "dtype": dtype,
-        "device": str(result.device),
-        "values": values,
-    }
-
-
-def _with_input(error: StudentRaised, given: str) -> StudentRaised:
-    """For which input it raised stands beside the message: on another size or device it may not."""
-    first, newline, rest = error.evidence.message.partition("\n")
-    return StudentRaised(msgspec.structs.replace(error.evidence, message=f"{first} (with {given}){newline}{rest}"))
-
-
-def _trips(call: Call) -> dict[str, Any]:
-    """What the last call brought to the host."""
-    transfers = call.ledger.transfers_to_host()
-    reads = [sync for sync in call.ledger.syncs() if sync.what in ("item", "tolist")]
-    first = next(iter(transfers), None) or next(iter(reads), None)
-    return {
-        "transfers": len(transfers),
-        "trip_bytes": sum(transfer.bytes for transfer in transfers),
-        "reads": len(reads),
-        "lists": sum(read.what == "tolist" for read in reads),
-        "trip_line": None if first is None else call.line_of(first),
-    }
+    def _trip(self) -> Trip:
+        transfers = self.call.ledger.transfers_to_host()
+        reads = [sync for sync in self.call.ledger.syncs() if sync.what in ("item", "tolist")]
+        return Trip(
+            transfers=len(transfers),
+            bytes=sum(transfer.bytes for transfer in transfers),
+            reads=len(reads),
+            lists=sum(read.what == "tolist" for read in reads),
+            line=self.call.first_line((*transfers, *reads)),
+        )
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """On a busy machine threads wait for one another longer than these pictures take."""
+    """On a busy machine, threads would wait for each other longer than these pictures take."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -232,233 +259,206 @@ def _one_thread() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Callable[..., Any], clocked: Size) -> None:
-    """The probes of one function. On the plain CPU nothing could be seen of a trip to the host: hence a GPU."""
+Probes = tuple[Probe[Pictures], Probe[Race]]
+
+
+def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Callable[..., Any], clocked: Size) -> Probes:
+    """The probes of one function. On the plain CPU no copy to the host could be seen, so the first one needs a GPU."""
 
     @function.probe(machine="a gpu")
-    def pictures(call: Call) -> dict[str, Any]:
-        looked = Pictures(call, names)
-        usual = looked.growing(make)
-        found = {"usual": usual, "smallest": looked.each(make, SMALLEST), "growth": looked.growth()}
-        if function is nearest:
-            found["tied"] = looked.each(with_ties, TIED)
+    def pictures(call: Call) -> Pictures:
+        painter = Painter(call, names)
+        usual, growth = painter.growing(make)
+        smallest = painter.each(make, SMALLEST)
+        tied = painter.each(with_ties, TIED) if function is nearest else {}
         # After the GPU: what was made there and kept is of no use here.
         sizes = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
-        return found | {"on_the_cpu": looked.each(make, sizes, "cpu")}
+        return Pictures(usual, smallest, tied, painter.each(make, sizes, "cpu"), growth)
 
     @function.probe(machine="unwatched")
-    def timed(call: Call) -> dict[str, Any]:
+    def timed(call: Call) -> Race:
         def inputs(number: int) -> tuple[Any, ...]:
             return tuple(tensor.to(call.device) for tensor in make(call.seed + 1000 + number, clocked))
 
         try:
             with _one_thread():
                 return race(call, loop, reference_here(exercise.stem, function.name), inputs)
-        except StudentRaised as error:  # a matter of its own: it ran on pictures before
-            return {"raised": f"{error.evidence.type}: {error.evidence.message}", "line": error.evidence.line}
+        except StudentRaised as error:  # one check's matter: it ran on pictures before
+            return Race(0.0, 0.0, None, raised=error.evidence)
+
+    return pictures, timed
 
 
-# The timed sizes make each loop take some milliseconds: a hundred times a vectorized call, and little beside the rest.
-_declare(grayscale, ("sprites",), for_grayscale, pixel_race.grayscale_loop, (2, 4, 6, 2))
-_declare(recolor, ("indices", "palette"), for_recolor, pixel_race.recolor_loop, (2, 8, 8, 2))
-_declare(nearest, ("sprites", "palette"), for_nearest, pixel_race.nearest_color_loop, (2, 4, 6, 2))
-
-
-SLOWED: Final = 4.0  # a busy or smaller machine may slow the loop down that much; the student's call is slower, too
-GUARD_READS: Final = 2  # numbers a call may read back, for an assertion about its input, say
-
-
-def _numbers(values: Array) -> Any:
-    import numpy as np
-
-    return np.frombuffer(values.data, values.dtype).reshape(values.shape)
+GUARD_READS: Final = 2  # numbers that a call may read back, for an assertion about its input
+Diagnose = Callable[[Picture, Picture], tuple[str, str | None]]
 
 
 def same(found: Array | None, right: Array | None) -> bool:
-    """Equal integers, or floats as close as another order of adding leaves them."""
+    """Equal integers, or floats as close as another order of addition leaves them."""
     import numpy as np
 
     if found is None or right is None or found.shape != right.shape:
         return False
-    a, b = _numbers(found), _numbers(right)
+    a, b = numbers(found), numbers(right)
     if b.dtype.kind in "iu":
         return found.dtype in ("int64", "int32") and bool((a == b).all())
     return a.dtype.kind == "f" and bool(np.allclose(a, b, rtol=0, atol=1e-4))
 
 
-Diagnose = Callable[[dict[str, Any], dict[str, Any]], tuple[str, str | None]]
-
-
-def _judge_values(group: str, seen: Seen, wanted: Seen, diagnose: Diagnose) -> None:
-    for size, right in wanted["pictures"].facts[group].items():
-        facts = seen["pictures"].facts[group][size]
-        if facts["class"] != "Tensor":
-            misconception = "trip-through-numpy" if facts["class"] == "ndarray" else None
-            raise Failed(f"it returned {called(facts['class'])}", "a tensor", misconception=misconception)
-        if same(facts["values"], right["values"]):
+def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose: Diagnose) -> None:
+    for size, right in wanted.items():
+        found = seen[size]
+        if found.kind != "Tensor" or found.values is None:
+            key = "trip-through-numpy" if found.kind == "ndarray" else None
+            raise Failed(f"it returned {called(found.kind)}", "a tensor", misconception=key)
+        if same(found.values, right.values):
             continue
-        if facts["shape"] != right["shape"]:
-            transposed = len(right["shape"]) == 4 and facts["shape"] == [right["shape"][i] for i in (0, 2, 3, 1)]
+        if found.shape != right.shape:
+            transposed = len(right.shape) == 4 and found.shape == [right.shape[i] for i in (0, 2, 3, 1)]
+            happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
+            raise Failed(happened, expected, misconception="channels-last" if transposed else None)
+        if found.dtype != right.dtype and not found.dtype.startswith(right.dtype.rstrip("0123456789")):
             raise Failed(
-                f"{right['given']} gave the shape {tuple(facts['shape'])}",
-                f"the shape {tuple(right['shape'])}",
-                misconception="channels-last" if transposed else None,
+                f"the result's dtype is {found.dtype}", "int64 or int32" if right.dtype == "int64" else right.dtype
             )
-        if facts["dtype"] != right["dtype"] and not facts["dtype"].startswith(right["dtype"].rstrip("0123456789")):
-            expected = "int64 or int32" if right["dtype"] == "int64" else right["dtype"]
-            raise Failed(f"the result's dtype is {facts['dtype']}", expected)
-        happened, misconception = diagnose(facts, right)
-        if misconception is None and facts["changed"]:
-            happened, misconception = f"{happened}, and `{facts['changed'][0]}` was modified", "input-modified"
-        line = facts["changing_line"] if misconception == "input-modified" else None
-        raise Failed(f"{right['given']}: {happened}", "the values the loop gives", line, misconception)
+        happened, key = diagnose(found, right)
+        if key is None and found.changed:
+            happened, key = f"{happened}, and `{found.changed[0]}` was modified", "input-modified"
+        line = found.changing_line if key == "input-modified" else None
+        raise Failed(f"{right.given}: {happened}", "the loop's values", line, key)
 
 
-def _differing(facts: dict[str, Any], right: dict[str, Any]) -> tuple[str, str | None]:
-    a, b = _numbers(facts["values"]), _numbers(right["values"])
-    differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # no number is near a NaN
+def _differing(found: Picture, right: Picture) -> tuple[str, str | None]:
+    assert found.values is not None
+    assert right.values is not None
+    a, b = numbers(found.values), numbers(right.values)
+    differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # a NaN is not near anything
     where = tuple(int(i) for i in next(iter(zip(*differ.nonzero(), strict=True)), (0,) * a.ndim))
-    return (
-        f"{int(differ.sum())} of {a.size} values differ; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}",
-        None,
-    )
+    count = f"{int(differ.sum())} of {a.size} values differ"
+    return f"{count}; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}", None
 
 
-def _weights(facts: dict[str, Any], right: dict[str, Any]) -> tuple[str, str | None]:
-    """Other weights leave a trace: they can be read off the result."""
+def _weights(found: Picture, right: Picture) -> tuple[str, str | None]:
+    """Other weights can be computed from the result."""
     import numpy as np
 
-    a, channels = _numbers(facts["values"]).astype("float64"), _numbers(facts["first_input"])
+    assert found.values is not None
+    a, channels = numbers(found.values).astype("float64"), numbers(found.first_input)
     pixels = np.moveaxis(channels, 1, -1).reshape(-1, 3).astype("float64")
-    found = np.linalg.lstsq(pixels, a.reshape(-1), rcond=None)[0]
-    if np.isfinite(a).all() and np.allclose(pixels @ found, a.reshape(-1), atol=1e-4):
-        red, green, blue = found
+    weights = np.linalg.lstsq(pixels, a.reshape(-1), rcond=None)[0]
+    if np.isfinite(a).all() and np.allclose(pixels @ weights, a.reshape(-1), atol=1e-4):
+        red, green, blue = weights
         return f"the result is {red:.3f} red {green:+.3f} green {blue:+.3f} blue", "wrong-weights"
-    return _differing(facts, right)
+    return _differing(found, right)
 
 
-def _reshaped(facts: dict[str, Any], right: dict[str, Any]) -> tuple[str, str | None]:
+def _reshaped(found: Picture, right: Picture) -> tuple[str, str | None]:
     import numpy as np
 
-    a, b = _numbers(facts["values"]), _numbers(right["values"])
+    assert found.values is not None
+    assert right.values is not None
+    a, b = numbers(found.values), numbers(right.values)
     if np.allclose(np.moveaxis(b, 1, -1).reshape(b.shape), a, atol=1e-4):
-        return "every colour is there, but its red, green and blue lie beside each other", "reshape-for-permute"
-    return _differing(facts, right)
+        return "all numbers are there, but red, green and blue are mixed up with the pixels", "reshape-for-permute"
+    return _differing(found, right)
 
 
-def _all_calls(seen: Seen, wanted: Seen) -> Iterator[dict[str, Any]]:
+def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
     for group in ("usual", "smallest", "tied", "on_the_cpu"):
-        for size in wanted["pictures"].facts.get(group, ()):
-            yield seen["pictures"].facts[group][size]
+        for size in getattr(wanted, group):
+            yield getattr(seen, group)[size]
 
 
-def _diagnose(scenario: str, message: str) -> str | None:
-    """Not what devices mean in a training loop: here nothing has to be moved, and the input says where to work."""
-    if "to numpy" in message:
+def _diagnose(raised: Raised, seen: Seen) -> str | None:
+    """Not as in a training loop: nothing has to be moved here, and the input determines the device."""
+    if "to numpy" in raised.message:
         return "numpy-on-device-tensor"
-    first = message.partition("\n")[0]
+    first = raised.message.partition("\n")[0]
     if first.endswith("on cpu)") and ("same device" in first or "cuda" in first.partition(" (with ")[0].lower()):
         return "hard-coded-cuda"
     return None
 
 
-def _judge_trips(facts: dict[str, Any], misconception: str) -> None:
-    if facts["transfers"] or facts["lists"] or facts["reads"] > GUARD_READS:
-        times = facts["transfers"] or facts["reads"]
-        what = "copied from the device to the host" if facts["transfers"] else "a value was read back"
-        raise Failed(
-            f"{what} {'once' if times == 1 else f'{times} times'} in one call",
-            "never: every step on the device",
-            facts["trip_line"],
-            misconception,
-        )
-
-
-def _with_an_honest_loop(facts: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """The loop ran beside student code, which may slow it down; beside the reference nobody did."""
-    for name in ("student", "loop"):
-        if not math.isfinite(facts[name]):
-            raise Failed(f"the time of the {name} is {facts[name]}", "a number of seconds")
-    return facts | {"loop": min(facts["loop"], SLOWED * right["loop"])}
-
-
-def _claim(function: Function, values: float, diagnose: Diagnose) -> None:
+def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes) -> None:
     """The checks that all three functions have."""
+    pictures, timed = probes
     runs(function, points=0.25, diagnose=_diagnose)
 
     @function.check(points=values)
     def right_values(seen: Seen, wanted: Seen) -> None:
-        """It gives the loop's values, on sizes that are not in the file."""
-        _judge_values("usual", seen, wanted, diagnose)
-        _judge_values("on_the_cpu", seen, wanted, diagnose)
+        """It gives the loop's values, for sizes that are not in the file."""
+        _judge_values(seen[pictures].usual, wanted[pictures].usual, diagnose)
+        _judge_values(seen[pictures].on_the_cpu, wanted[pictures].on_the_cpu, diagnose)
 
     @function.check(points=0.25, needs=("runs", "right_values"))
     def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
-        """It does so for a single sprite, a single pixel, a single row and a palette of one colour, too."""
-        _judge_values("smallest", seen, wanted, diagnose)
+        """It also does so for a single sprite, a single pixel, a single row and a palette of one colour."""
+        _judge_values(seen[pictures].smallest, wanted[pictures].smallest, diagnose)
 
     @function.check(points=1.25)
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
         """The number of operations does not grow with the number of pixels."""
-        facts = seen["pictures"].facts["growth"]
-        for what, counts in (("operations", facts["operations"]), ("lines of Python", facts["steps"])):
+        growth = seen[pictures].growth
+        for what, counts in (("operations", growth.operations), ("lines of Python", growth.steps)):
             if all(a < b for a, b in pairwise(counts)):
-                right = wanted["pictures"].facts["growth"]["operations"][-1]
+                right = wanted[pictures].growth.operations[-1]
                 raise Failed(
-                    f"{facts['pixels'][0]} pixels took {counts[0]} {what}, {facts['pixels'][-1]} pixels {counts[-1]}",
-                    f"as many for any number of pixels; the reference takes {right} operations",
-                    facts["line"],
+                    f"{growth.pixels[0]} pixels took {counts[0]} {what}, {growth.pixels[-1]} pixels {counts[-1]}",
+                    f"the same number for any number of pixels; the reference takes {right} operations",
+                    growth.line,
                     "python-loop-over-elements",
                 )
 
     @function.check(points=0.5)
     def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
         """The result is on the input's device, without a trip through NumPy or the host."""
-        usual = [seen["pictures"].facts["usual"][size] for size in wanted["pictures"].facts["usual"]]
-        # Pixels in a Python list are gone through one by one, by `map` or a C function if not by a line of Python.
-        listed = all(facts["lists"] for facts in usual) and all(
-            a["trip_bytes"] < b["trip_bytes"] for a, b in pairwise(usual)
-        )
-        for facts in usual:
-            _judge_trips(facts, "python-loop-over-elements" if listed else "trip-through-numpy")
-        for facts in _all_calls(seen, wanted):
-            if facts["device"] != facts["input_device"]:
+        trips = seen[pictures].growth.trips
+        # Pixels in a Python list are processed one by one, by `map` or a C function if not by a line of Python.
+        listed = all(trip.lists for trip in trips) and all(a.bytes < b.bytes for a, b in pairwise(trips))
+        for trip in trips:
+            if trip.transfers or trip.lists or trip.reads > GUARD_READS:
+                what = "copied from the device to the host" if trip.transfers else "a value was read back"
+                happened = f"{what} {times(trip.transfers or trip.reads)} in one call"
+                key = "python-loop-over-elements" if listed else "trip-through-numpy"
+                raise Failed(happened, "never: every step on the device", trip.line, key)
+        for found in _all_calls(seen[pictures], wanted[pictures]):
+            if found.device != found.input_device:
                 raise Failed(
-                    f"the input is on {facts['input_device']}, the result on {facts['device'] or 'no device'}",
-                    facts["input_device"],
-                    misconception="hard-coded-cuda" if facts["input_device"] == "cpu" else "trip-through-numpy",
+                    f"the input is on {found.input_device}, the result on {found.device or 'no device'}",
+                    found.input_device,
+                    misconception="hard-coded-cuda" if found.input_device == "cpu" else "trip-through-numpy",
                 )
 
     @function.check(points=0.25)
     def leaves_its_inputs_alone(seen: Seen, wanted: Seen) -> None:
         """What is passed in is not modified."""
-        for facts in _all_calls(seen, wanted):
-            if facts["changed"]:
-                changed = " and ".join(f"`{name}`" for name in facts["changed"])
-                raise Failed(
-                    f"after the call {changed} had other values than before",
-                    "the values from before",
-                    facts["changing_line"],
-                    "input-modified",
-                )
+        for found in _all_calls(seen[pictures], wanted[pictures]):
+            if found.changed:
+                changed = " and ".join(f"`{name}`" for name in found.changed)
+                happened = f"after the call {changed} had other values than before"
+                raise Failed(happened, "the values from before", found.changing_line, "input-modified")
 
     @function.check(points=0.75, needs=("runs", "right_values", "no_loop_over_pixels"))
     def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
         """It is several times as fast as the loop, timed in turns with the loop and the reference."""
-        facts = seen["timed"].facts
-        if "raised" in facts:
-            raise Failed(f"a timed call raised {facts['raised']}", "no error", facts["line"])
-        if not facts["outputs"] or len(facts["outputs"]) != len(facts["loop_outputs"]):
-            raise Failed(f"{len(facts['outputs'])} timed calls gave a result", "one of each timed call")
-        judge_speed(_with_an_honest_loop(facts, wanted["timed"].facts), wanted["timed"].facts, same)
+        found = seen[timed]
+        if found.raised is not None:
+            raise Failed(f"a timed call raised {found.raised.short}", "no error", found.raised.line)
+        if not found.outputs or len(found.outputs) != len(found.loop_outputs):
+            raise Failed(f"{len(found.outputs)} timed calls returned a result", "a result of each timed call")
+        judge_speed(limited(found, wanted[timed]), wanted[timed], same)
 
 
-_claim(grayscale, 0.75, _weights)
-_claim(recolor, 0.75, _reshaped)
-_claim(nearest, 0.5, _differing)
+# The timed sizes make each loop take some milliseconds: a hundred times a vectorized call, and little beside the rest.
+GRAYSCALE = _declare(grayscale, ("sprites",), for_grayscale, pixel_race.grayscale_loop, (2, 4, 6, 2))
+RECOLOR = _declare(recolor, ("indices", "palette"), for_recolor, pixel_race.recolor_loop, (2, 8, 8, 2))
+NEAREST = _declare(nearest, ("sprites", "palette"), for_nearest, pixel_race.nearest_color_loop, (2, 4, 6, 2))
+_claim(grayscale, 0.75, _weights, GRAYSCALE)
+_claim(recolor, 0.75, _reshaped, RECOLOR)
+_claim(nearest, 0.5, _differing, NEAREST)
 
 
 @nearest.check(points=0.25, needs=("runs", "right_values"))
 def lowest_index_on_a_tie(seen: Seen, wanted: Seen) -> None:
-    """Where several colours are equally near, it gives the lowest index."""
-    _judge_values("tied", seen, wanted, _differing)
+    """If several colours are equally near, it gives the lowest index."""
+    _judge_values(seen[NEAREST[0]].tied, wanted[NEAREST[0]].tied, _differing)

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from gpudojo.classes.options import number
+from gpudojo.classes.grading_options import number
 from gpudojo.grading.references import SUFFIX
 from gpudojo.model.errors import CannotRelease
 from gpudojo.model.results_file import replacing

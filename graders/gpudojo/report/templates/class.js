@@ -5,7 +5,7 @@
   const body = table.tBodies[0];
   const rows = Array.from(body.rows);
   const heads = Array.from(table.tHead.rows[0].cells);
-  // What a cell stands for: seconds and bytes are written in other units than they are sorted by.
+  // The value a column is sorted by: seconds and bytes, whatever unit is shown.
   const value = (cell) => cell.dataset.v ?? cell.textContent.trim();
   const text = rows.map((row) => row.cells[0].textContent.toLowerCase());
   const of = (id) => document.getElementById(id);
@@ -35,12 +35,12 @@
     const status = of("f-status").value;
     const from = of("f-from").value === "" ? -Infinity : Number(of("f-from").value);
     const to = of("f-to").value === "" ? Infinity : Number(of("f-to").value);
-    const human = of("f-human").checked;
+    const review = of("f-review").checked;
     let count = 0;
     for (const row of rows) {
       const points = Number(value(row.cells[2]));
       const fits = names.get(row).includes(name) && (!status || value(row.cells[1]) === status)
-        && points >= from && points <= to && (!human || value(row.cells[row.cells.length - 1]) !== "");
+        && points >= from && points <= to && (!review || value(row.cells[row.cells.length - 1]) !== "");
       row.hidden = !fits;
       count += fits;
     }

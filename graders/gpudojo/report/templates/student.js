@@ -8,7 +8,7 @@
     walk.className = "walk";
     const said = document.createElement("p");
     said.setAttribute("role", "status");
-    said.textContent = `${marks.length} ${marks.length === 1 ? "mark" : "marks"}: point at one, or use the arrow keys here`;
+    said.textContent = `${marks.length} ${marks.length === 1 ? "event" : "events"}: point at one, or use the arrow keys here`;
     const show = (next) => {
       if (place >= 0) marks[place].classList.remove("on");
       place = Math.min(Math.max(next, 0), marks.length - 1);
@@ -16,7 +16,7 @@
       said.textContent = marks[place].querySelector("title").textContent;
       said.className = "code";
     };
-    for (const [sign, label, step] of [["◀", "Mark before", -1], ["▶", "Next mark", 1]]) {
+    for (const [sign, label, step] of [["◀", "Previous event", -1], ["▶", "Next event", 1]]) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = sign;
@@ -29,7 +29,7 @@
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step) { event.preventDefault(); show(place + step); }
     });
-    // Marks are thin: what is meant is the one nearest to the pointer.
+    // Marks are thin: choose the one nearest to the pointer.
     const far = (mark, x, y) => {
       const box = mark.getBoundingClientRect();
       return Math.hypot(Math.max(box.left - x, 0, x - box.right), Math.max(box.top - y, 0, y - box.bottom));
@@ -53,9 +53,9 @@
   button.parentElement.hidden = false;
   button.addEventListener("click", () => {
     const hidden = document.body.classList.toggle("hide-passed");
-    button.setAttribute("aria-pressed", String(hidden));
+    button.textContent = hidden ? "Show passed checks" : "Hide passed checks";
   });
-  // A link leads also to what is hidden.
+  // A link to a hidden check shows it.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
     const target = link && document.getElementById(link.getAttribute("href").slice(1));

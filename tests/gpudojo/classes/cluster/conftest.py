@@ -1,4 +1,4 @@
-"""What is graded here, and on which machines? A cluster that several tests share, and two classes."""
+"""A cluster that several tests share, and the classes that are graded on it."""
 
 from __future__ import annotations
 

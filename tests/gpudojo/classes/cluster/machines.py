@@ -1,4 +1,4 @@
-"""What are these tests run on? A real scheduler and real workers, each a process of its own, over loopback."""
+"""A real scheduler and real workers for tests, each a process of its own, over loopback."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.dask_client import Cluster
-from gpudojo.classes.grading import ClassGrading, Outcome
-from gpudojo.classes.options import Asked
+from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import read
 
 ROOT = Path(__file__).parents[4]
+GRADERS = ROOT / "graders"
 REFERENCE = ROOT / "reference" / "day8"
 ONLY = frozenset({"select_device", "parameter_devices"})
 FIRST, SECOND = "01_checking_device.py", "02_moving_model_to_device.py"
 # Without these a worker listens to the whole network, and runs what it is sent from there.
 LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
-# A worker that recalls what one machine has found of a submission, for tests that are about what travels and not about
-# what runs: no nursery, which takes seconds to start.
+# A worker that replies with the records of an earlier run, for tests of what travels and not of what runs: without a
+# fork server, which takes seconds to start.
 RECALLING = """
 import pathlib, time
 from gpudojo.classes.store import decode
-from gpudojo.classes import parcels, worker
+from gpudojo.classes import dask_messages, dask_worker
 records = {{decode(data).digest: data for data in (p.read_bytes() for p in pathlib.Path({known!r}).rglob("*.mp"))}}
-def recalled(parcel):
-    number, order = parcels.unpack_order(parcel)
+def recalled(message):
+    order = dask_messages.unpack(message, dask_messages.Order)
     time.sleep(0.3)
-    return parcels.pack(parcels.Reply(number, records[order.digest]))
-worker.attempted = worker.whole = recalled
+    return dask_messages.pack(dask_messages.Reply(message[:dask_messages.HASH], records[order.digest]))
+dask_worker.graded = dask_worker.whole = recalled
 """
 MEASURED = ("seconds", "peak_bytes")
 
@@ -62,7 +63,7 @@ class Machines:
         for process in self.processes:
             process.wait()
 
-    def _start(self, words: Sequence[str], path: Path | str = ROOT, **environment: str) -> subprocess.Popen[bytes]:
+    def _start(self, words: Sequence[str], path: Path | str = GRADERS, **environment: str) -> subprocess.Popen[bytes]:
         log = self.folder / f"log-{len(self.processes)}"
         variables = {**os.environ, "PYTHONPATH": str(path), **environment}
         with log.open("wb") as file:
@@ -86,7 +87,7 @@ class Machines:
         *more: str,
         threads: int = 1,
         preload: str = "",
-        path: Path | str = ROOT,
+        path: Path | str = GRADERS,
         ready: bool = True,
         recalls: Path | None = None,
     ) -> subprocess.Popen[bytes]:
@@ -155,7 +156,7 @@ def alive(pid: int) -> bool:
 
 
 class Watching:
-    """A watcher that keeps what it is told, and does something when so many are graded."""
+    """Progress that keeps what it is told, and acts when so many are graded."""
 
     def __init__(self, **deeds: Callable[[], None]) -> None:
         self.deeds = {int(name.removeprefix("after_")): deed for name, deed in deeds.items()}
@@ -165,16 +166,16 @@ class Watching:
         self.layers: dict[str, str] = {}
         self.most_under_way = 0
 
-    def begins(self, count: int, known: int, left_out: Any) -> None: ...
+    def begins(self, count: int, known: int, ignored: Any) -> None: ...
 
     def prepares(self, what: str) -> None:
         self.said.append(what)
 
-    def fenced(self, layers: dict[str, str]) -> None:
+    def isolated(self, layers: dict[str, str]) -> None:
         self.layers = layers
 
-    def under_way(self, works: Any) -> None:
-        self.most_under_way = max(self.most_under_way, len(works))
+    def under_way(self, tasks: Any) -> None:
+        self.most_under_way = max(self.most_under_way, len(tasks))
 
     def graded(self, row: SubmissionRow, ran: bool) -> None:
         self.told.append(row.submission)
@@ -190,14 +191,14 @@ def grade(
     watcher: Watching | None = None,
     wait: float = 30.0,
     **more: Any,
-) -> tuple[Outcome, Watching, ClassResults]:
+) -> tuple[GradedClass, Watching, ClassResults]:
     """With an address on its cluster, and without one here."""
     watcher = watcher or Watching()
     more = {"only": ONLY, "jobs": 2, "seconds": 3.0, "secret": "secret", **more}
     runner = None if address is None else Cluster(address, wait, more.get("require_isolation", False))
-    outcome = ClassGrading(
-        Asked(class_ if isinstance(class_, list) else [class_], out, REFERENCE, **more), watcher, runner
-    ).run()
+    class_ = class_ if isinstance(class_, list) else [class_]
+    options = GradingOptions(submissions=class_, out=out, reference=REFERENCE, **more)
+    outcome = ClassGrading(options, watcher, runner).run()
     return outcome, watcher, read(out / "results.json")
 
 

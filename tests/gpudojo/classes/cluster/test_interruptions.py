@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.classes import dask_worker as worker_module
+from gpudojo.classes import dask_worker
 from gpudojo.classes.dask_messages import HASH, Order, pack, unpack_reply, versions
-from gpudojo.classes.scheduler import Work
+from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.errors import NoCluster
 
 from tests.gpudojo.classes.cluster.machines import (
     FIRST,
+    GRADERS,
     ONLY,
     REFERENCE,
-    ROOT,
     Machines,
     Watching,
     alive,
@@ -29,16 +30,16 @@ from tests.gpudojo.classes.cluster.machines import (
     rows,
     until,
 )
-from tests.gpudojo.classes.cluster.test_worker import terms
+from tests.gpudojo.classes.cluster.test_worker import options
 
 # A worker whose scheduler is gone by the time that it says what it is.
 FATAL = """
 import os, signal
-from gpudojo.classes import worker
-async def introduced(day):
+from gpudojo.classes import dask_worker
+async def introduce(worker, day):
     os.kill({pid}, signal.SIGKILL)
     return b""
-worker.introduced = introduced
+dask_worker.introduce = introduce
 """
 
 
@@ -95,6 +96,7 @@ def test_one_that_does_not_come_back_is_waited_for_no_longer_than_asked(brief: P
             grade(brief, tmp_path / "out", machines.address, Early(), wait=2)
 
 
+@pytest.mark.slow
 def test_what_a_grader_has_left_is_ended_on_the_workers(
     machines: Machines, brief: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -108,9 +110,9 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
     running: set[int] = set()
 
     class Stopping(Watching):
-        def under_way(self, works: list[Work]) -> None:
-            if [work.name for work in works] == ["long"]:
-                # a nursery is two processes, one below the other; the second worker is itself below its nanny
+        def under_way(self, tasks: list[GradingTask]) -> None:
+            if [task.name for task in tasks] == ["long"]:
+                # a fork server is two processes, one below the other; the second worker is itself below its nanny
                 running.update(below(plain.pid, after=2) | below(with_nanny.pid, after=3))
             if running:
                 raise Enough
@@ -122,36 +124,37 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
     assert rows(results) == {"slow-0": slow_rows["slow-0"]}
 
 
-def test_nothing_is_made_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would look like a submission that took too long."""
-    monkeypatch.setattr(worker_module, "_stopped", set())
-    parcel = pack(Order(versions("day8"), "1", {}, terms(), "a run"))
+    monkeypatch.setattr(dask_worker, "_stopped", set())
+    message = pack(Order(versions("day8"), "1", {}, options(), "a run"))
 
     class Stopped:
         def record(self, begin: Any) -> Any:
-            attempt = begin()
-            attempt.job(b"")
-            assert not attempt.overdue(attempt.began)
-            worker_module.stopped("a run")
-            assert attempt.overdue(attempt.began)
-            attempt.step = "01_checking_device::select_device"
-            assert not attempt.exited(-signal.SIGKILL)  # who else is killed is tried again
-            return attempt.done(0, 0.0)
+            run = begin()
+            run.job(b"")
+            assert not run.overdue(run.began)
+            asyncio.run(dask_worker.stop(None, "a run"))
+            assert run.overdue(run.began)
+            run.step = "01_checking_device::select_device"
+            assert not run.child_exited(-signal.SIGKILL)  # without that it would be run again
+            return run.finish(0, 0.0)
 
-    monkeypatch.setitem(worker_module._workshops, "virtual", Stopped())
+    monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Stopped())
     for _ in ("under way", "late"):
-        assert unpack_reply(worker_module.attempted(parcel), parcel[:HASH], "1") == "nobody waits for it any more"
-        monkeypatch.setitem(worker_module._workshops, "virtual", None)
+        assert unpack_reply(dask_worker.graded(message), message[:HASH], "1") == "the grader no longer waits for it"
+        monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", None)
 
 
-def test_a_stopped_command_says_so_and_goes_on(
+@pytest.mark.slow
+def test_a_stopped_command_says_so_and_can_be_resumed(
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "gpudojo", "grade", str(slow), "--out", str(tmp_path), "--seed", "secret"]
     command += ["--time-limit", "3", *(word for name in sorted(ONLY) for word in ("--only", name))]
     process = subprocess.Popen(
         [*command, "--scheduler", machines.address],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(GRADERS)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -163,7 +166,7 @@ def test_a_stopped_command_says_so_and_goes_on(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.strip().startswith("Stopped; ")
-    assert said.strip().endswith("The same command goes on.")
+    assert said.strip().endswith("Run the same command again to resume.")
     outcome, _, results = grade(slow, tmp_path, machines.address)
     assert 0 < outcome.ran < len(slow_rows)
     assert rows(results) == slow_rows

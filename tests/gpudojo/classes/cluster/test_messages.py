@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gpudojo.classes.attempt import Terms
 from gpudojo.classes.dask_client import held_by_all, objection
 from gpudojo.classes.dask_messages import (
     HASH,
@@ -13,42 +12,44 @@ from gpudojo.classes.dask_messages import (
     Reply,
     Versions,
     pack,
-    unpack_introduction,
-    unpack_order,
+    unpack,
     unpack_reply,
     versions,
 )
 from gpudojo.classes.store import Record, encode
-from gpudojo.model.errors import BadParcel
+from gpudojo.classes.submission_run import RunOptions
+from gpudojo.model.errors import BadMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
 OURS = Versions("0.1.0", "abc", "2.13.0", "3.11", "2026.8.0")
-TERMS = Terms("day8", "virtual", {"a::b::c": 7}, frozenset({"a::b"}), only=frozenset({"b"}))
-ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, TERMS)
-PARCEL = pack(ORDER)
-NUMBER = PARCEL[:HASH]
+OPTIONS = RunOptions(
+    day="day8", bench="virtual", seeds={"a::b::c": 7}, known=frozenset({"a::b"}), only=frozenset({"b"})
+)
+ORDER = Order(OURS, "digest", {"01.py": b"x = 1\n\xff"}, OPTIONS)
+MESSAGE = pack(ORDER)
+NUMBER = MESSAGE[:HASH]
 ANSWER = pack(Reply(NUMBER, encode(Record("digest", output="hello"))))
 
 
 def test_an_order_arrives_whole() -> None:
-    assert unpack_order(PARCEL) == (NUMBER, ORDER)
+    assert unpack(MESSAGE, Order) == ORDER
 
 
 @given(at=st.integers(0, len(ANSWER) - 1), by=st.integers(1, 255))
 def test_no_byte_of_a_reply_can_change(at: int, by: int) -> None:
     changed = bytearray(ANSWER)
     changed[at] ^= by
-    with pytest.raises(BadParcel):
+    with pytest.raises(BadMessage):
         unpack_reply(bytes(changed), NUMBER, "digest")
 
 
-@given(at=st.integers(0, len(PARCEL) - 1), by=st.integers(1, 255))
+@given(at=st.integers(0, len(MESSAGE) - 1), by=st.integers(1, 255))
 def test_no_byte_of_an_order_can_change(at: int, by: int) -> None:
-    changed = bytearray(PARCEL)
+    changed = bytearray(MESSAGE)
     changed[at] ^= by
-    with pytest.raises(BadParcel):
-        unpack_order(bytes(changed))
+    with pytest.raises(BadMessage):
+        unpack(bytes(changed), Order)
 
 
 def test_a_reply_is_a_record_or_a_reason() -> None:
@@ -59,27 +60,27 @@ def test_a_reply_is_a_record_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parcel", "said"),
+    ("message", "said"),
     [
         (pack(Reply(bytes(HASH), encode(Record("digest")))), "another order"),
         (pack(Reply(NUMBER, encode(Record("someone else")))), "another submission"),
         (pack(Reply(NUMBER, b"\x93")), "not evidence"),
         (pack(Introduction(OURS, {})), "missing required field"),
-        (ANSWER[:20], "no parcel"),
-        ({"record": ANSWER}, "no parcel"),
-        (None, "no parcel"),
+        (ANSWER[:20], "not a message"),
+        ({"record": ANSWER}, "not a message"),
+        (None, "not a message"),
     ],
 )
-def test_what_is_no_reply_to_this_order_is_refused(parcel: object, said: str) -> None:
-    with pytest.raises(BadParcel, match=said):
-        unpack_reply(parcel, NUMBER, "digest")
+def test_what_is_no_reply_to_this_order_is_refused(message: object, said: str) -> None:
+    with pytest.raises(BadMessage, match=said):
+        unpack_reply(message, NUMBER, "digest")
 
 
 def test_an_introduction_arrives_or_is_refused() -> None:
     said = Introduction(OURS, {"files": ""})
-    assert unpack_introduction(pack(said)) == said
-    with pytest.raises(BadParcel):
-        unpack_introduction(ANSWER)
+    assert unpack(pack(said), Introduction) == said
+    with pytest.raises(BadMessage):
+        unpack(ANSWER, Introduction)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +108,9 @@ def test_isolation_is_asked_for_or_not() -> None:
 
 
 def test_a_layer_holds_where_it_holds_everywhere() -> None:
-    crew = {"tcp://a:1": {"files": "", "network": ""}, "tcp://b:2": {"files": "no Landlock", "network": ""}}
-    assert held_by_all(crew) == {"files": "no Landlock (on tcp://b:2)", "network": ""}
-    assert held_by_all(dict(reversed(crew.items()))) == held_by_all(crew)
+    workers = {"tcp://a:1": {"files": "", "network": ""}, "tcp://b:2": {"files": "no Landlock", "network": ""}}
+    assert held_by_all(workers) == {"files": "no Landlock (on tcp://b:2)", "network": ""}
+    assert held_by_all(dict(reversed(workers.items()))) == held_by_all(workers)
 
 
 def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:

@@ -1,86 +1,77 @@
-"""Nothing is asked for too early, given to who has failed it, or forgotten."""
+"""No task is taken too early, or forgotten; one that no worker can run is a result that needs review."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gpudojo.classes import judging
-from gpudojo.classes.attempt import Attempt, Terms
-from gpudojo.classes.dask_client import ALONE, AT_MOST, LOSSES, Errand, Errands
-from gpudojo.classes.scheduler import Work
+from gpudojo.classes.dask_client import REFUSALS, TaskQueue
+from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.store import Record
+from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import SubmissionStatus
+from gpudojo.sandbox.protocol import RunOptions
 
-TERMS = Terms("day8", "virtual", {}, frozenset())
+OPTIONS = RunOptions(day="day8", bench="virtual", seeds={}, known=frozenset())
 
 
-def works(count: int, done: list[Record], asked: list[int]) -> Iterator[Work]:
+def tasks(count: int, done: list[Record], taken: list[int]) -> Iterator[GradingTask]:
     for number in range(count):
-        asked.append(number)
-        yield Work(str(number), Attempt(str(number), {}, TERMS), done.append, 0.0)
+        taken.append(number)
+        yield GradingTask(str(number), SubmissionRun(str(number), {}, OPTIONS), done.append, 0.0)
 
 
-def test_the_next_one_is_asked_for_when_there_is_room_for_it() -> None:
-    asked: list[int] = []
-    errands = Errands(works(5, [], asked))
-    assert errands.more()
-    assert errands.more()
-    assert asked == [0]
-    assert [one.work.name for _ in range(2) if (one := errands.take("a", ["a"], idle=True))] == ["0", "1"]
-    assert asked == [0, 1]
+def take(queue: TaskQueue, idle: bool = False) -> tuple[GradingTask, bool]:
+    found = queue.take(idle)
+    assert found is not None
+    return found
 
 
-def test_who_has_failed_one_gets_it_only_where_everybody_has() -> None:
-    errands = Errands(works(1, [], []))
-    errand = errands.take("a", ["a", "b"], idle=True)
-    assert isinstance(errand, Errand)
-    errand.avoided.add("a")
-    errands.put_back(errand)
-    assert errands.take("a", ["a", "b"], idle=True) is None
-    assert errands.more()
-    assert errands.take("b", ["a", "b"], idle=True) is errand
-    errand.avoided.add("b")
-    errands.put_back(errand)
-    assert errands.take("a", ["a", "b"], idle=True) is errand
-    assert not errands.more()
+def test_the_next_one_is_taken_when_there_is_room_for_it() -> None:
+    taken: list[int] = []
+    queue = TaskQueue(tasks(5, [], taken))
+    assert queue.left()
+    assert queue.left()
+    assert taken == [0]
+    assert [take(queue)[0].name for _ in range(2)] == ["0", "1"]
+    assert taken == [0, 1]
 
 
-def test_one_that_was_lost_twice_gets_a_worker_for_itself() -> None:
-    errands = Errands(works(2, [], []))
-    errand = errands.take("a", ["a"], idle=True)
-    assert errand is not None
-    errand.losses = ALONE
-    errands.put_back(errand)
-    other = errands.take("a", ["a"], idle=False)
-    assert other is not None
-    assert other is not errand
-    assert errands.take("a", ["a"], idle=False) is None
-    assert errands.more()
-    assert errands.take("a", ["a"], idle=True) is errand
+def test_what_came_back_is_sent_before_anything_new() -> None:
+    queue = TaskQueue(tasks(3, [], []))
+    first, _ = take(queue)
+    queue.put_back(first)
+    assert take(queue) == (first, False)
+    assert take(queue)[0].name == "1"
 
 
-def test_so_many_losses_are_enough() -> None:
-    asked: list[int] = []
-    errands = Errands(works(2, [], asked))
-    first, second = errands.take("a", ["a"], idle=True), errands.take("a", ["a"], idle=True)
-    assert first is not None
-    assert second is not None
-    assert [first.lost(str(number)) for number in range(LOSSES)] == [False] * (LOSSES - 1) + [True]
-    found = []
-    for number in range(AT_MOST):  # others are lost all the time, and there is an end to it nevertheless
-        second.losses = 0
-        found.append(second.lost(str(number)))
-    assert found == [False] * (AT_MOST - 1) + [True]
+def test_one_under_suspicion_runs_last_and_alone() -> None:
+    queue = TaskQueue(tasks(2, [], []))
+    suspect, _ = take(queue)
+    queue.put_back(suspect, alone=True)
+    assert take(queue, idle=True)[0].name == "1"
+    assert queue.take(idle=False) is None
+    assert queue.left()
+    assert queue.take(idle=True) == (suspect, True)
+    assert not queue.left()
 
 
-def test_one_that_is_given_up_is_a_result_for_a_human() -> None:
+def test_so_many_refusals_are_enough() -> None:
     done: list[Record] = []
-    errands = Errands(works(1, done, []))
-    errand = errands.take("a", ["a"], idle=True)
-    assert errand is not None
-    errands.finish(errand, errand.given_up("the worker it ran on was lost, 4 times one after another"))
+    queue = TaskQueue(tasks(1, done, []))
+    for _ in range(REFUSALS):
+        assert done == []
+        queue.refuse(take(queue)[0], "there is no room")
+    assert not queue.left()
+    assert done[0].incidents[0].detail == "no worker could run it: there is no room"
+
+
+def test_one_that_is_given_up_is_a_result_that_needs_review() -> None:
+    done: list[Record] = []
+    queue = TaskQueue(tasks(1, done, []))
+    queue.give_up(take(queue)[0], "the worker it ran on was lost, 4 times in a row")
     found = judging.judged(done[0], Record("reference"), day("day8"), frozenset({"nothing"}))
-    assert (errands.done, found.status, found.digest) == (1, SubmissionStatus.CRASHED, "0")
+    assert (queue.done, found.status, found.digest) == (1, SubmissionStatus.CRASHED, "0")
     assert "the worker it ran on was lost, 4 times" in found.needs_human[0]
     assert "the worker it ran on was lost, 4 times" in found.reason

@@ -15,33 +15,34 @@ from gpudojo.classes.dask_client import address_of
 from gpudojo.cli import main
 from gpudojo.model.errors import BadWorker, NoCluster
 
-from tests.gpudojo.classes.cluster.machines import ROOT, Machines, Watching, grade, rows
+from tests.gpudojo.classes.cluster.machines import GRADERS, Machines, Watching, grade, rows
 
 OLDER = """
-from gpudojo.classes import parcels
-parcels.__version__ = "0.0.9"
+from gpudojo.classes import dask_messages
+dask_messages.__version__ = "0.0.9"
 """
-# What a machine without Landlock and seccomp would be like: for the process that tries them out, and for the nursery.
+# What a machine without Landlock and seccomp would be like: for the process that tries them, and for the fork server.
 BARE = """
-from gpudojo.sandbox import keeper
-if "py_landlock" not in keeper._START:
-    keeper._START = 'import sys\\nsys.modules["py_landlock"] = sys.modules["pyseccomp"] = None\\n' + keeper._START
+from gpudojo.sandbox import fork_client
+if "py_landlock" not in fork_client._START:
+    without = 'import sys\\nsys.modules["py_landlock"] = sys.modules["pyseccomp"] = None\\n'
+    fork_client._START = without + fork_client._START
 """
 # A worker that goes on only where a file is not there.
 HELD = """
 import os, time
-from gpudojo.classes import worker
-def attempted(parcel):
+from gpudojo.classes import dask_worker
+def graded(message):
     while os.path.exists({path!r}):
         time.sleep(0.02)
-    return worker.whole(parcel)
-worker.attempted = attempted
+    return dask_worker.whole(message)
+dask_worker.graded = graded
 """
 
 
 def dojo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpudojo", "grade", *words]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    variables = {**os.environ, "PYTHONPATH": str(GRADERS), **environment}
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
 
 
@@ -58,7 +59,7 @@ def test_no_scheduler(mixed: Path, tmp_path: Path) -> None:
     "address", ["nonsense", "tcp://", "quic://127.0.0.1:9", "tls://127.0.0.1:9", "tcp://nowhere.invalid:9"]
 )
 def test_no_address(mixed: Path, tmp_path: Path, address: str) -> None:
-    with pytest.raises(NoCluster, match=r"^the scheduler at .* cannot be (reached|spoken to)"):
+    with pytest.raises(NoCluster, match=r"^the scheduler at .* cannot be (reached|connected to)"):
         grade(mixed, tmp_path, address, wait=0.5)
 
 
@@ -91,12 +92,13 @@ def test_a_worker_without_gpudojo(lonely: Machines, mixed: Path, tmp_path: Path)
         lonely.away(worker)
 
 
+@pytest.mark.slow
 def test_a_worker_without_isolation(lonely: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path) -> None:
     shadows = tmp_path / "shadows"
     shadows.mkdir()
     for name in ("py_landlock", "pyseccomp"):
         (shadows / f"{name}.py").write_text("raise ImportError")
-    worker = lonely.worker(preload=BARE, path=f"{shadows}{os.pathsep}{ROOT}")
+    worker = lonely.worker(preload=BARE, path=f"{shadows}{os.pathsep}{GRADERS}")
     try:
         refused = r"cannot be used: --require-isolation: files: py-landlock is not installed; signals: "
         with pytest.raises(BadWorker, match=refused):
@@ -133,7 +135,7 @@ def test_who_joins_late_is_looked_at_and_who_is_left_is_told(
                 lonely.away(good)
 
     watcher = Looking(after_1=join)
-    kept = r"has had no workers for 2 s; one that is there cannot be used: it has gpudojo 0.0.9, .*same command goes on"
+    kept = r"has had no workers for 2 s; one that is there cannot be used: it has gpudojo 0.0.9, .*same command again"
     try:
         with pytest.raises(NoCluster, match=kept):
             grade(slow, tmp_path / "out", lonely.address, watcher, wait=2)
@@ -162,9 +164,9 @@ def test_without_the_extra(mixed: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_core_does_not_need_dask() -> None:
-    code = "import sys, gpudojo.cli, gpudojo.classes.grading, gpudojo.cli.grade\n"
+    code = "import sys, gpudojo.cli, gpudojo.classes.class_grading, gpudojo.cli.grade\n"
     code += "assert not {'distributed', 'dask'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(GRADERS)}, check=True)
 
 
 def test_a_scheduler_file_names_the_address(tmp_path: Path) -> None:
@@ -173,5 +175,5 @@ def test_a_scheduler_file_names_the_address(tmp_path: Path) -> None:
     assert address_of(str(file)) == "tcp://10.0.0.1:8786"
     assert address_of("tcp://10.0.0.1:8786") == "tcp://10.0.0.1:8786"
     file.write_text("[]")
-    with pytest.raises(NoCluster, match="no scheduler file"):
+    with pytest.raises(NoCluster, match="not a scheduler file"):
         address_of(str(file))

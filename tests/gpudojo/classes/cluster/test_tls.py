@@ -24,6 +24,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_class_over_tls(
     slow: Path, slow_rows: dict[str, Any], known: Path, tmp_path: Path, certificate: Path
 ) -> None:
@@ -32,7 +33,7 @@ def test_a_class_over_tls(
     with Machines(tmp_path, "tls") as machines:
         machines.scheduler(*words, "--protocol", "tls")
         machines.worker(*words, "--no-nanny", threads=2, recalls=known)
-        with pytest.raises(NoCluster, match="cannot be spoken to"):
+        with pytest.raises(NoCluster, match="cannot be connected to"):
             grade(slow, tmp_path / "out", machines.address)
         with pytest.raises(NoCluster, match="cannot be reached"):
             grade(slow, tmp_path / "out", machines.address.replace("tls", "tcp"), wait=1)

@@ -1,4 +1,4 @@
-"""One nursery for all threads of a worker, and another one when it dies."""
+"""All threads of a worker share a fork server, which is started again when it dies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.attempt import Attempt, Terms
 from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions
-from gpudojo.classes.dask_worker import Workshop
-from gpudojo.classes.options import seeds
+from gpudojo.classes.dask_worker import ForkServerThread
+from gpudojo.classes.grading_options import seeds
 from gpudojo.classes.store import Record, decode
+from gpudojo.classes.submission_run import RunOptions, SubmissionRun
 from gpudojo.model.catalogue import day
-from gpudojo.model.errors import NoNursery
-from gpudojo.sandbox.fork_client import Keeper
+from gpudojo.model.errors import ForkServerFailed
+from gpudojo.sandbox.fork_client import ForkClient
 
 from tests.gpudojo.classes.cluster.machines import FIRST, REFERENCE, below, until
 
@@ -27,64 +27,73 @@ KEY = "01_checking_device::select_device"
 SLOW = "import time\ntime.sleep(1.5)\n"
 
 
-def terms() -> Terms:
+def options() -> RunOptions:
     drawn = seeds("secret", day("day8"))
-    return Terms("day8", "virtual", drawn, frozenset({KEY}), 10.0, only=frozenset({"select_device"}))
+    return RunOptions(
+        day="day8",
+        bench="virtual",
+        seeds=drawn,
+        known=frozenset({KEY}),
+        seconds=10.0,
+        only=frozenset({"select_device"}),
+    )
 
 
-def attempt(number: int) -> Attempt:
+def submission_run(number: int) -> SubmissionRun:
     text = SLOW + (REFERENCE / FIRST).read_text(encoding="utf-8")
-    return Attempt(str(number), {FIRST: text.encode()}, terms())
+    return SubmissionRun(str(number), {FIRST: text.encode()}, options())
 
 
-def nurseries() -> set[int]:
+def fork_server_processes() -> set[int]:
     """Processes of this one that fork submissions."""
-    return {pid for pid in below(os.getpid()) if b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in below(os.getpid()) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @pytest.fixture(scope="module")
 def others() -> set[int]:
-    """Nurseries that are not the shop's."""
-    return nurseries()
+    """Fork servers that are not the thread's."""
+    return fork_server_processes()
 
 
 @pytest.fixture(scope="module")
-def shop(others: set[int]) -> Iterator[Workshop]:
-    made = Workshop(terms())
+def thread(others: set[int]) -> Iterator[ForkServerThread]:
+    made = ForkServerThread(options())
     yield made
     made.close()
 
 
-def test_a_worker_without_a_nursery_says_so_and_tries_again(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first test of the shop, before it has one."""
+def test_a_worker_without_a_fork_server_says_so_and_tries_again(
+    thread: ForkServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first test of the thread, before it has one."""
 
-    class Broken(Keeper):
-        def started(self) -> None:
-            raise NoNursery("there is no room for it")
+    class Broken(ForkClient):
+        def start_and_wait(self) -> None:
+            raise ForkServerFailed("there is no room for it")
 
     with monkeypatch.context() as patched:
-        patched.setattr("gpudojo.classes.dask_worker.keeper_for", lambda bench: Broken())
-        with pytest.raises(NoNursery):
-            shop.record(lambda: attempt(1))
-        patched.setitem(dask_worker._workshops, "virtual", shop)
-        parcel = pack(Order(versions("day8"), "1", {}, terms()))
-        found = unpack_reply(dask_worker.attempted(parcel), parcel[:HASH], "1")
+        patched.setattr("gpudojo.classes.dask_worker.fork_client_for", lambda bench: Broken())
+        with pytest.raises(ForkServerFailed):
+            thread.record(lambda: submission_run(1))
+        patched.setitem(dask_worker.fork_servers.threads, "virtual", thread)
+        message = pack(Order(versions("day8"), "1", {}, options()))
+        found = unpack_reply(dask_worker.graded(message), message[:HASH], "1")
         assert found == "the process that runs submissions did not start: there is no room for it"
-    assert KEY in shop.record(lambda: attempt(1)).seen
+    assert KEY in thread.record(lambda: submission_run(1)).seen
 
 
-def test_threads_share_a_nursery_and_survive_its_death(shop: Workshop, others: set[int]) -> None:
+def test_threads_share_a_fork_server_and_survive_its_death(thread: ForkServerThread, others: set[int]) -> None:
     began: list[float] = []
 
-    def begin(number: int) -> Attempt:
-        made = attempt(number)
+    def begin(number: int) -> SubmissionRun:
+        made = submission_run(number)
         began.append(made.began)
         return made
 
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(shop.record, lambda number=number: begin(number)) for number in range(3)]
+        waiting = [pool.submit(thread.record, lambda number=number: begin(number)) for number in range(3)]
         until(lambda: len(began) == 3)
-        mine = nurseries() - others
+        mine = fork_server_processes() - others
         assert mine
         for pid in mine:
             os.kill(pid, signal.SIGKILL)
@@ -97,36 +106,36 @@ def test_threads_share_a_nursery_and_survive_its_death(shop: Workshop, others: s
 
 def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
     ours = versions("day8")
-    parcel = pack(Order(ours, "1", {}, terms()))
-    damaged = bytearray(parcel)
+    message = pack(Order(ours, "1", {}, options()))
+    damaged = bytearray(message)
     damaged[-1] ^= 1
-    said = unpack_reply(dask_worker.attempted(bytes(damaged)), parcel[:HASH], "1")
+    said = unpack_reply(dask_worker.graded(bytes(damaged)), message[:HASH], "1")
     assert isinstance(said, str)
-    assert "what the worker got is damaged" in said
-    older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, terms()))
-    assert unpack_reply(dask_worker.attempted(older), older[:HASH], "1") == (
+    assert "the worker received a damaged message" in said
+    older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, options()))
+    assert unpack_reply(dask_worker.graded(older), older[:HASH], "1") == (
         f"it has gpudojo {ours.gpudojo}, and the grader 0.0.9"
     )
 
 
-def test_an_error_of_our_own_is_told_in_words_and_never_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         def record(self, begin: object) -> Record:
             raise ZeroDivisionError("by our fault", threading.Lock())
 
-    monkeypatch.setitem(dask_worker._workshops, "virtual", Failing())
-    parcel = pack(Order(versions("day8"), "1", {}, terms()))
-    reply = dask_worker.attempted(parcel)
+    monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Failing())
+    message = pack(Order(versions("day8"), "1", {}, options()))
+    reply = dask_worker.graded(message)
     assert type(reply) is bytes
-    found = unpack_reply(reply, parcel[:HASH], "1")
+    found = unpack_reply(reply, message[:HASH], "1")
     assert isinstance(found, str)
     assert found.startswith("ZeroDivisionError: ")
 
 
-def test_a_record_is_the_bytes_that_a_store_keeps(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dask_worker._workshops, "virtual", shop)
+def test_a_record_is_the_bytes_that_a_store_keeps(thread: ForkServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", thread)
     text = (REFERENCE / FIRST).read_bytes()
-    parcel = pack(Order(versions("day8"), "1", {FIRST: text}, terms()))
-    reply = msgspec.msgpack.decode(dask_worker.attempted(parcel)[HASH:], type=Reply)
+    message = pack(Order(versions("day8"), "1", {FIRST: text}, options()))
+    reply = msgspec.msgpack.decode(dask_worker.graded(message)[HASH:], type=Reply)
     record = decode(reply.record)
     assert (record.digest, list(record.seen)) == ("1", [KEY])

@@ -127,7 +127,7 @@ def test_changed_files_are_reported_and_change_nothing(classroom: Grade) -> None
         ".github/workflows/classroom.yml was changed",
         "pytest.ini was changed",
         "requirements.txt was deleted",
-        "conftest.py was added",
+        "conftest.py was changed",
         ".github/workflows/mine.yml was added",
         "gpudojo was added",
         "torch.py was added",

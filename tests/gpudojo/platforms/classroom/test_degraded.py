@@ -44,4 +44,4 @@ def test_nothing_forged_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not any(STOLEN in path.read_text() for path in paths.values())
     assert paths["GITHUB_ENV"].read_text() == ""
     assert readers.reporter(readers.outputs(paths["GITHUB_OUTPUT"].read_text()))[0] == 0
-    assert "lacks layers of isolation" in paths["GITHUB_STEP_SUMMARY"].read_text()
+    assert "Isolation layers missing on this machine" in paths["GITHUB_STEP_SUMMARY"].read_text()

@@ -98,6 +98,7 @@ def test_a_solved_submission_gets_all_points(autograder: Autograder) -> None:
     assert (autograder.root / "source" / "evidence").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_one_endless_function_costs_its_own_points(autograder: Autograder) -> None:
     # and looks for the evidence that it is judged by
     folder = autograder.root / "source" / "evidence"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from gpudojo.cli import main
-from gpudojo.model.errors import BadClass, NoNursery
+from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.platforms import _checkout
 from gpudojo.platforms._checkout import judged_by
 
@@ -75,13 +75,13 @@ def test_a_memory_limit_that_is_none(run: Run) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        NoNursery("it ended", "::notice::forged"),
+        ForkServerFailed("it ended", "::notice::forged"),
         OSError(28, "No space left on device"),
         ValueError("x\n::notice::forged\n##[error]y"),
     ],
 )
 def test_our_own_fault_is_no_grade(run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(*given: object) -> None:
+    def fails(*given: object, **named: object) -> None:
         raise error
 
     monkeypatch.setattr(_checkout, "graded", fails)
@@ -97,7 +97,7 @@ def test_a_folder_in_the_place_of_the_result(tmp_path: Path, monkeypatch: pytest
 
     (tmp_path / "result.json" / "full").mkdir(parents=True)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.setattr(_checkout, "graded", lambda *_: graded("no"))
+    monkeypatch.setattr(_checkout, "graded", lambda *_, **__: graded("no"))
     done = CliRunner().invoke(main, ["classroom", str(tmp_path), "--out", str(tmp_path), "--for", "classroom50"])
     assert done.exit_code == 1
     assert "result.json" in done.output

@@ -54,7 +54,15 @@ def test_bad_input_is_answered_with_a_sentence(results: Path) -> None:
         (TABLES / "gradebook.csv", "--to", "junit", "--out", out): "is not a file of results: it is not JSON",
         (results, "--to", "junit", "--out", results): "is a file",
         (results, "--to", "moodle", "--out", out): "cannot export to moodle: give the assignment's grading worksheet",
-        (results, "--to", "junit", "--out", out, "--submission", "adda"): "has no submission 'adda'; is it 'ada'?",
+        (
+            results,
+            "--to",
+            "junit",
+            "--out",
+            out,
+            "--submission",
+            "adda",
+        ): "has no submission 'adda'; did you mean 'ada'?",
     }.items():
         code, said = dojo(*arguments)
         assert code in (1, 2)

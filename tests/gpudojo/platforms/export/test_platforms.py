@@ -110,7 +110,7 @@ def test_moodle_s_feedback_is_text_and_never_markup(tmp_path: Path) -> None:
 
 def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert "the maximum is 10,00" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "10,00"))
-    assert "cannot be told" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "Gut"))
+    assert "was not found" in refused("moodle", tmp_path, WORKSHEET.replace("3,00", "Gut"))
     assert "does not hold Moodle's identifiers" in refused("moodle", tmp_path, GRADEBOOK)
     assert "--worksheet" in refused("moodle", tmp_path, WORKSHEET, worksheet=None)
     assert "cannot be read" in refused("moodle", tmp_path, WORKSHEET, worksheet=tmp_path / "none.csv")

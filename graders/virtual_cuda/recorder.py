@@ -195,7 +195,7 @@ def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:
         if isinstance(value, torch.Tensor):
             found[value.device] = None
         else:
-            found.update(dict.fromkeys(tensor.device for tensor in _tensors(value)))
+            found.update(dict.fromkeys(tensor.device for tensor in tensors_in(value)))
     parameter = _first_parameter(module)
     if parameter is not None:
         found[parameter.device] = None
@@ -214,11 +214,12 @@ def _first_parameter(module: Any) -> Any:
     return None
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value, and in the lists, tuples and dicts inside it."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))

@@ -1,4 +1,4 @@
-"""What is asked of a class: options, seeds, and fingerprints of what evidence depends on."""
+"""Options of a run, its seeds, and fingerprints of the code that evidence and verdicts depend on."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from pathlib import Path
 from typing import Final
 
 import gpudojo
-from gpudojo.classes.attempt import Terms
-from gpudojo.classes.store import Record, Seen
+from gpudojo.classes.store import FunctionRecord, Record
 from gpudojo.grading.references import FOLDER, SUFFIX, Shipped, pack, shipped
 from gpudojo.model.catalogue import registered
 from gpudojo.model.errors import BadClass
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import total
 from gpudojo.sandbox.isolation import examine
+from gpudojo.sandbox.protocol import RunOptions
 
-BITS = 31  # what every generator takes
+BITS: Final = 31  # accepted by every generator
 
 
 def seeds(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
-    """By "exercise::function::probe"."""
+    """A seed for each "exercise::function::probe"."""
     keys = [f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes]
     return {key: number(secret, key) for key in keys}
 
 
 def number(secret: str, key: str) -> int:
-    """One number, which does not lead back to the secret."""
+    """A number from which the secret cannot be found."""
     digest = hmac.digest(secret.encode(), key.encode(), hashlib.sha256)
     return int.from_bytes(digest[:8], "big") % (1 << BITS)
 
 
 def name_of(secret: str) -> str:
-    """A name by which a secret can be recognised and not guessed."""
+    """A name that tells secrets apart and does not reveal them."""
     return hashlib.sha256(f"gpudojo seed {secret}".encode()).hexdigest()[:16]
 
 
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
-# What judges evidence and does not make it.
+# Judges evidence and does not make it.
 JUDGING: Final = tuple(
-    f"gpudojo/{name}.py"
-    for name in ("grading/judge", "grading/checks", "grading/explain", "grading/engine", "classes/judging")
+    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/checks", "grading/engine", "classes/judging")
 )
-LOOKING: Final = (
+OBSERVING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
     *("gpudojo/sandbox/child.py", "gpudojo/submissions/definitions.py"),
 )
@@ -57,7 +56,7 @@ LOOKING: Final = (
 
 @functools.cache
 def of_probes(day: str) -> str:
-    """Of everything that decides what evidence says."""
+    """The fingerprint of everything that evidence depends on."""
     return _hash(_probing(day), importlib.metadata.version("torch"))
 
 
@@ -69,13 +68,13 @@ def of_probes_alone(day: str) -> str:
 
 @functools.cache
 def of_checks(day: str) -> str:
-    """Of everything that decides what is made of it."""
+    """The fingerprint of everything that verdicts on evidence depend on."""
     return _hash({path: path.read_bytes() for path in _files([*JUDGING, "gpudojo/model", _folder(day)])}, "")
 
 
 def _probing(day: str) -> dict[Path, bytes]:
     judging = {ROOT / name for name in JUDGING}
-    found = {path: path.read_bytes() for path in _files(LOOKING) if path not in judging}
+    found = {path: path.read_bytes() for path in _files(OBSERVING) if path not in judging}
     content = [path for path in _files([_folder(day)]) if path.name != "misconceptions.toml"]
     return found | {path: _without_checks(path) for path in content}
 
@@ -85,7 +84,7 @@ def _folder(day: str) -> str:
 
 
 def _without_checks(path: Path) -> bytes:
-    """The source of an exercise without its checks, hints and docstring: they do not change what probes see."""
+    """The source of an exercise without its checks, hints and docstring: they do not change evidence."""
     source = path.read_bytes()
     if path.suffix != ".py":
         return source
@@ -121,23 +120,23 @@ def _hash(files: dict[Path, bytes], more: str) -> str:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A day's evidence, and the one of its seeds that scenarios are drawn from."""
+class RecordedReference:
+    """Recorded evidence of a day's references, and the one of its seeds that is used."""
 
     shipped: Shipped
     seed: int
 
     @property
     def name(self) -> str:
-        """What tells it apart from other evidence."""
+        """Tells it apart from other evidence."""
         return f"evidence {self.seed} {hashlib.sha256(pack(self.shipped)).hexdigest()[:16]}"
 
     def seeds(self, exercises: Iterable[Exercise]) -> dict[str, int]:
-        """By "exercise::function::probe", as `batch.seeds` has them."""
+        """The seed for each "exercise::function::probe"."""
         return {f"{e.stem}::{f.name}::{p.name}": self.seed for e in exercises for f in e.functions for p in f.probes}
 
     def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
-        """What the references would have left if they had been run here; the layers are those of this machine."""
+        """The record that the references would have if they had been run here."""
         seen = {}
         for exercise in exercises:
             for function in exercise.functions:
@@ -146,45 +145,47 @@ class Recorded:
                 evidence = self.shipped.evidence_of(exercise.stem, function.name, bench, self.seed)
                 signature = self.shipped.signature(exercise.stem, function.name)
                 timelines = self.shipped.timelines_of(exercise.stem, function.name)
-                seen[f"{exercise.stem}::{function.name}"] = Seen(evidence, 0.0, signature, timelines=timelines)
+                seen[f"{exercise.stem}::{function.name}"] = FunctionRecord(
+                    evidence, 0.0, signature, timelines=timelines
+                )
         return Record("reference", seen=seen, layers=examine())
 
 
-def recorded(day: str, bench: str, folder: Path | None = None) -> Recorded:
-    """The evidence in a folder, or in this installation; raises where there is none that will do."""
+def recorded(day: str, bench: str, folder: Path | None = None) -> RecordedReference:
+    """The evidence in a folder, or in this installation; raises BadClass where there is none to use."""
     found = shipped(day, folder or FOLDER)
     if found is None:
         where = f"in {folder} ({day}{SUFFIX})" if folder else "in this installation of gpudojo"
         raise BadClass(f"there are no reference solutions, and no recorded evidence of them {where}")
-    # Not the first, which is what students try by themselves: a solution for these numbers alone shows itself.
+    # Not the first, which students use themselves: a solution for these numbers alone fails with others.
     seed = found.seeds[-1]
     found.refuse_unknown(bench, seed)
-    return Recorded(found, seed)
+    return RecordedReference(found, seed)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the instructor wants."""
+@dataclass(frozen=True, kw_only=True)
+class GradingOptions:
+    """The options of one run."""
 
     submissions: Sequence[Path]
     out: Path
-    reference: Path | None  # None: they are judged by evidence of a release, which has a seed of its own
+    reference: Path | None = None  # a folder of solutions; None: recorded evidence is used, which has its own seed
     day: str = "day8"
     bench: str = "virtual"
     secret: str | None = None
     jobs: int = 1
-    seconds: float = 10.0
+    seconds: float = 10.0  # for each function
     memory: int = 2 << 30
-    only: frozenset[str] = frozenset()
+    gpu_memory: int = 2 << 30  # of a real GPU
+    only: frozenset[str] = frozenset()  # functions; empty: all
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
-    evidence: Path | None = None  # the folder of that evidence; None: this installation's
-    alone: bool = False  # the one folder given is one submission, whatever lies in it
-    gpu_memory: int = 2 << 30  # of a real GPU, where the bench is one
+    evidence: Path | None = None  # the folder of recorded evidence; None: this installation's
+    alone: bool = False  # the one folder given is one submission, whatever is in it
 
     def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
-        """Those that are to be graded; a name that no function has is an error."""
+        """The functions that are graded; raises BadClass for an unknown name."""
         every = [(exercise, function) for exercise in exercises for function in exercise.functions]
         names = {function.name for _, function in every}
         unknown = sorted(self.only - names)
@@ -195,24 +196,24 @@ class Asked:
         return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
 
     def worth(self, exercises: Sequence[Exercise]) -> float:
-        """The points there are for them."""
+        """The points of these functions."""
         return total(check.points for _, function in self.functions(exercises) for check in function.checks)
 
-    def terms(self, exercises: Sequence[Exercise], secret: str, recorded: Recorded | None) -> Terms:
-        """What each submission is run with."""
-        return Terms(
-            self.day,
-            self.bench,
-            recorded.seeds(exercises) if recorded else seeds(secret, exercises),
-            frozenset(f"{exercise.stem}::{function.name}" for exercise, function in self.functions(exercises)),
-            self.seconds,
-            self.memory,
+    def run_options(self, exercises: Sequence[Exercise], secret: str, recorded: RecordedReference | None) -> RunOptions:
+        """What every submission is run with."""
+        return RunOptions(
+            day=self.day,
+            bench=self.bench,
+            seeds=recorded.seeds(exercises) if recorded else seeds(secret, exercises),
+            known=frozenset(f"{exercise.stem}::{function.name}" for exercise, function in self.functions(exercises)),
+            seconds=self.seconds,
+            memory=self.memory,
             only=self.only,
             gpu_memory=self.gpu_memory,
         )
 
-    def conditions(self, secret: str, recorded: Recorded | None) -> tuple[str, ...]:
-        """What a record depends on beside the submission itself: two runs under the same find each other's records."""
+    def conditions(self, secret: str, recorded: RecordedReference | None) -> tuple[str, ...]:
+        """What a record depends on beside the submission itself; part of its key."""
         return (
             self.day,
             self.bench,

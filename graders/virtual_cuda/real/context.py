@@ -43,13 +43,13 @@ def device_count(kind: str) -> int:
     return int(kind == "cpu")
 
 
-class _Open:
+class _OpenObserver:
     """The observer of the open device, for a forked child to find."""
 
     observer: Observer | None = None
 
 
-_open: Final = _Open()
+_open: Final = _OpenObserver()
 
 
 def _after_fork_in_child() -> None:

@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from markupsafe import Markup
-from virtual_cuda.ledger import Timeline, TimelineEvent
+from virtual_cuda.ledger import MARKS, Timeline, TimelineEvent, mark_of
 
-from gpudojo.report.texts import counted, shown, size
+from gpudojo.report.rendering import counted, size, visible
 
 WIDTH: Final = 640
 LEFT, RIGHT = 4, WIDTH - 4
@@ -25,32 +25,15 @@ PASSES: Final = {
     "step": "M-3 -4H3V4H-3Z",
     "scaler": "M0 -5L4 0L0 5L-4 0Z",
 }
-# What stands for what: a class of the style sheet, a sign where the mark is one, and words.
-LEGEND: Final = (
-    ("wall", "", "the host waits to read a value (a wall)"),
-    ("asked", "", "the host waits because it was told to"),
-    ("to-device", "", "copied to the device"),
-    ("to-host", "", "copied to the host"),
-    ("between-devices", "", "copied between devices"),
-    ("grad", "", "operation with gradients on"),
-    ("plain", "", "operation with gradients off"),
-    ("grad-autocast", "", "under autocast, gradients on"),
-    ("plain-autocast", "", "under autocast, gradients off"),
-    ("forward", "▸", "forward"),
-    ("backward", "◂", "backward"),
-    ("step", "■", "optimizer step"),
-    ("scaler", "◆", "scaler"),
-)
-# What has no mark: memory, which the area shows; a layer's pass inside its model's; a copy's own wait.
-DRAWN: Final = frozenset({"op", "sync", "explicit sync", *COPIES, *PASSES})
+SYMBOLS: Final = {"forward": "▸", "backward": "◂", "step": "■", "scaler": "◆"}  # of passes, in the legend
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What a picture comes to, for whoever does not see it and for the table beside it."""
+class CallTotals:
+    """The numbers of a timeline: for the table beside the picture, and for readers who cannot see it."""
 
-    walls: int
-    asked: int
+    waits: int
+    explicit_waits: int
     to_device: str
     to_host: str
     operations: int
@@ -58,41 +41,42 @@ class Sums:
 
     @property
     def sentence(self) -> str:
-        walls = f"the host waited {counted(self.walls, 'time')} to read a value"
-        asked = f" and {counted(self.asked, 'time')} because it was told to" if self.asked else ""
+        waits = f"the host waited for a value {counted(self.waits, 'time')}"
+        explicit = f" and synchronized {counted(self.explicit_waits, 'time')}" if self.explicit_waits else ""
         copies = f"{self.to_device} to the device, {self.to_host} to the host"
-        return f"{walls}{asked}; {copies}; {counted(self.operations, 'operation')}; peak memory {self.peak}"
+        return f"{waits}{explicit}; {copies}; {counted(self.operations, 'operation')}; peak memory {self.peak}"
 
 
-def sums(timeline: Timeline) -> Sums:
-    counts = timeline.counts
-    return Sums(
+def totals(timeline: Timeline) -> CallTotals:
+    """The numbers of a timeline, ready to show."""
+
+    def copies(kind: Literal["to device", "to host"], sent: int) -> str:
+        count = timeline.counts.get(kind, 0)
+        return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
+
+    return CallTotals(
         timeline.wait_count,
-        counts.get("explicit sync", 0),
-        _copies(counts.get("to device", 0), timeline.to_device),
-        _copies(counts.get("to host", 0), timeline.to_host),
-        counts.get("op", 0),
+        timeline.counts.get("explicit sync", 0),
+        copies("to device", timeline.to_device),
+        copies("to host", timeline.to_host),
+        timeline.counts.get("op", 0),
         size(timeline.peak_bytes),
     )
 
 
-def _copies(count: int, sent: int) -> str:
-    return f"{counted(count, 'copy', 'copies')} ({size(sent)})" if count else "no copies"
-
-
 def largest_copy(*timelines: Timeline | None) -> int:
-    """What the widest arrow of pictures that stand beside each other is for."""
+    """The bytes of the largest copy, for arrows of comparable width."""
     events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
     return max((event.bytes for event in events if event.kind in COPIES), default=1)
 
 
-def picture(
+def timeline_svg(
     timeline: Timeline, label: str, highest: int, widest: int, says: Callable[[str], str] = str, code: bool = True
 ) -> Markup:
-    """The SVG of one call; `highest` and `widest` (bytes) make pictures beside each other comparable.
+    """The SVG of one call; `highest` and `widest` (bytes) set the scale, so that two pictures are comparable.
 
-    Without `code` it has no line of the source: a reference's lines are not for students. It holds no text, which the
-    page puts beside it: on a phone it is as high as elsewhere, and so drawn narrower than it is high.
+    Without `code` it shows no source lines: those of the reference are not for students. It holds no text; the page
+    puts labels beside it, because on a phone it is squeezed to a narrow strip.
     """
     drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
     lanes = Markup("").join(
@@ -103,27 +87,15 @@ def picture(
     )
     opening = Markup(
         '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    ).format(WIDTH, HEIGHT, f"{label}: {sums(timeline).sentence}.")
+    ).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
     return opening + lanes + drawing.memory() + Markup("").join(drawing.marks()) + Markup("</svg>")
 
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
-    """What the marks of these pictures mean, and of no others."""
+    """The marks in these pictures: class of the style sheet, symbol if it is one, and meaning."""
     events = itertools.chain.from_iterable(timeline.events for timeline in timelines if timeline is not None)
-    drawn = {_kind(event) for event in events if event.kind in DRAWN}
-    return [entry for entry in LEGEND if entry[0] in drawn]
-
-
-def _kind(event: TimelineEvent) -> str:
-    """The class of the style sheet that a mark has."""
-    match event.kind:
-        case "op":
-            return f"{'grad' if event.grad else 'plain'}{'-autocast' if event.autocast else ''}"
-        case "sync":
-            return "wall"
-        case "explicit sync":
-            return "asked"
-    return event.kind.replace(" ", "-")
+    drawn = {mark_of(event) for event in events}
+    return [(kind, SYMBOLS.get(kind, ""), meaning) for kind, (_, meaning) in MARKS.items() if kind in drawn]
 
 
 class _Drawing:
@@ -135,8 +107,8 @@ class _Drawing:
         return LEFT + (place + 0.5) * self.slot
 
     def marks(self) -> Iterator[Markup]:
-        placed = [(place, event) for place, event in enumerate(self.timeline.events) if event.kind in DRAWN]
-        for _, run in itertools.groupby(placed, lambda pair: _likeness(*pair)):
+        placed = [(place, event) for place, event in enumerate(self.timeline.events) if mark_of(event) is not None]
+        for _, run in itertools.groupby(placed, lambda pair: _group_key(*pair)):
             yield self._mark(list(run))
 
     def _mark(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
@@ -154,8 +126,8 @@ class _Drawing:
             small = min(max(self.slot / 8, 0.6), 1.6)
             form = Markup('<path transform="translate({:.1f} {}) scale({:.2f})" d="{}"/>')
             shaped = form.format(x, sum(HOST) / 2, small, PASSES[event.kind])
-            return self._group(f"pass {event.kind}", _told(event, 1), event, shaped)
-        return self._group(_kind(event), _told(event, 1), event, Markup('<path d="{}"/>').format(shape))
+            return self._group(f"pass {event.kind}", _words(event, 1), event, shaped)
+        return self._group(f"{mark_of(event)}", _words(event, 1), event, Markup('<path d="{}"/>').format(shape))
 
     def _ticks(self, run: Sequence[tuple[int, TimelineEvent]]) -> Markup:
         event = run[0][1]
@@ -164,13 +136,13 @@ class _Drawing:
         wide = min(max(self.slot * 0.55, 0.6), 3)
         names = list(dict.fromkeys(each.name for _, each in run))
         listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-        told = f"{_told(event, len(run))} ({listed})"
+        told = f"{_words(event, len(run))} ({listed})"
         shape = Markup('<path d="{}" stroke-width="{:.1f}"/>').format(ticks, wide)
-        return self._group(f"tick {_kind(event)}", told, event, shape)
+        return self._group(f"tick {mark_of(event)}", told, event, shape)
 
     def _arrow(self, x: float, event: TimelineEvent) -> str:
-        """An arrow whose shaft is as wide as the logarithm of what it carries."""
-        carried = min(max(event.bytes, 0), self.widest)  # a stranger's number, which may be less than nothing
+        """An arrow; its width is the logarithm of the bytes."""
+        carried = min(max(event.bytes, 0), self.widest)  # untrusted, and may be negative
         wide = 1 + 5 * math.log2(1 + carried) / math.log2(1 + self.widest)
         head = wide / 2 + 2.5
         start, end = (DEVICE[0] - 2, HOST[1] + 2) if event.kind == "to host" else (HOST[1] + 2, DEVICE[0] - 2)
@@ -182,7 +154,7 @@ class _Drawing:
 
     def _group(self, kind: str, told: str, event: TimelineEvent, shape: Markup) -> Markup:
         return Markup('<g class="mark {}"><title>{}</title>{}</g>').format(
-            kind, shown(self.says(self._where(event) + told)), shape
+            kind, visible(self.says(self._where(event) + told)), shape
         )
 
     def _where(self, event: TimelineEvent) -> str:
@@ -192,7 +164,7 @@ class _Drawing:
         return f"line {event.line}: {code}\n" if code else f"line {event.line}: "
 
     def memory(self) -> Markup:
-        """The area of what is allocated after each event, and where it was highest."""
+        """The area of the memory in use after each event, and a line at the peak."""
         top, bottom = MEMORY
         heights = [bottom - (bottom - top) * min(event.live / self.highest, 1) for event in self.timeline.events]
         steps = [f"M{LEFT} {bottom}"]
@@ -208,14 +180,14 @@ class _Drawing:
         ).format("".join(steps), LEFT, bottom, RIGHT, LEFT, peak, RIGHT)
 
 
-def _likeness(place: int, event: TimelineEvent) -> tuple[object, ...]:
-    """Operations beside each other that look alike are one mark; anything else is one by itself."""
+def _group_key(place: int, event: TimelineEvent) -> tuple[object, ...]:
+    """What groups events: neighbouring operations that look alike are one mark, every other event is its own."""
     if event.kind == "op":
         return ("op", event.line, event.grad, event.autocast)
     return (place,)
 
 
-def _told(event: TimelineEvent, count: int) -> str:
+def _words(event: TimelineEvent, count: int) -> str:
     match event.kind:
         case "op":
             modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
@@ -223,7 +195,7 @@ def _told(event: TimelineEvent, count: int) -> str:
         case "sync":
             return f"the host waits for the device ({event.name})"
         case "explicit sync":
-            return f"the host waits because it was told to ({event.name})"
+            return f"explicit synchronize: the host waits for the device ({event.name})"
         case "to device" | "to host" | "between devices":
             return f"{size(event.bytes)} copied {event.kind} ({event.name})"
         case "step":

@@ -1,4 +1,4 @@
-"""Views of a ledger: a table with one row per source line, and a trace for Perfetto."""
+"""Exports of a ledger: a table with one row per source line, and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from virtual_cuda.ledger import questions
+from virtual_cuda.ledger.questions import Records
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -21,8 +22,6 @@ from virtual_cuda.ledger.records import (
     Transfer,
 )
 from virtual_cuda.sizes import format_size
-
-Records = Sequence[Record]
 
 
 def _size(bytes_: int) -> str:
@@ -87,7 +86,7 @@ def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
     events = [event for tid, name in tracks.items() for event in _track(tid, name)]
     events += _host_events([r for r in records if isinstance(r, Span)], _moments(records))
     events += _short_events(records, device_tracks)
-    events += [_marker(r) for r in records if isinstance(r, ScalerCall)]
+    events += [_event(r, "i", _microseconds(r.at), HOST, s="t") for r in records if isinstance(r, ScalerCall)]
     events += [_live_bytes(r) for r in records if isinstance(r, Operation | Allocation)]
     return {"traceEvents": events}
 
@@ -112,7 +111,7 @@ def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[TraceE
         end = moments[-1] if span.seconds is None else _microseconds(span.at + span.seconds)
         end = min([max(end, start + SHORTEST), *enclosing[-1:]])
         enclosing.append(end)
-        events.append(_slice(span, HOST, start, end - start))
+        events.append(_event(span, "X", start, HOST, dur=round(end - start, 3)))
     return events
 
 
@@ -138,7 +137,7 @@ def _short_events(records: Sequence[Record], device_tracks: dict[str, int]) -> l
         end = moments[following] if following < len(moments) else start
         duration = min(max(end - start, SHORTEST), LONGEST)
         free_from[tid] = start + duration
-        events.append(_slice(record, tid, start, duration))
+        events.append(_event(record, "X", start, tid, dur=round(duration, 3)))
     return events
 
 
@@ -148,24 +147,10 @@ def _moments(records: Sequence[Record]) -> list[float]:
     return sorted(map(_microseconds, [*(r.at for r in records), *ends]))
 
 
-def _slice(record: Record, tid: int, start: float, duration: float) -> TraceEvent:
+def _event(record: Record, phase: str, start: float, tid: int, **more: Any) -> TraceEvent:
     name, category = _title(record)
-    return {
-        "name": name,
-        "cat": category,
-        "ph": "X",
-        "ts": round(start, 3),
-        "dur": round(duration, 3),
-        "pid": PROCESS,
-        "tid": tid,
-        "args": _details(record),
-    }
-
-
-def _marker(record: ScalerCall) -> TraceEvent:
-    name, category = _title(record)
-    where: TraceEvent = {"ph": "i", "s": "t", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
-    return {"name": name, "cat": category, **where, "args": _details(record)}
+    where = {"ph": phase, "ts": round(start, 3), "pid": PROCESS, "tid": tid}
+    return {"name": name, "cat": category, **where, **more, "args": _details(record)}
 
 
 def _live_bytes(record: Operation | Allocation) -> TraceEvent:

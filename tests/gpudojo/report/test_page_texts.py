@@ -1,4 +1,4 @@
-"""Is everything told once, and nothing counted that says nothing? Pages as text, and what they are made from."""
+"""What pages say, and the numbers they are made from. Without a browser."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpudojo.model.results_file import read, write
 from gpudojo.report.charts import _levels, scatter
 from gpudojo.report.class_page import Tally
 from gpudojo.report.people import Roll
-from gpudojo.report.picture import legend
-from gpudojo.report.texts import short_id, told_once
-from gpudojo.report.writing import Wanted, write_report
+from gpudojo.report.rendering import said_once, short_id
+from gpudojo.report.timeline_svg import legend
+from gpudojo.report.writing import ReportOptions, write_report
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
@@ -38,7 +38,7 @@ def pages_of(folder: Path, *rows: SubmissionRow) -> tuple[str, list[str], list[s
     """The class's page, each student's, and what was said in the terminal."""
     write(folder / "results.json", header(), list(rows))
     said: list[str] = []
-    write_report(Wanted(folder, folder / "out"), said.append)
+    write_report(ReportOptions(folder, folder / "out"), said.append)
     students = [(folder / "out" / "students" / f"{row.submission}.html").read_text(encoding="utf-8") for row in rows]
     return (folder / "out" / "index.html").read_text(encoding="utf-8"), students, said
 
@@ -50,7 +50,7 @@ def tally_of(*rows: SubmissionRow) -> Tally:
     return tally
 
 
-def test_what_could_not_be_read_counts_in_no_check() -> None:
+def test_unreadable_submissions_are_not_counted_in_checks() -> None:
     read_one = submission(3, "ada", "no")
     alone, together = tally_of(read_one), tally_of(read_one, unreadable("bob"), unreadable("cyd"))
     assert (together.unread, alone.unread) == (2, 0)
@@ -58,21 +58,21 @@ def test_what_could_not_be_read_counts_in_no_check() -> None:
         (each.id, each.failed, each.judged) for each in alone.hardest
     ]
     assert alone.hardest, "there is something to count"
-    assert len(together.for_a_human) == 2
+    assert len(together.needs_review) == 2
 
 
-def test_a_page_of_what_could_not_be_read_says_why_once(tmp_path: Path) -> None:
+def test_an_unreadable_submission_has_its_reason_once(tmp_path: Path) -> None:
     index, (page,), said = pages_of(tmp_path, unreadable("bob"))
     assert page.count(REASON) == 1
     assert "so no check was run" in page
-    assert "cannot be drawn" not in page
+    assert "no timelines" not in page
     assert 'href="#04_loop"' not in page, "there is nothing to go to"
     assert said == [], "no record is missing of what never ran"
-    assert "Without 1 submission that could not be read." in index
+    assert "1 submission could not be read and is not counted." in index
     assert "Nobody failed a check." in index
 
 
-def test_the_means_of_the_exercises_make_up_the_mean(class_of_sixty: Path) -> None:
+def test_means_of_exercises_add_up_to_the_mean(class_of_sixty: Path) -> None:
     rows = read(class_of_sixty).submissions
     tally = tally_of(*rows)
     assert sum(mean for _, _, mean, _ in tally.reached) == pytest.approx(tally.mean)
@@ -82,13 +82,13 @@ def test_the_means_of_the_exercises_make_up_the_mean(class_of_sixty: Path) -> No
         assert worth == max(each.max_score for each in own)
 
 
-def test_who_took_longest_is_named_and_who_did_not_run_is_not() -> None:
+def test_slowest_lists_only_submissions_that_ran() -> None:
     rows = [submission(number, f"student-{number}", "no") for number in range(4)]
     slowest = tally_of(*rows, unreadable("bob")).slowest
     assert [line.person.shown for line in slowest] == ["student-3", "student-2", "student-1", "student-0"]
 
 
-def test_a_stub_says_once_that_it_is_one(tmp_path: Path) -> None:
+def test_a_reason_is_not_repeated_for_each_check(tmp_path: Path) -> None:
     def half(name: str, outcome: Outcome, message: str) -> SubmissionRow:
         names = ("runs", "learns", "waits_once")
         checks = [check("04_loop", "train_epoch", each, outcome, 4.0, message=message) for each in names]
@@ -104,7 +104,7 @@ def test_a_stub_says_once_that_it_is_one(tmp_path: Path) -> None:
     assert "Still to do" not in blocked
 
 
-def test_what_failed_is_told_at_the_top_by_what_happened(tmp_path: Path) -> None:
+def test_failures_are_listed_at_the_top(tmp_path: Path) -> None:
     long = "a word " * 100
     checks = [
         check("04_loop", "train_epoch", "runs", F, 4.0, happened="no line is known of this"),
@@ -123,32 +123,32 @@ def test_what_failed_is_told_at_the_top_by_what_happened(tmp_path: Path) -> None
         assert page.count(f'id="{anchor}"') == 1
 
 
-def test_a_status_is_not_said_twice() -> None:
-    assert told_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
-    assert told_once("unreadable", REASON) == f"unreadable: {REASON}"
+def test_a_status_is_not_repeated() -> None:
+    assert said_once("crashed", "crashed in file 01.py") == "crashed in file 01.py"
+    assert said_once("unreadable", REASON) == f"unreadable: {REASON}"
 
 
-def test_a_check_is_named_by_the_number_of_its_exercise() -> None:
+def test_short_ids_begin_with_the_exercise_number() -> None:
     assert short_id("04_modifying_training_loop_gpu::train_epoch::runs") == "04 train_epoch::<wbr>runs"
     assert short_id("odd") == "odd"
     assert "<b>" not in short_id("<b>::<b>")
 
 
-def test_a_legend_explains_what_is_drawn_and_nothing_else() -> None:
+def test_a_legend_explains_only_what_is_drawn() -> None:
     both = legend(timeline(1, "code"), None)
     assert {kind for kind, _, _ in both} == {
-        "wall", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
+        "wait", "to-device", "to-host", "grad", "grad-autocast", "forward", "backward", "step"
     }  # fmt: skip
     across = Timeline(
         "f", "s", "cuda", [TimelineEvent("between devices", 0, 8, None, False, False, 0, "cuda:0 to cuda:1")]
     )
-    assert [words for _, _, words in legend(across)] == ["copied between devices"]
+    assert [words for _, _, words in legend(across)] == ["copy between devices"]
     silent = msgspec.structs.replace(across, events=[TimelineEvent("memory", 0, 8, None, False, False, 8, "")])
     assert legend(silent) == []
 
 
 @given(st.floats(0, 1e12), st.floats(1e-3, 1e12))
-def test_an_axis_is_around_all_its_values_in_few_round_steps(one: float, other: float) -> None:
+def test_an_axis_covers_its_values_in_few_round_steps(one: float, other: float) -> None:
     lowest, highest = sorted((one, other))
     levels = _levels(lowest, highest)
     assert levels[0] <= lowest * (1 + 1e-6) + 1e-9

@@ -1,0 +1,251 @@
+"""Runs several children at once on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from gpudojo.classes.store import Record
+from gpudojo.classes.submission_run import SubmissionRun
+from gpudojo.model.errors import BadClass, ForkServerFailed
+from gpudojo.model.results import SubmissionRow
+from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
+from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, devices, room_for
+from gpudojo.sandbox.isolation import Layers
+from gpudojo.sandbox.protocol import TOKEN, RunOptions
+from gpudojo.submissions.entries import IgnoredPath
+
+TICK: Final = 0.1
+CHUNK: Final = 1 << 20
+DEATHS: Final = 5  # of the fork server in a row, after which something must be wrong with the machine
+
+
+@dataclass(eq=False)
+class GradingTask:
+    """A submission to run; `done` is called with its record."""
+
+    name: str
+    run: SubmissionRun
+    done: Callable[[Record], None]
+    began: float
+    pipes: ChildPipes | None = None
+    peak_bytes: int = 0
+    device_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+
+class Progress(Protocol):
+    """Is told how grading goes: the terminal, or a test."""
+
+    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None: ...
+    def prepares(self, what: str) -> None: ...
+    def isolated(self, layers: dict[str, str]) -> None: ...
+    def under_way(self, tasks: Sequence[GradingTask]) -> None: ...
+    def graded(self, row: SubmissionRow, ran: bool) -> None: ...
+
+
+class Runner(Protocol):
+    """Runs tasks, on this machine or elsewhere, and calls each task's `done` once, in the thread that called `run`."""
+
+    def start(self, options: RunOptions, progress: Progress) -> Layers:
+        """Get ready. Returns the isolation, or nothing where it is known only after a submission has run."""
+        ...
+
+    def run(self, tasks: Iterator[GradingTask]) -> None:
+        """Run all of them; the next one is taken only when there is room for it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ChildScheduler:
+    """Runs tasks in children of one fork server, `jobs` at a time; `watch` is called with those under way.
+
+    Where tasks arrive over time, None stands for none at the moment; `bell`, a socket, becomes readable when there is
+    another one.
+    """
+
+    def __init__(
+        self,
+        client: ForkClient,
+        jobs: int,
+        watch: Callable[[list[GradingTask]], None] = lambda under_way: None,
+        bell: socket.socket | None = None,
+    ) -> None:
+        self.client, self.jobs, self.watch, self.bell = client, jobs, watch, bell
+        self.under_way: dict[int, GradingTask] = {}
+        self._waiting = selectors.DefaultSelector()
+        self._deaths = 0
+
+    def run(self, tasks: Iterator[GradingTask | None]) -> None:
+        """Run tasks until none is left."""
+        self._waiting.register(self.client, selectors.EVENT_READ)
+        if self.bell is not None:
+            self._waiting.register(self.bell, selectors.EVENT_READ, "bell")
+        more = True
+        last = 0.0
+        try:
+            while more or self.under_way:
+                while more and len(self.under_way) < self.jobs:
+                    try:
+                        task = next(tasks)
+                    except StopIteration:
+                        more = False
+                        break
+                    if task is None:
+                        break
+                    self._start(task)
+                self._step()
+                now = time.monotonic()
+                if now - last >= TICK:
+                    last = now
+                    self.watch(list(self.under_way.values()))
+        finally:
+            for task in self.under_way.values():
+                if task.pipes is not None:
+                    self.client.kill(task.pipes.number)
+                    task.pipes.close()
+            self._waiting.close()
+
+    def _start(self, task: GradingTask) -> None:
+        while True:
+            try:
+                pipes = self.client.spawn(task.run.job(secrets.token_bytes(TOKEN)))
+                break
+            except OSError:
+                task.run.child_lost()
+                self._renew()
+        task.pipes = pipes
+        self.under_way[pipes.number] = task
+        self._waiting.register(pipes.evidence, selectors.EVENT_READ, (task, pipes, "evidence"))
+        self._waiting.register(pipes.output, selectors.EVENT_READ, (task, pipes, "output"))
+
+    def _step(self) -> None:
+        for key, _ in self._waiting.select(TICK):
+            if key.data is None:
+                exits = self.client.exits()
+                if exits is None:
+                    self._renew()
+                    return
+                for exit_ in exits:
+                    self._exited(exit_)
+            elif self.bell is not None and key.fileobj is self.bell:
+                self.bell.recv(CHUNK)
+            else:
+                task, pipes, stream = key.data
+                if task.pipes is pipes:  # it may have ended since
+                    self._read(task, stream, key.fd)
+        now = time.monotonic()
+        for task in self.under_way.values():
+            if task.pipes is not None and not task.run.killed_by_us and task.run.overdue(now):
+                task.run.killed_by_us = True
+                self.client.kill(task.pipes.number)
+
+    def _read(self, task: GradingTask, stream: str, end: int) -> bool:
+        """Read what there is; False at the end of the stream."""
+        try:
+            data = os.read(end, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._waiting.unregister(end)
+            return False
+        if stream == "output":
+            task.run.add_output(data)
+        elif not task.run.receive(data) and task.pipes is not None:
+            self.client.kill(task.pipes.number)
+        return True
+
+    def _exited(self, exit_: ChildExit) -> None:
+        task = self.under_way.pop(exit_.number, None)
+        if task is None:
+            return
+        assert task.pipes is not None
+        self._deaths = 0
+        for end, stream in ((task.pipes.evidence, "evidence"), (task.pipes.output, "output")):
+            with contextlib.suppress(KeyError):
+                self._waiting.get_key(end)
+                while self._read(task, stream, end):
+                    pass
+        self._forget(task)
+        task.peak_bytes = max(task.peak_bytes, exit_.peak_bytes)
+        task.device_bytes = max(task.device_bytes, exit_.device_bytes)
+        task.cpu_seconds += exit_.cpu_seconds
+        if task.run.child_exited(exit_.code, exit_.over_memory, exit_.on_gpu):
+            self._start(task)
+        else:
+            task.done(task.run.finish(task.peak_bytes, task.cpu_seconds, task.device_bytes))
+
+    def _forget(self, task: GradingTask) -> None:
+        assert task.pipes is not None
+        for end in (task.pipes.evidence, task.pipes.output):
+            with contextlib.suppress(KeyError, ValueError):
+                self._waiting.unregister(end)
+        task.pipes.close()
+        task.pipes = None
+
+    def _renew(self) -> None:
+        """The fork server is gone with all its children: start another one, and the same tasks again."""
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            raise ForkServerFailed(f"it died {self._deaths} times in a row")
+        lost = list(self.under_way.values())
+        self.under_way.clear()
+        for task in lost:
+            self._forget(task)
+        with contextlib.suppress(KeyError, ValueError):
+            self._waiting.unregister(self.client)
+        self.client.restart()
+        self._waiting.register(self.client, selectors.EVENT_READ)
+        for task in lost:
+            task.run.child_lost()
+            self._start(task)
+
+
+class LocalRunner:
+    """Runs tasks on this machine: one fork server, and up to `jobs` children at once."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._client: ForkClient | None = None
+        self._watch: Callable[[list[GradingTask]], None] = lambda under_way: None
+
+    def start(self, options: RunOptions, progress: Progress) -> Layers:
+        progress.prepares("starting the process that runs submissions")
+        self._watch = progress.under_way
+        self.jobs = at_once(options, self.jobs)
+        self._client = fork_client_for(options.bench)
+        self._client.start_and_wait()
+        return {}
+
+    def run(self, tasks: Iterator[GradingTask]) -> None:
+        assert self._client is not None
+        ChildScheduler(self._client, self.jobs, self._watch).run(tasks)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def at_once(options: RunOptions, jobs: int) -> int:
+    """How many submissions may run at once: `jobs`, and with a real GPU no more than its memory has room for."""
+    room = room_for(options.gpu_memory + CUDA_DEVICE_BYTES) if options.bench == "cuda" else None
+    return jobs if room is None else min(jobs, max(1, room))
+
+
+def fork_client_for(bench: str) -> ForkClient:
+    """The client for a device, not started yet; raises BadClass where this machine does not have that device."""
+    if bench == "cuda" and not devices():
+        raise BadClass("--bench cuda needs an NVIDIA GPU, and this machine has none; --bench virtual needs none")
+    if bench == "mps" and sys.platform != "darwin":
+        raise BadClass("--bench mps needs a Mac; --bench virtual is a CUDA device on any machine")
+    return ForkClient(gpu=bench == "cuda")

@@ -1,0 +1,262 @@
+"""Follows one submission through the children that run it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from gpudojo.classes.store import FunctionRecord, GradedDefinition, Incident, IncidentKind, LoadedFile, Record
+from gpudojo.model.evidence import CallStatus, Evidence, Raised
+from gpudojo.sandbox.protocol import (
+    ALL,
+    ELSEWHERE,
+    HERE,
+    WHOLE,
+    Began,
+    Chosen,
+    Finished,
+    Frame,
+    Frames,
+    Isolated,
+    Job,
+    Loaded,
+    Paused,
+    RunOptions,
+    Saw,
+    Stumbled,
+    Tampered,
+)
+
+GRACE: Final = 2.0  # seconds in which a child itself notices that a function is out of time
+STARTING: Final = 30.0  # seconds before the first step
+AGAIN: Final = 3  # times that a child killed by something else is run again
+CHILDREN: Final = 24
+OUTPUT: Final = 64 << 10
+# Not printed by student code, or different in every run: the folder a child runs in, and a message of torch's profiler
+# in a process that cannot read its own name.
+REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n|/[\w/.-]*/dojo-\w{8}/", re.MULTILINE)
+EVIDENCE: Final = 64 << 20
+BEFORE: Final = "before anything"  # the step of a child that ended before its first one
+STUMBLED: Final = "the grader's own code failed, which may not be the submission's fault"
+ENDS: Final = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGBUS": "a bus error",
+    # See `kernel.seccomp_filter`: where there is no filter, a child in a process namespace aborts by SIGTRAP on ARM.
+    **dict.fromkeys(("SIGABRT", "SIGSYS", "SIGTRAP"), "it aborted"),
+}
+
+
+class SubmissionRun:
+    """Runs one submission in as many children as it takes, and collects its record."""
+
+    def __init__(
+        self, digest: str, files: dict[str, bytes], options: RunOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.files, self.options = files, options
+        self.record = Record(digest)
+        self.clock = clock
+        self.began = clock()
+        self.skip: set[str] = set()
+        self.step: str | None = None
+        self.deadline = 0.0
+        self.killed_by_us = False
+        self.finished = False
+        self.paused = False
+        self.stumbled = ""
+        self.trusted = True
+        # With a real GPU two kinds of children observe, each the machines that the other cannot stand for.
+        self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
+        self._received: set[str] = set()  # from this child
+        self._killed: Counter[str] = Counter()
+        self._children = 0
+        self._frames = Frames(b"", 0)
+        self._output = bytearray()
+        self._printed = 0
+
+    # one child
+
+    def job(self, token: bytes) -> Job:
+        """What the next child is to do."""
+        self._children += 1
+        self._frames = Frames(token, EVIDENCE)
+        self.step, self.killed_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
+        self.deadline = self.clock() + STARTING
+        self._received = set()
+        complete = set(self.record.seen) if self.options.bench != "cuda" else set()
+        return Job(
+            **msgspec.structs.asdict(self.options),
+            token=token,
+            files=self.files,
+            skip=frozenset(self.skip | complete),
+            machines=self._machines[0],
+            done=frozenset(f"{key}::{probe}" for key, seen in self.record.seen.items() for probe in _probes(seen)),
+        )
+
+    def receive(self, data: bytes) -> bool:
+        """Take in what a child has sent; False if the child is to be ended."""
+        for frame in self._frames.feed(data):
+            if not self._handle(frame):
+                return False
+        if self._frames.problem is not None:
+            self._reject(self._frames.problem)
+        return self.trusted
+
+    def _handle(self, frame: Frame) -> bool:
+        now, record = self.clock(), self.record
+        if isinstance(frame, Isolated):
+            record.layers = {
+                name: record.layers.get(name) or why for name, why in (record.layers | frame.layers).items()
+            }
+            self.deadline = now + self.options.seconds + GRACE
+        elif isinstance(frame, Chosen):
+            if not any((p.exercise, p.function) == (frame.exercise, frame.function) for p in record.places):
+                record.places.append(
+                    GradedDefinition(frame.exercise, frame.function, frame.file, frame.line, frame.cell, frame.note)
+                )
+        elif isinstance(frame, Began):
+            self.step = frame.step
+            self.deadline = now + self.options.seconds + GRACE
+        elif isinstance(frame, Loaded):
+            record.files[frame.file] = LoadedFile(frame.lines, frame.cells, frame.broken)
+            self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
+        elif isinstance(frame, Saw):
+            return self._saw(frame)
+        elif isinstance(frame, Tampered):
+            self._reject(f"it changed {frame.what} of the grader while it was graded")
+        elif isinstance(frame, Stumbled):
+            self.stumbled = frame.why
+        elif isinstance(frame, Paused):
+            self.paused = True
+        elif isinstance(frame, Finished):
+            self.finished = True
+        return self.trusted
+
+    def _saw(self, frame: Saw) -> bool:
+        evidence = frame.evidence
+        key = f"{evidence.exercise}::{evidence.function}"
+        missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
+        raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
+        # A child does not compare its code where it was interrupted: then nothing can be earned.
+        unchecked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
+        known = self.record.seen.get(key)
+        again = key in self._received or (known is not None and not self._adds(known, evidence))
+        if key not in self.options.known or again or (self.step != key and not missing) or unchecked:
+            self._reject("it sent evidence that the grader did not ask for")
+            return False
+        drawn = frame.timelines if self.options.drawn_with is not None else []  # a student's child sends none
+        seen = FunctionRecord(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
+        self.record.seen[key] = seen if known is None else known.joined(seen)
+        self._received.add(key)
+        self._note(key, raised)
+        return True
+
+    def _adds(self, known: FunctionRecord, evidence: Evidence) -> bool:
+        """Whether it is the rest of a function that an earlier child began: with a real GPU, from other probes."""
+        return self.options.bench == "cuda" and not _probes(known) & set(evidence.observations)
+
+    def _note(self, step: str, raised: Sequence[Raised]) -> None:
+        """Note time and memory that ran out, where Python itself reported it."""
+        for error in raised:
+            if error.type == "TimedOut":
+                self._add(Incident(IncidentKind.TIMED_OUT, step, error.message))
+                if self.options.bench == "cuda" and step in self.options.known:
+                    self.skip.add(step)  # out of time in one scenario: the others are not run
+                return
+            if error.out_of_memory:
+                self._add(Incident(IncidentKind.OUT_OF_MEMORY, step, "it asked for more memory than allowed"))
+                return
+
+    def _add(self, incident: Incident) -> None:
+        """Add it once: with a real GPU a file is run by several children."""
+        if incident not in self.record.incidents:
+            self.record.incidents.append(incident)
+
+    def _reject(self, why: str) -> None:
+        self.trusted = False
+        self.record.incidents.append(Incident(IncidentKind.TAMPERED, self.step or "", why))
+
+    def add_output(self, data: bytes) -> None:
+        self._printed += len(data)
+        self._output += data[: max(0, OUTPUT - len(self._output))]
+
+    def overdue(self, now: float) -> bool:
+        return now > self.deadline or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING
+
+    # between children
+
+    def child_exited(self, code: int | None, over_memory: bool = False, on_gpu: bool = False) -> bool:
+        """A child has ended; True if another one is to continue. `on_gpu`: the limit was the GPU's."""
+        if not self.trusted:
+            return False
+        if self.finished:
+            self._machines.pop(0)
+            return bool(self._machines)
+        step = self.step or BEFORE
+        if self.paused:
+            pass
+        elif self.killed_by_us:
+            self._end_step(step, IncidentKind.TIMED_OUT, f"still running after {self.options.seconds:g} seconds")
+        elif over_memory:
+            which = "GPU memory" if on_gpu else "memory"
+            self._end_step(step, IncidentKind.OUT_OF_MEMORY, f"its processes together took more {which} than allowed")
+        elif code in (None, -signal.SIGKILL):
+            # Something else may have killed it; if it was for want of memory, it happens again.
+            self._killed[step] += 1
+            if self._killed[step] <= AGAIN:
+                return True
+            self._end_step(step, IncidentKind.OUT_OF_MEMORY, "the system killed it, most likely for lack of memory")
+        elif code == -signal.SIGXCPU:
+            self._end_step(step, IncidentKind.TIMED_OUT, "it used up its CPU time")
+        else:
+            self._end_step(
+                step, IncidentKind.CRASHED, f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
+            )
+        used_up = self.clock() - self.began > WHOLE * self.options.seconds
+        if self.step is None or self._children >= CHILDREN or used_up:
+            left = sorted(self.options.known - set(self.record.seen) - self.skip)
+            if left:
+                self.record.incidents.append(
+                    Incident(IncidentKind.NOT_RUN, left[0], f"{len(left)} functions were not run")
+                )
+            return False
+        return True
+
+    def _end_step(self, step: str, what: IncidentKind, detail: str) -> None:
+        self.skip.add(step)
+        self.record.incidents.append(Incident(what, step, detail))
+
+    def child_lost(self) -> None:
+        """The fork server died with its child, which then does not count."""
+        self._children -= 1
+
+    def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
+        """The whole record."""
+        text = REMOVED.sub("", self._output.decode(errors="replace"))
+        if self._printed > len(self._output):
+            text += f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
+        self.record.output = text
+        self.record.seconds = self.clock() - self.began
+        self.record.peak_bytes, self.record.cpu_seconds = peak_bytes, cpu_seconds
+        self.record.device_bytes = device_bytes
+        return self.record
+
+
+def _probes(seen: FunctionRecord) -> set[str]:
+    return set(seen.evidence.observations)
+
+
+def how_it_ended(code: int) -> str:
+    """The words for an exit code as the kernel reported it, negative for a signal."""
+    if code >= 0:
+        return f"it ended its own process (exit code {code})"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"its process ended: {ENDS[name]}" if name in ENDS else f"its process was ended by {name}"

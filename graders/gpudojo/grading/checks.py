@@ -1,0 +1,312 @@
+"""Ready-made checks, and what checks of several exercises share.
+
+For a simple exercise a probe returns `Cases[Ran]`, made by `ran`, and these declare its checks: `runs`,
+`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The functions named `expect_…` raise Failed
+and are for checks that an exercise declares itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from gpudojo.grading.call import Call, array, name_of, settled, torch
+from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Observation, Raised
+from gpudojo.model.exercise import Failed, Function, Judge, Probe, Seen, called
+
+T = TypeVar("T")
+
+# ---- what a call did -------------------------------------------------------------------------------------------------
+
+
+class Ran(Case, frozen=True):
+    """What one call returned, and what it cost."""
+
+    kind: str  # the type's name
+    value: Fact  # an Array for a tensor; numbers, texts, lists and dicts as they are; else None
+    device: str  # of a tensor
+    wanted_device: str
+    copies: int  # between host and device, either way
+    waits: int  # of the host for the device
+    line: int | None  # of the first copy or wait
+    changed: list[int]  # which arguments have other values than before, counted from 1
+    settings: list[str]  # settings of torch that it changed
+
+
+def ran(call: Call, *args: Any, **kwargs: Any) -> Ran:
+    """Call the student's function on the device and describe what it did."""
+    before = [array(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
+    value, settings = settled(call, *args, **kwargs)
+    ledger = call.ledger
+    copies, waits = ledger.transfers(), ledger.syncs()
+    is_tensor = isinstance(value, torch.Tensor)
+    return Ran(
+        kind=type(value).__name__,
+        value=array(value) if is_tensor else _plain(value),
+        device=str(value.device) if is_tensor else "",
+        wanted_device=name_of(call.device),
+        copies=len(copies),
+        waits=len(waits),
+        line=call.first_line((*copies, *waits)),
+        changed=[n for n, (arg, was) in enumerate(zip(args, before, strict=True), 1) if was and array(arg) != was],
+        settings=settings,
+    )
+
+
+def _plain(value: Any, depth: int = 0) -> Fact:
+    """A result as plain data; None for what is none."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)) and depth < 4:
+        return [_plain(inner, depth + 1) for inner in value]
+    if isinstance(value, dict) and depth < 4:
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    return None
+
+
+# ---- ready-made checks -----------------------------------------------------------------------------------------------
+
+Diagnose = Callable[[Raised, Seen], str | None]
+# Which tensor each of these mistakes is about.
+_LEFT_BEHIND: Final = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "numpy-on-device-tensor": "tensor"}
+
+
+def runs(
+    function: Function,
+    points: float = 0,
+    *,
+    scenarios: Iterable[str] | None = None,
+    diagnose: Diagnose = lambda raised, seen: None,
+) -> None:
+    """Declare the check `runs`, which the others need: no error in these scenarios (in this order), or in any.
+
+    `diagnose` names the misconception behind an error of the student's function.
+    """
+    chosen = None if scenarios is None else tuple(scenarios)
+
+    def judge(seen: Seen, wanted: Seen) -> None:
+        for name, observation in seen.observations.items():
+            if observation.status is not CallStatus.RETURNED:
+                raise _failure(function.name, name, observation, seen, diagnose)
+        found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
+        for name in expected:
+            if name not in found:  # evidence comes from where student code ran: what is missing does not pass
+                raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
+        for name in expected if chosen is None else chosen:
+            raised = found[name]
+            if raised is not None:
+                raise _error(name, raised, diagnose(raised, seen))
+
+    function.check(points, needs=())(
+        _named(judge, "runs", f"`{function.name}` runs in every scenario without an error.")
+    )
+
+
+def _named(judge: Judge, name: str, claim: str) -> Judge:
+    judge.__name__, judge.__doc__ = name, claim
+    return judge
+
+
+def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
+    """Every scenario of the probes that try several, with the error it ended with."""
+    for probe in function.probes:
+        if "Cases[" not in str(probe.look.__annotations__.get("return")):
+            continue
+        found = seen[probe]
+        for cases in [found] if isinstance(found, Cases) else found.values():
+            yield from ((name, None) for name in cases)
+            yield from cases.errors.items()
+
+
+def _failure(function: str, probe: str, observation: Observation, seen: Seen, diagnose: Diagnose) -> Failed:
+    if observation.status is CallStatus.MISSING:
+        return Failed(f"`{function}` was not handed in", f"a function named `{function}`")
+    raised = observation.raised
+    assert raised is not None
+    if observation.status is CallStatus.BROKEN:
+        return Failed(f"the file could not be run: {raised.short}", "no error", raised.line, diagnosis(raised.message))
+    raised = raised if raised.scenario else msgspec.structs.replace(raised, scenario=probe)
+    return _error(raised.scenario, raised, diagnose(raised, seen))
+
+
+def _error(scenario: str, raised: Raised, misconception: str | None) -> Failed:
+    line = raised.line
+    if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
+        # It was copied to the device by this line just before; what was used is the original.
+        line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
+    return Failed(f"scenario `{scenario}` raised: {raised.short}", "no error", line, misconception)
+
+
+def between_gpus(message: str) -> bool:
+    """Whether an error of torch is about tensors on two different GPUs."""
+    return "cuda:0" in message and "cuda:1" in message
+
+
+def diagnosis(message: str) -> str | None:
+    """The misconception behind an error of torch about devices."""
+    if "same device" not in message and "Input type" not in message and "to numpy" not in message:
+        return None
+    if "device type tensor to numpy" in message:
+        return "numpy-on-device-tensor"
+    if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
+        return "targets-on-cpu"
+    on_cpu = r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda|Input type \(torch\.FloatTensor\)"
+    if re.search(on_cpu, message):
+        return "inputs-on-cpu"
+    if re.search(r"is on cuda:\d+, different from other tensors on cpu|weight type \(torch\.FloatTensor\)", message):
+        return "model-not-moved"
+    return None
+
+
+Ready = Probe[Cases[Ran]]
+JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's call and the reference's
+
+
+def _for_each(function: Function, probe: Ready, points: float, name: str, claim: str, judge: JudgeRan) -> None:
+    """Declare a check that judges every scenario of a probe."""
+
+    def every(seen: Seen, wanted: Seen) -> None:
+        for scenario, found, right in pairs(seen[probe], wanted[probe]):
+            judge(scenario, found, right)
+
+    function.check(points)(_named(every, name, claim))
+
+
+def same_as_reference(
+    function: Function,
+    probe: Ready,
+    points: float,
+    name: str = "same_as_reference",
+    claim: str = "It returns the right values.",
+) -> None:
+    """Declare that every scenario returns what the reference returns."""
+
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        expect_same(found, right, f"scenario `{scenario}`: ")
+
+    _for_each(function, probe, points, name, claim, judge)
+
+
+def on_the_device(
+    function: Function,
+    probe: Ready,
+    points: float,
+    name: str = "on_the_device",
+    claim: str = "The result is on the device.",
+) -> None:
+    """Declare that every scenario returns a tensor on the device."""
+
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        if found.device != found.wanted_device:
+            shown = f"a tensor on {found.device}" if found.device else called(found.kind)
+            raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
+
+    _for_each(function, probe, points, name, claim, judge)
+
+
+def at_most(
+    function: Function,
+    probe: Ready,
+    points: float,
+    *,
+    copies: int | None = None,
+    waits: int | None = None,
+    name: str = "stays_on_the_device",
+    claim: str = "It makes no needless copies between host and device, and no needless waits for the device.",
+) -> None:
+    """Declare that no scenario makes more copies between host and device, or more waits, than this."""
+
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
+            if most is not None and count > most:
+                raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
+
+    _for_each(function, probe, points, name, claim, judge)
+
+
+def leaves_its_input_alone(
+    function: Function,
+    probe: Ready,
+    points: float,
+    name: str = "leaves_its_input_alone",
+    claim: str = "The tensors passed in and the settings of torch are not changed.",
+) -> None:
+    """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
+
+    def judge(scenario: str, found: Ran, right: Ran) -> None:
+        if found.changed:
+            happened = f"scenario `{scenario}`: argument {found.changed[0]} has other values after the call"
+            raise Failed(happened, "the values from before", None, "input-modified")
+        expect_settings_kept(found.settings, scenario)
+
+    _for_each(function, probe, points, name, claim, judge)
+
+
+# ---- for checks that an exercise declares itself ---------------------------------------------------------------------
+
+
+def expect_same(found: Ran, right: Ran, where: str = "", misconception: str | None = None) -> None:
+    """Raises Failed unless both returned the same: equal plain data, or arrays with close values."""
+    if found.kind != right.kind:
+        shown = f"{right.value}, {called(right.kind)}" if isinstance(right.value, (bool, int, float)) else right.kind
+        raise Failed(f"{where}it returned {called(found.kind)}", shown)
+    if isinstance(right.value, Array):
+        if not close(found.value, right.value):
+            raise Failed(f"{where}the values are wrong", "the reference's values", None, misconception)
+    elif found.value != right.value:
+        raise Failed(f"{where}it returned {found.value!r}", repr(right.value), None, misconception)
+
+
+def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
+    """Raises Failed if a setting of torch was changed."""
+    if settings:
+        raise Failed(f"it changed {settings[0]} (scenario `{scenario}`)", "no change")
+
+
+def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:
+    """Raises Failed unless it is a Python float; a tensor is a mistake with a name."""
+    if not is_float:
+        key = "returned-tensor" if kind in ("Tensor", "Parameter") else None
+        raise Failed(f"{what}{called(kind)}", "a Python float", misconception=key)
+
+
+def numbers(found: Array) -> Any:
+    """The values of an array, for NumPy."""
+    import numpy as np
+
+    return np.frombuffer(found.data, found.dtype).reshape(found.shape)
+
+
+def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> bool:
+    """Whether two arrays, or two lists of arrays, have the same dtypes and shapes and nearly the same values."""
+    import numpy as np
+
+    if isinstance(right, Array):
+        return isinstance(found, Array) and close([found], [right], rtol, atol)
+    if [(a.dtype, a.shape) for a in found] != [(b.dtype, b.shape) for b in right]:
+        return False
+    # All arrays of one dtype at once: comparing a few numbers takes as long as comparing all of them.
+    return all(
+        np.allclose(_joined(found, dtype), _joined(right, dtype), rtol=rtol, atol=atol)
+        for dtype in {array.dtype for array in right}
+    )
+
+
+def _joined(arrays: Sequence[Array], dtype: str) -> Any:
+    import numpy as np
+
+    return np.frombuffer(b"".join(a.data for a in arrays if a.dtype == dtype), dtype)
+
+
+def times(count: int) -> str:
+    """A count in words: "never", "once", "3 times"."""
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
+def pairs(seen: Mapping[str, T], wanted: Mapping[str, T], *names: str) -> Iterator[tuple[str, T, T]]:
+    """Name, what was seen and what the reference did, for these scenarios or for all of the reference's."""
+    for name in names or wanted:
+        yield name, seen[name], wanted[name]

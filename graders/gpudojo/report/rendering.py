@@ -1,0 +1,113 @@
+"""Renders a page as one self-contained HTML file, and formats texts, sizes and durations for it."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from importlib import resources
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup, escape
+
+from gpudojo.model.results_file import number
+
+# Control characters, marks that change the direction of writing, and other invisible ones.
+INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+)
+COLOUR_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gpudojo.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=visible,
+    )
+    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
+    environment.globals.update(share=share, counted=counted)
+    return environment
+
+
+def page(template: str, script: str, **values: Any) -> str:
+    """The text of a page; a browser refuses every style and script in it but these two, by their hashes."""
+    style, code = _asset("style.css"), _asset(script) + _asset("stops.js") if script else ""
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    if code:
+        policy += f"; script-src '{_hash(code)}'"
+    made = _environment().get_template(template)
+    return made.render(style=Markup(style), script=Markup(code), policy=policy, **values)
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    """A style sheet or script of ours, which is not escaped."""
+    return resources.files("gpudojo.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def visible(value: object) -> object:
+    """What jinja puts on a page for a value: in a text, invisible characters are replaced by their code points."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return INVISIBLE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", COLOUR_CODES.sub("", value.replace("\r\n", "\n")))
+
+
+def prose(text: str) -> Markup:
+    """A text in which `code` is marked. All lines but the first are preformatted: code, or a drawing of values."""
+    first, *rest = str(visible(text)).splitlines() or [""]
+    # Escaped before code is searched for.
+    marked = Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(first))))
+    return marked + (Markup("<pre>{}</pre>").format("\n".join(rest)) if rest else Markup(""))
+
+
+def short_id(id_: str) -> Markup:
+    """A check's id with the number of its exercise for its name; a line may break between its parts."""
+    exercise, _, rest = id_.partition("::")
+    name = Markup("::<wbr>").join(str(visible(rest or id_)).split("::"))
+    return Markup("{} {}").format(exercise[:2], name) if rest else name
+
+
+def said_once(status: str, reason: str) -> str:
+    """Why something has a status, without the status said twice: "crashed in file 01.py", "to do: f is a stub"."""
+    return reason if reason.casefold().startswith(status.casefold()) else f"{status}: {reason}"
+
+
+def size(count: float) -> str:
+    """1536 is 1.5 KiB."""
+    unit = 0
+    while abs(count) >= 1024 and unit < len(SIZES) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.0f} {SIZES[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {SIZES[unit]}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """1 wait, 64 waits."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """2.5 s, 120 ms, 0.25 ms."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.1 else f"{seconds * 1000:.2f} ms"
+
+
+def share(value: float, most: float, kind: str = "") -> Markup:
+    """A bar of a table. The number stands beside it, so screen readers skip it."""
+    filled = 100 * min(max(value / most, 0.0), 1.0) if most > 0 else 0.0
+    return Markup(
+        '<svg class="share {}" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
+        '<rect class="ground" width="100" height="8"/><rect class="fill" width="{:.1f}" height="8"/></svg>'
+    ).format(kind, filled)

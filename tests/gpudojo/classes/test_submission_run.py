@@ -1,0 +1,200 @@
+"""How the record of a submission is made: what is accepted, what is run again, and what a child's end means."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from gpudojo.classes.store import IncidentKind, decode, encode
+from gpudojo.classes.submission_run import AGAIN, GRACE, OUTPUT, SubmissionRun, how_it_ended
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.sandbox.protocol import (
+    Began,
+    Chosen,
+    Finished,
+    Frame,
+    Isolated,
+    Loaded,
+    RunOptions,
+    Saw,
+    Tampered,
+    encode_frame,
+)
+
+KNOWN = frozenset({"04_loop::train", "05_eval::evaluate", "06_fast::gray"})
+TOKEN = b"t" * 16
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def submission_run(clock: Clock | None = None) -> SubmissionRun:
+    options = RunOptions(day="day8", bench="virtual", seeds={}, known=KNOWN, seconds=5.0)
+    made = SubmissionRun("digest", {"a.py": b""}, options, clock or Clock())
+    made.job(TOKEN)
+    return made
+
+
+def say(one: SubmissionRun, *frames: Frame) -> bool:
+    return one.receive(b"".join(encode_frame(frame, TOKEN, n) for n, frame in enumerate(frames, one._frames.count)))
+
+
+def saw(key: str, status: CallStatus = CallStatus.RETURNED, raised: Raised | None = None) -> Saw:
+    exercise, function = key.split("::")
+    return Saw(Evidence(exercise, function, "virtual", 0, {"usual": Observation(status, {}, raised)}), 0.1)
+
+
+def test_what_a_child_says_ends_up_in_the_record() -> None:
+    one = submission_run()
+    said = say(
+        one,
+        Isolated({"files": ""}),
+        Chosen("04_loop", "train", "a.py", 3, None, "the last of two"),
+        Began("file a.py"),
+        Loaded("a.py", 0.1, {"train": 3}, []),
+        Began("04_loop::train"),
+        saw("04_loop::train"),
+        Finished(),
+    )
+    assert said
+    one.add_output(b"hello")
+    assert one.child_exited(0) is False
+    record = decode(encode(one.finish(1 << 20, 0.5)))
+    assert set(record.seen) == {"04_loop::train"}
+    assert record.places[0].note == "the last of two"
+    assert (record.output, record.peak_bytes, record.incidents) == ("hello", 1 << 20, [])
+
+
+def test_bytes_may_come_in_any_pieces() -> None:
+    one = submission_run()
+    data = encode_frame(Began("04_loop::train"), TOKEN, 0) + encode_frame(saw("04_loop::train"), TOKEN, 1)
+    for i in range(len(data)):
+        assert one.receive(data[i : i + 1])
+    assert set(one.record.seen) == {"04_loop::train"}
+
+
+def test_the_next_child_skips_an_endless_function() -> None:
+    clock = Clock()
+    one = submission_run(clock)
+    say(one, Isolated({}), Began("04_loop::train"), saw("04_loop::train"), Began("05_eval::evaluate"))
+    assert not one.overdue(clock.now + 5 + GRACE - 0.1)
+    assert one.overdue(clock.now + 5 + GRACE + 0.1)
+    one.killed_by_us = True
+    assert one.child_exited(-signal.SIGKILL) is True
+    job = one.job(TOKEN)
+    assert job.skip == {"04_loop::train", "05_eval::evaluate"}
+    assert [(i.what, i.step) for i in one.record.incidents] == [(IncidentKind.TIMED_OUT, "05_eval::evaluate")]
+
+
+def test_a_crash_costs_the_function_and_nothing_else() -> None:
+    one = submission_run()
+    say(one, Isolated({}), Began("05_eval::evaluate"))
+    assert one.child_exited(-signal.SIGSEGV) is True
+    assert one.record.incidents[0].what is IncidentKind.CRASHED
+    assert "segmentation fault" in one.record.incidents[0].detail
+    assert one.job(TOKEN).skip == {"05_eval::evaluate"}
+
+
+def test_an_exit_code_of_zero_is_no_pass() -> None:
+    one = submission_run()
+    say(one, Isolated({}), Began("file a.py"))
+    assert one.child_exited(0) is True
+    assert "exit code 0" in one.record.incidents[0].detail
+    assert one.job(TOKEN).skip == {"file a.py"}
+
+
+def test_a_killed_child_is_run_again_before_it_counts_as_out_of_memory() -> None:
+    one = submission_run()
+    for _ in range(AGAIN):
+        say(one, Isolated({}), Began("05_eval::evaluate"))
+        assert one.child_exited(-signal.SIGKILL) is True
+        assert one.record.incidents == []
+        assert "05_eval::evaluate" not in one.job(TOKEN).skip
+    say(one, Isolated({}), Began("05_eval::evaluate"))
+    assert one.child_exited(-signal.SIGKILL) is True
+    assert one.record.incidents[0].what is IncidentKind.OUT_OF_MEMORY
+
+
+def test_time_and_memory_that_python_noticed_are_incidents_too() -> None:
+    one = submission_run()
+    late = saw("04_loop::train", CallStatus.RAISED, Raised("TimedOut", "still running after 5 seconds", 7))
+    full = saw("05_eval::evaluate", CallStatus.RAISED, Raised("RuntimeError", "x: can't allocate memory: you tried", 7))
+    say(one, Began("04_loop::train"), late, Began("05_eval::evaluate"), full, Finished())
+    assert [i.what for i in one.record.incidents] == [IncidentKind.TIMED_OUT, IncidentKind.OUT_OF_MEMORY]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [saw("04_loop::train")],  # not the function of this step
+        [Began("04_loop::train"), saw("05_eval::evaluate")],
+        [Began("04_loop::train"), saw("04_loop::train"), saw("04_loop::train")],
+        [Began("99_none::none"), saw("99_none::none")],
+        [Tampered("gpudojo.grading.call.Call.__call__()")],
+    ],
+    ids=["no-step", "another", "twice", "unknown", "tampered"],
+)
+def test_evidence_out_of_turn_is_not_accepted(frames: list[Frame]) -> None:
+    one = submission_run()
+    assert say(one, *frames) is False
+    assert one.child_exited(0) is False
+    assert one.record.incidents[-1].what is IncidentKind.TAMPERED
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"passed\n" * 10, encode_frame(Finished(), b"x" * 16, 2), b"\x05\0\0\0" + TOKEN + b"\xc1\xc1\xc1\xc1\xc1"],
+    ids=["text", "wrong-token", "no-msgpack"],
+)
+def test_noise_on_the_pipe_is_refused_with_all_that_follows(data: bytes) -> None:
+    one = submission_run()
+    say(one, Began("04_loop::train"), saw("04_loop::train"))
+    assert one.receive(data) is False
+    assert one.receive(encode_frame(Finished(), TOKEN, 2)) is False
+    assert one.finished is False
+
+
+def test_a_submission_that_uses_up_its_time_says_what_was_not_run() -> None:
+    clock = Clock()
+    one = submission_run(clock)
+    say(one, Isolated({}), Began("04_loop::train"))
+    clock.now += 1000
+    one.killed_by_us = True
+    assert one.child_exited(-signal.SIGKILL) is False
+    assert [i.what for i in one.record.incidents] == [IncidentKind.TIMED_OUT, IncidentKind.NOT_RUN]
+
+
+def test_output_is_the_students_and_the_same_in_every_run() -> None:
+    one = submission_run()
+    one.add_output(b"mine\nFailed to read process name for pid 1\nFailed to read process name for pid 23\n")
+    one.add_output(b"/tmp/dojo-2a26hz1l/04_train.py:43: UserWarning: slow\nFailed to read it\n")
+    assert one.finish(0, 0.0).output == "mine\n04_train.py:43: UserWarning: slow\nFailed to read it\n"
+
+
+def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
+    one = submission_run()
+    for _ in range(10):
+        one.add_output(b"x" * OUTPUT)
+    record = one.finish(0, 0.0)
+    assert len(record.output) < OUTPUT + 100
+    assert f"{9 * OUTPUT:,} more bytes" in record.output
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGSEGV, "its process ended: a segmentation fault"),
+        (-signal.SIGABRT, "its process ended: it aborted"),
+        (-signal.SIGSYS, "its process ended: it aborted"),
+        (-signal.SIGTRAP, "its process ended: it aborted"),
+        (-signal.SIGTERM, "its process was ended by SIGTERM"),
+        (6, "it ended its own process (exit code 6)"),
+    ],
+)
+def test_the_words_follow_what_the_kernel_reports(code: int, words: str) -> None:
+    assert how_it_ended(code) == words

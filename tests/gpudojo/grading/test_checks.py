@@ -1,0 +1,68 @@
+"""Ready-made checks: what each accepts, and what it says of a function that does not keep its claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from gpudojo.grading.call import Call, tried
+from gpudojo.grading.checks import Ran, at_most, leaves_its_input_alone, on_the_device, ran, runs, same_as_reference
+from gpudojo.grading.judge import judge
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.model.evidence import Cases
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results import Outcome
+
+exercise = Exercise("01_double", "Twice as much", points=5)
+double = exercise.function("double", "`2 * numbers`.")
+
+
+@double.probe
+def called(call: Call) -> Cases[Ran]:
+    numbers = torch.arange(4.0, device=call.device)
+    return tried({"four": lambda: ran(call, numbers), "none": lambda: ran(call, numbers[:0])})
+
+
+runs(double, points=1)
+same_as_reference(double, called, points=1)
+on_the_device(double, called, points=1)
+at_most(double, called, points=1, copies=0, waits=0)
+leaves_its_input_alone(double, called, points=1)
+
+WRONG = {
+    "raise KeyError('x')": ("runs", "scenario `four` raised: KeyError: 'x'"),
+    "return 3 * numbers": ("same_as_reference", "scenario `four`: the values are wrong"),
+    "return None": ("same_as_reference", "scenario `four`: it returned None"),
+    "return 2 * numbers.cpu()": ("on_the_device", "scenario `four`: it returned a tensor on cpu"),
+    "return 2 * numbers.cpu().to(numbers.device)": ("stays_on_the_device", "scenario `four`: 2 copies"),
+    "numbers.add_(1); return 2 * (numbers - 1)": (
+        "leaves_its_input_alone",
+        "scenario `four`: argument 1 has other values after the call",
+    ),
+    "torch.manual_seed(1); return 2 * numbers": (
+        "leaves_its_input_alone",
+        "it changed the seed of the random numbers (scenario `four`)",
+    ),
+}
+
+
+def failed(folder: Path, body: str) -> dict[str, str]:
+    """The checks that a body of `double` fails, and what they say."""
+    right, student = folder / "right.py", folder / "student.py"
+    right.write_text("def double(numbers):\n    return 2 * numbers\n", encoding="utf-8")
+    student.write_text(f"import torch\n\n\ndef double(numbers):\n    {body}\n", encoding="utf-8")
+    seen, wanted = (observe(exercise, double, load(path), "virtual", 8) for path in (student, right))
+    results = judge(exercise, double, seen, wanted)
+    return {result.check: result.happened for result in results if result.outcome is Outcome.FAILED}
+
+
+def test_a_right_function_passes(tmp_path: Path) -> None:
+    assert failed(tmp_path, "return numbers + numbers") == {}
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_a_wrong_function_fails_the_check_that_claims_it(tmp_path: Path, body: str) -> None:
+    check, happened = WRONG[body]
+    assert failed(tmp_path, body)[check] == happened

@@ -1,0 +1,36 @@
+"""The public names of virtual_cuda: all there, sorted, lazy, and usable without gpudojo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import virtual_cuda
+import virtual_cuda.ledger
+
+
+@pytest.mark.parametrize("module", [virtual_cuda, virtual_cuda.ledger], ids=lambda module: module.__name__)
+def test_every_public_name_exists(module: object) -> None:
+    names = vars(module)["__all__"]
+    assert len(names) == len(set(names))
+    assert all(getattr(module, name) is not None for name in names)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'virtual_cuda' has no attribute 'no_such_name'"):
+        _ = virtual_cuda.no_such_name
+
+
+def test_importing_it_imports_neither_torch_nor_numpy_and_using_it_needs_no_gpudojo() -> None:
+    script = (
+        "import sys, virtual_cuda, virtual_cuda.ledger, virtual_cuda.errors\n"
+        "assert not {'torch', 'numpy', 'pytest', 'gpudojo'} & set(sys.modules)\n"
+        "with virtual_cuda.virtual_cuda() as gpu:\n"
+        "    import torch\n"
+        "    torch.ones(3).to('cuda').sum().item()\n"
+        "assert gpu.ledger.sync_counts() == {'copy': 1, 'item': 1}\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] == 'gpudojo']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
