@@ -171,7 +171,7 @@ def test_an_operator_that_ends_its_process_is_left_out(monkeypatch: pytest.Monke
         """Dies at "b"."""
         names = command[command.index("--worker") + 1 :]
         started.append(names)
-        with open(command[2], "w") as file:
+        with open(command[3], "w") as file:
             for name in names:
                 print(json.dumps({"began": name}), file=file)
                 if name == "b":

@@ -4,7 +4,7 @@ Every sample input of torch's own test suite runs on the CPU and on the device, 
 is compared. Then every operator seen runs again with one argument after another left on the CPU. The result is the
 input of `make_facts.py`. This file needs torch and numpy only, so that it runs on a machine without this package:
 
-    python graders/virtual_cuda/ops/probe.py probe.json --jobs 8
+    python -P graders/virtual_cuda/ops/probe.py probe.json --jobs 8
     python -m virtual_cuda.ops.make_facts probe.json
 """
 
@@ -233,7 +233,7 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
     while names:
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder, "records")
-            command = [sys.executable, __file__, str(out), "--device", device, "--worker", *names]
+            command = [sys.executable, "-P", __file__, str(out), "--device", device, "--worker", *names]
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(command, timeout=TIMEOUT_S, check=False, stderr=subprocess.DEVNULL)
             lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
