@@ -7,6 +7,7 @@ import enum
 import hashlib
 import os
 import secrets
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -127,6 +128,8 @@ class Store:
 
     def open(self) -> None:
         """Make the folder and lock it; raises BadClass where another run has it."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)

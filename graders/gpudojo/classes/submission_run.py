@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -192,6 +193,8 @@ class SubmissionRun:
 
     def child_exited(self, code: int | None, over_memory: bool = False, on_gpu: bool = False) -> bool:
         """A child has ended; True if another one is to continue. `on_gpu`: the limit was the GPU's."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         if not self.trusted:
             return False
         if self.finished:

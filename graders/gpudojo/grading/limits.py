@@ -70,9 +70,13 @@ def time_limit(seconds: float | None, file: str, method: str = "signal") -> Iter
 
 @contextlib.contextmanager
 def _by_signal(seconds: float, file: str, limit: Limit) -> Iterator[None]:
+    if sys.platform == "win32":
+        raise NotImplementedError
     end = time.monotonic() + seconds
 
     def handler(signum: int, frame: FrameType | None) -> None:
+        if sys.platform == "win32":
+            raise NotImplementedError
         nonlocal end
         if limit.over or _debugging():
             return

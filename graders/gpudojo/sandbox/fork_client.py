@@ -135,6 +135,8 @@ class ForkClient:
 
     def spawn(self, job: Job) -> ChildPipes:
         """Start a child; raises OSError where the fork server is gone."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         assert self._control is not None
         self._numbers += 1
         with tempfile.TemporaryFile() as file, contextlib.ExitStack() as ends:

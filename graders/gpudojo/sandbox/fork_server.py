@@ -37,6 +37,8 @@ from gpudojo.sandbox.protocol import (
     SPAWN,
 )
 
+assert sys.platform != "win32"  # forks
+
 # Imported late by probes and students' files; each costs milliseconds to seconds.
 LATE: Final = (
     *("torch.optim", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from typing import Any, Final
 
@@ -59,6 +60,8 @@ def libraries() -> list[str]:
 
 def can_mount_proc() -> bool:
     """Whether a process can have a process namespace with its own /proc; tried in a process that then ends."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -149,8 +152,13 @@ class GpuMemoryWatch:
     NVML is used in a helper process: the fork server must not load the driver.
     """
 
+    _end: socket.socket
+    why: str
+
     def __init__(self) -> None:
         """To be made first of all: the helper inherits every open descriptor."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         self._end, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.why = "it has not answered yet"
         pid = os.fork()
@@ -185,6 +193,8 @@ class GpuMemoryWatch:
 
 def _serve(end: socket.socket) -> None:
     """Answer until the fork server is gone."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     os.closerange(3, end.fileno())
     os.closerange(end.fileno() + 1, 4096)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -202,6 +212,8 @@ def _serve(end: socket.socket) -> None:
 
 def _tried() -> tuple[str, Nvml | None]:
     """NVML, if it reports the memory of a process that has a context, by its process number here; else the reason."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -99,6 +99,8 @@ def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = Fa
     `alone` means that the child's user has no other processes, since the kernel counts by user. CUDA reserves
     addresses by the gigabyte, which cost nothing: with `gpu`, writable memory is limited instead.
     """
+    if sys.platform == "win32":
+        raise NotImplementedError
     processes = PROCESSES_AT_MOST + (0 if alone else _running())
     size, data = _sizes()
     for kind, most in (
@@ -117,6 +119,8 @@ def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = Fa
 
 def _running() -> int:
     """How many threads this user has: the limit counts them too."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     own, found = os.getuid(), 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -127,6 +131,8 @@ def _running() -> int:
 
 def _sizes() -> tuple[int, int]:
     """Bytes of this process's address space, and of its writable private part."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     try:
         with open("/proc/self/statm") as file:
             pages = [int(word) for word in file.read().split()]
@@ -144,6 +150,8 @@ DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev
 
 def own_namespaces(processes: bool = True) -> None:
     """Become the first process of new namespaces, if the machine allows it; the original process waits for this one."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     uid, gid = os.getuid(), os.getgid()
     with contextlib.suppress(OSError):
         kernel.adopt_orphans()
@@ -192,6 +200,8 @@ class Isolation:
         self.filter, self.layers[CALLS] = kernel.seccomp_filter()
 
     def _namespaces(self) -> None:
+        if sys.platform == "win32":
+            raise NotImplementedError
         why = ""
         try:
             if self.processes:
@@ -253,6 +263,8 @@ class Isolation:
         self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes], on_gpu: bool = False
     ) -> Layers:
         """Isolate this process and write the submission's files to its scratch folder. Returns the layers."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
         with contextlib.suppress(OSError):
@@ -329,6 +341,8 @@ class Isolation:
 
     def _drop(self, user: int | None, landlocked: bool) -> str:
         """Give up privileges. Returns the reason where the process keeps the user who grades."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         if user is None:
             kernel.only_capabilities()
             return "the submission runs as the user who grades"
@@ -345,6 +359,8 @@ class Isolation:
 
 def first_user() -> int | None:
     """The first user number that children can have; None where this process cannot change its user."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     if os.getuid() != 0:
         return None
     try:
@@ -357,6 +373,8 @@ def first_user() -> int | None:
 
 def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
     """Write a submission's files below `home`; `owner` is the user they belong to."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     for name, data in files.items():
         path = os.path.join(home, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -380,6 +398,8 @@ def _opened(paths: Iterable[str], writable: bool) -> list[tuple[int, bool]]:
 
 def _tried(flags: int) -> str:
     """Why this process cannot make namespaces of these kinds, or an empty text; tried in a child."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     pid = os.fork()
     if pid == 0:
         code = 0
@@ -433,6 +453,8 @@ def examine() -> Layers:
 
 def prepared(scratch: str, gpu: bool) -> tuple[Isolation, gpus.GpuMemoryWatch | None]:
     """In a process that is to fork children: the isolation, in namespaces of its own, and the watch on GPU memory."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     linux = sys.platform == "linux"
     watch = gpus.GpuMemoryWatch() if linux and gpu else None
     processes = not gpu or (linux and gpus.can_mount_proc())
@@ -446,6 +468,8 @@ def prepared(scratch: str, gpu: bool) -> tuple[Isolation, gpus.GpuMemoryWatch | 
 
 
 def _report() -> None:
+    if sys.platform == "win32":
+        raise NotImplementedError
     with_gpu = sys.platform == "linux" and bool(gpus.devices())
     scratch = tempfile.mkdtemp(prefix="dojo-")
     isolation, watch = prepared(scratch, with_gpu)

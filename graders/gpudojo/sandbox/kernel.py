@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 from typing import Any, Final
 
 NEWNS: Final = 0x00020000
@@ -64,11 +65,15 @@ def mount_processes() -> None:
 
 
 def loopback_up() -> None:
+    if sys.platform == "win32":
+        raise NotImplementedError
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def die_with_parent() -> None:
+    if sys.platform == "win32":
+        raise NotImplementedError
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

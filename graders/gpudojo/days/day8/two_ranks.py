@@ -218,7 +218,7 @@ def _model(rank: int) -> Any:
 
 def _own_time(thread: int) -> tuple[Callable[[], float], float]:
     """The processor time of one thread, or else of all, and how much of it is more than waiting takes."""
-    if hasattr(time, "pthread_getcpuclockid"):
+    if sys.platform != "win32" and hasattr(time, "pthread_getcpuclockid"):
         clock, read = time.pthread_getcpuclockid(thread), time.clock_gettime
         return lambda: read(clock), 0.001
     return _processor_time, 0.2  # others look around now and then: gloo's threads, and ours
