@@ -159,9 +159,7 @@ operator("lerp_", placement=takes_no_number("weight", "tensor2"), binding=True)
 operator("addcmul", placement=_addcmul)
 operator("addcmul_", placement=_addcmul, binding=True)
 # The probe met these with dimensions only; the rest is from the sources of the operators.
-operator("addcdiv.default", strict=("self", "tensor1", "tensor2"))
 operator("addcdiv_", strict=("self", "tensor1", "tensor2"), binding=True)
-operator("logical_and.default", strict=("self",))
 
 operator("fill_", placement=_copies, binding=True)
 operator("as_strided_scatter", "copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)

@@ -248,16 +248,33 @@ def _text(tables: Table) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def added(known: Table, new: Table) -> Table:
+    """The facts of both; where they differ, the new ones."""
+    both: Table = dict(new)
+    for key, fact in known.items():
+        if isinstance(fact, dict):
+            both[key] = added(fact, both.get(key, {}))
+        elif isinstance(fact, list) and key == "absent":
+            both[key] = sorted({*fact, *both.get(key, ())})
+        else:
+            both.setdefault(key, fact)
+    return both
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Write the facts about operators anew."""
+    """Write the facts about operators anew. What a probe found is added to what earlier ones have found."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("probe", nargs="?", type=pathlib.Path, help="what probe.py has recorded on a GPU")
     parser.add_argument("--out", type=pathlib.Path, default=FACTS, help="a folder; the package's own unless given")
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier probes have found")
     options = parser.parse_args(arguments)
     tables = {"operators": operators()}
     if options.probe is not None:
         probe = json.loads(options.probe.read_text())
-        tables |= {"refusals": refusals(probe), "placement": placement(probe, tables["operators"]["checks"])}
+        found = {"refusals": refusals(probe), "placement": placement(probe, tables["operators"]["checks"])}
+        for name, table in found.items():
+            known = {} if options.fresh else json.loads((FACTS / f"{name}.json").read_text())
+            tables[name] = added(known, table)
     for name, table in tables.items():
         (options.out / f"{name}.json").write_text(_text(table))
 
