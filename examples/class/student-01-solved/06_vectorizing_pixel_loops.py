@@ -1,4 +1,4 @@
-"""Pixels all at once: the same pictures without Python loops.
+"""All pixels at once: the same pictures without Python loops.
 
 Run me: python exercises/day8/06_vectorizing_pixel_loops.py
 Check me: pytest exercises/day8/06_vectorizing_pixel_loops.py
@@ -52,7 +52,7 @@ def grayscale(sprites):
     """Turn (N, 3, H, W) sprites into (N, H, W) shades of grey: 0.299 red + 0.587 green + 0.114 blue.
 
     The same values as `grayscale_loop`, without a Python loop over pixels, rows or sprites. The result is on the
-    device of `sprites`, which are left as they were; nothing goes through NumPy or the host.
+    device of `sprites`, which are not changed; nothing goes through NumPy or the host.
 
     About 2 lines. Read: https://pytorch.org/docs/stable/notes/broadcasting.html
     """
@@ -64,7 +64,7 @@ def recolor(indices, palette):
     """Paint by numbers: integer (N, H, W) and a palette (K, 3) give (N, 3, H, W) sprites.
 
     The same values as `recolor_loop`, without a Python loop over pixels, rows or sprites. Indices and palette are on
-    one device, and so is the result; both are left as they were; nothing goes through NumPy or the host.
+    one device, and so is the result; neither is changed; nothing goes through NumPy or the host.
 
     About 2 lines. Read: https://pytorch.org/docs/stable/generated/torch.Tensor.permute.html
     """
@@ -76,7 +76,7 @@ def nearest_color(sprites, palette):
 
     Nearest by squared distance, the lowest index on a tie; int64 or int32. The same values as `nearest_color_loop`,
     without a Python loop over pixels, rows or sprites. Sprites and palette are on one device, and so is the result;
-    both are left as they were; nothing goes through NumPy or the host.
+    neither is changed; nothing goes through NumPy or the host.
 
     About 3 lines. Read: https://pytorch.org/docs/stable/generated/torch.argmin.html
     """
@@ -85,7 +85,7 @@ def nearest_color(sprites, palette):
 
 
 def seconds(function, *inputs):
-    """How long one call takes, until its result has arrived on the CPU."""
+    """The time of one call, until its result has arrived on the CPU."""
     start = time.perf_counter()
     function(*inputs).cpu()
     return time.perf_counter() - start
@@ -113,6 +113,6 @@ if __name__ == "__main__":
             ratio = seconds(slow, *inputs) / seconds(fast, *inputs)
             print(f"{fast.__name__} on {device}: {ratio:.0f} times as fast as the loop")
         except NotImplementedError:
-            print(f"{fast.__name__} is still to do, and drawn by the loop: open this file and fill it in.")
+            print(f"{fast.__name__} is still to do, so the loop draws: open this file and fill it in.")
     gray, nearest = drawn["grayscale"][0].expand(3, 8, 8), palette[drawn["nearest_color"].long()[0]].permute(2, 0, 1)
     show(torch.stack([drawn["recolor"][0], gray, noisy[0], nearest]), titles)

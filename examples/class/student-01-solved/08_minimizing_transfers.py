@@ -12,7 +12,7 @@ from torch.utils import data
 def to_numpy(tensor):
     """A NumPy array with the values and the dtype of `tensor`.
 
-    The tensor may be on any device and may require a gradient; it is left as it was.
+    The tensor may be on any device and may require a gradient; it is not changed.
 
     1 line. Read: https://pytorch.org/docs/stable/generated/torch.Tensor.numpy.html
     """
@@ -23,8 +23,8 @@ def predict(model, loader, device):
     """The model's outputs for all inputs of `loader`, concatenated in order, on the CPU.
 
     The loader yields (inputs, targets) on the CPU, at least one batch; the last one may be smaller. The model may
-    still be on the CPU. Evaluation mode, and no autograd graph. Outputs stay on the device until the end: one copy
-    back to the host in all. The targets are never moved: nothing here needs them.
+    still be on the CPU. Use evaluation mode, and build no autograd graph. Keep the outputs on the device until the end:
+    only one copy back to the host. Never move the targets: they are not needed.
 
     About 8 lines. Read: https://pytorch.org/docs/stable/generated/torch.no_grad.html
     """
@@ -41,7 +41,7 @@ def random_sprites(count, size, device, generator=None):
     """Uniform random sprites: float32 in [0, 1), shape (count, 3, size, size), made on `device`.
 
     Nothing is transferred. With a `generator` (of that device) the same seed gives the same sprites; without one,
-    torch's own random state is used as it is.
+    torch's own random state is used, and no seed is set.
 
     1 line. Read: https://pytorch.org/docs/stable/generated/torch.rand.html
     """
@@ -52,7 +52,7 @@ def make_loader(dataset, batch_size, device, shuffle=False, num_workers=0):
     """A `data.DataLoader` over `dataset` that pins memory exactly when `device` is CUDA.
 
     `device` is a string ("cuda", "cuda:0", "mps", "cpu") or a torch.device. Every sample is yielded once, in batches
-    of `batch_size` (the last one may be smaller); `shuffle` and `num_workers` mean what they mean to DataLoader.
+    of `batch_size` (the last one may be smaller); `shuffle` and `num_workers` are those of DataLoader.
 
     About 3 lines. Read: https://pytorch.org/docs/stable/data.html#memory-pinning
     """
@@ -61,7 +61,7 @@ def make_loader(dataset, batch_size, device, shuffle=False, num_workers=0):
 
 
 def attempt(function, *arguments):
-    """What the function gives, or None while it is still to do."""
+    """The function's result, or None while it is still to do."""
     try:
         return function(*arguments)
     except NotImplementedError:

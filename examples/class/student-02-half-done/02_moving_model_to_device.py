@@ -11,8 +11,8 @@ from torch import nn
 def move_model(model, device):
     """Move the model to `device` (a torch.device or a string such as "cuda:0") and return it.
 
-    What comes back is the same module object, with every parameter and every buffer on the device. Its values and its
-    training mode stay as they were, and an optimizer that was built before still updates it.
+    Returns the same module object, with every parameter and every buffer on the device. Its values and its training
+    mode do not change, and an optimizer that was built before still updates it. Changes no setting of torch.
 
     About 1 line. Read: https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to
     """
@@ -20,12 +20,11 @@ def move_model(model, device):
 
 
 def parameter_devices(model):
-    """Say where every parameter and every buffer of the model is.
+    """The device of every parameter and every buffer of the model.
 
-    Returns a dict from the qualified name, such as "encoder.0.weight", to the torch.device. Buffers are what a model
-    remembers without learning it, such as the running mean of a batch norm; some are kept out of `state_dict()`, and
-    are wanted here too. A model without any gives an empty dict. A tensor that goes by two names may be named by
-    either or by both.
+    Returns a dict from the qualified name, such as "encoder.0.weight", to the torch.device. Buffers are values that a
+    model keeps but does not learn, such as the running mean of a batch norm; some are not in `state_dict()`, and belong
+    here too. A model without parameters and buffers gives an empty dict. If a tensor has two names, use either or both.
 
     About 4 lines. Read: https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.named_buffers
     """
@@ -42,7 +41,7 @@ if __name__ == "__main__":
     model = nn.Sequential(nn.Conv2d(3, 5, 4), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(125, 3))
 
     def look(title):
-        filters = model[0].weight.detach().cpu() * 3 + 0.5  # what the first layer looks for, as colours
+        filters = model[0].weight.detach().cpu() * 3 + 0.5  # the weights of the first layer, as colours
         print(f"The sprite classifier {title}, and its filters:")
         show(filters)
         try:
@@ -51,7 +50,7 @@ if __name__ == "__main__":
         except NotImplementedError:
             print("  parameter_devices is still to do: open this file and fill it in.")
 
-    look("as it was made")
+    look("before the move")
     try:
         model = move_model(model, device)
         look(f"after the move to {device!r}")

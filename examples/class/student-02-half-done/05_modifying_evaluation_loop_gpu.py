@@ -13,10 +13,10 @@ def evaluate(model, loader, loss_fn, device):
     """Mean loss per sample and accuracy of a classifier over `loader`, which yields (inputs, targets) on the CPU.
 
     The model's outputs are logits, one per class; the targets are class indices. The model may still be on the CPU.
-    Evaluation mode, and no autograd graph in any forward pass. Weights, gradients, batch-norm statistics and
-    requires_grad are afterwards what they were before.
-    Returns (loss, accuracy) as two Python floats, accuracy in [0, 1]; the last batch may be smaller, and loss_fn
-    averages over its batch. An empty loader returns (0.0, 0.0).
+    Use evaluation mode, and build no autograd graph in any forward pass. Weights, gradients, batch-norm statistics,
+    requires_grad and the settings of torch must be the same afterwards.
+    Returns (loss, accuracy) as two Python floats, accuracy in [0, 1]; the last batch may be smaller, and loss_fn gives
+    the mean over its batch. An empty loader returns (0.0, 0.0).
 
     About 12 lines. Read: https://pytorch.org/docs/stable/generated/torch.no_grad.html
     """
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     shapes = torch.tensor([[[int(bit) for bit in f"{row:08b}"] for row in shape] for shape in (heart, ring, cross)])
     colours = torch.tensor([[0.9, 0.2, 0.4], [0.2, 0.7, 0.9], [0.9, 0.8, 0.2]])
     clean = colours[:, :, None, None] * shapes[:, None]
-    # A classifier that compares with the three shapes, with layers that behave differently in training.
+    # A classifier that compares with the three shapes; some of its layers behave differently in training.
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3))
     model[3].weight.data = clean.flatten(1) - clean.flatten(1).mean(0)
     classes = torch.randint(0, 3, (256,))
@@ -56,11 +56,11 @@ if __name__ == "__main__":
         batches = DataLoader(TensorDataset(sprites, classes), batch_size=100)
         try:
             once, again = (evaluate(model, batches, nn.CrossEntropyLoss(), device) for _ in range(2))
-            same = "and again the same" if once == again else "but another time not: evaluating has changed something"
+            same = "twice the same" if once == again else "but not the same twice: evaluating has changed something"
             print(f"noise {noise:.1f} on {device}: loss {once[0]:.3f}, accuracy {once[1]:.0%}, {same}")
             titles.append(f"{once[1]:.0%} right")
         except NotImplementedError:
             titles.append(f"noise {noise:.1f}")
     show(torch.stack(first), titles)
     if titles[0].startswith("noise"):
-        print("How many of these does the model know? evaluate is still to do: open this file and fill it in.")
+        print("How many of these does the model recognise? evaluate is still to do: open this file and fill it in.")

@@ -10,12 +10,12 @@ import torch
 
 
 def time_on_device(fn, device, repeats=5, warmup=1):
-    """How many seconds one call of `fn()` takes on `device`: the mean over `repeats` calls, as a float.
+    """The seconds that one call of `fn()` takes on `device`: the mean over `repeats` calls, as a float.
 
-    Before them `fn` is called `warmup` times without being timed: first calls load kernels and take longer. So `fn` is
-    called exactly `warmup + repeats` times.
-    A GPU works on while Python goes ahead: wait for the device (synchronize) before you start the clock and again
-    before you stop it. CUDA events are fine on CUDA. It also works for "mps", and for "cpu" on a machine without a GPU.
+    First `fn` is called `warmup` times without being timed: first calls load kernels and take longer. So `fn` is called
+    exactly `warmup + repeats` times.
+    A GPU works while Python continues: wait for the device (synchronize) before you start the clock and again before
+    you stop it. You may use CUDA events on CUDA. It also works for "mps", and for "cpu" on a machine without a GPU.
 
     About 10 lines. Read: https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
     """
@@ -26,7 +26,7 @@ def compare_devices(make_work, devices, repeats=3):
     """Seconds per call of the same work on several devices: {"cuda": 0.002, "cpu": 0.05}.
 
     `make_work(device)` returns the function to time on that device; time `repeats` calls of it as `time_on_device`
-    does, warm-up and waiting included. The keys are the devices as strings, in the order given; a device in `devices`
+    does, with warm-up and waiting. The keys are the devices as strings, in the order given; a device in `devices`
     may be a string or a torch.device.
 
     About 4 lines. Read: https://docs.python.org/3/tutorial/datastructures.html#dictionaries
@@ -37,7 +37,7 @@ def compare_devices(make_work, devices, repeats=3):
 def top_operations(fn, count=5):
     """The names of the `count` operators that took most time in `fn()`, longest first: ["aten::mm", "aten::exp"].
 
-    Ask torch.profiler: its `key_averages()` has one row per operator, with the time of all its calls together. Total
+    Use torch.profiler: its `key_averages()` has one row per operator, with the time of all its calls together. Total
     time and self time (without the operators it calls) are both fine. With fewer operators than `count`, all of them.
 
     About 5 lines. Read: https://pytorch.org/docs/stable/profiler.html
@@ -46,7 +46,7 @@ def top_operations(fn, count=5):
 
 
 def read_nvidia_smi(text):
-    """What each GPU holds, from the output of
+    """The memory of each GPU, from the output of
 
     nvidia-smi --query-gpu=index,name,memory.used,memory.total --format=csv,noheader,nounits
 
@@ -66,7 +66,7 @@ if __name__ == "__main__":
     others = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     devices = [name for name, there in others.items() if there] + ["cpu"]
     noise = torch.rand(256, 3, 8, 8, generator=torch.Generator().manual_seed(8))
-    print("How long does it take to compare such sprites, each with each?")
+    print("How long does it take to compare each of these sprites with each other?")
     show(noise[:3])
 
     def make_work(device, count=256):
@@ -83,13 +83,13 @@ if __name__ == "__main__":
             print(f"{count:4} on {device:5} {seconds * 1e3:8.3f} ms  {'#' * max(1, round(50 * seconds / longest))}")
 
     def show_operations():
-        print("most time went to", ", ".join(top_operations(make_work(devices[0]), 3)))
+        print("operators that took most time:", ", ".join(top_operations(make_work(devices[0]), 3)))
 
     def show_memory():
         for gpu in read_nvidia_smi("0, NVIDIA H200, 51200, 143771\n1, NVIDIA GB10, [N/A], [N/A]\n"):
             known = gpu["total_mib"] is not None
             print(f"GPU {gpu['index']}, {gpu['name']}: {gpu['used_mib']} of {gpu['total_mib']} MiB", end="  ")
-            print("#" * round(30 * gpu["used_mib"] / gpu["total_mib"]) if known else "(it shares the host's memory)")
+            print("#" * round(30 * gpu["used_mib"] / gpu["total_mib"]) if known else "(it uses the host's memory)")
 
     for shown, names in (
         (show_times, "time_on_device and compare_devices are"),

@@ -14,7 +14,7 @@ def parallelize(model, device):
 
     If `device` is a CUDA device ("cuda", "cuda:0") and this machine has more than one GPU: the model wrapped in
     nn.DataParallel, which uses all of them. Otherwise the model itself, on `device`. Move the model you are given and
-    wrap that very object, not a copy of it: an optimizer may already hold its parameters.
+    wrap that object itself, not a copy of it: an optimizer may already have its parameters.
 
     About 5 lines. Read: https://pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
     """
@@ -22,10 +22,10 @@ def parallelize(model, device):
 
 
 def unwrap(model):
-    """The model inside nn.DataParallel or nn.parallel.DistributedDataParallel; any other model as it is.
+    """The model inside nn.DataParallel or nn.parallel.DistributedDataParallel; any other model unchanged.
 
     This is what you save: the names in its state_dict do not begin with "module.". A model that is not wrapped may
-    have a part of its own that is called `module`; it comes back whole.
+    have a part that is called `module`; it is returned whole.
 
     About 3 lines. Read: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
@@ -37,7 +37,7 @@ def average_gradients(model):
 
     Every process calls it after backward(), with its own copy of the model and the gradients of its own batch; then
     all of them have the same gradients and take the same step. The group has been initialised already and may have
-    any number of processes. Parameters without a gradient (None) are left alone. Weights are not touched.
+    any number of processes. Parameters without a gradient (None) still have none. Weights do not change.
 
     About 5 lines. Read: https://pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce
     """
@@ -56,7 +56,7 @@ if __name__ == "__main__":
     sprites[[0, 2], :, 2:6, :4], sprites[[4, 6], :, 2:6, 4:] = coin, coin  # left in one half, right in the other
 
     def wanted(batch, labels):
-        """Where the first class wants brighter pixels: its gradient, the other way round."""
+        """The negative gradient of the first class: where brighter pixels would help."""
         model.zero_grad()
         nn.functional.cross_entropy(model(batch), labels).backward()
         return -4 * model[1].weight.grad[0].reshape(3, 8, 8)

@@ -34,10 +34,10 @@ QUESTIONS = {
         "d": "Catch the error and go on with the next batch.",
     },
     "another_process": {
-        "question": "nvidia-smi shows that another process holds 1 GB on your GPU. What does it tell you to do?",
+        "question": "nvidia-smi shows that another process holds 1 GB on your GPU. What do you do?",
         "a": "My script leaks memory: I call torch.cuda.empty_cache() in it.",
         "b": "Nothing: torch takes that memory back as soon as my script needs it.",
-        "c": "I have 1 GB less while it lives: find out whose it is, end it if it is mine, or take another GPU.",
+        "c": "I have 1 GB less while it runs: find out whose it is, end it if it is mine, or use another GPU.",
         "d": "The GPU is taken: my script has to wait until that process is done.",
     },
 }

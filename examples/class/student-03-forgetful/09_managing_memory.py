@@ -1,4 +1,4 @@
-"""Memory: how much is used, what fits, and how to get by with less.
+"""Memory: how much is used, what fits, and how to need less.
 
 Run me: python exercises/day8/09_managing_memory.py
 Check me: pytest exercises/day8/09_managing_memory.py
@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 def peak_memory(fn, device):
     """Call `fn()` once and return the highest number of bytes allocated on `device` at any moment while it runs.
 
-    What was allocated before and is still there counts; earlier peaks do not. On the CPU `fn()` is called too, and
-    the answer is 0. `device` is a string or a torch.device.
+    Memory that was allocated before and is still in use counts; earlier peaks do not. On the CPU `fn()` is also
+    called, and the answer is 0. `device` is a string or a torch.device.
 
     About 6 lines. Read: https://pytorch.org/docs/stable/generated/torch.cuda.memory.max_memory_allocated.html
     """
@@ -31,8 +31,8 @@ def peak_memory(fn, device):
 def largest_batch(try_batch, start):
     """Call `try_batch(n)` with start, start // 2, ... until it does not run out of memory; return that n.
 
-    Between two tries, cached memory is given back to the device. Running out of memory at 1 raises that error. Any
-    other error is not swallowed.
+    Between two tries, cached memory is freed. Running out of memory at 1 raises that error. Any other error is not
+    caught.
 
     About 9 lines. Read: https://pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html
     """
@@ -53,7 +53,7 @@ def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
 
     The loader yields (inputs, targets) on the CPU; the model may still be on the CPU. Each batch's loss is divided by
     `steps`; the optimizer steps after every `steps` batches, and once more for a remainder. Gradients from before the
-    call do not leak in. The model's mode (training or evaluation) is left alone.
+    call must not leak in. The mode (training or evaluation) of the model and of each of its parts is not changed.
     Returns the number of optimizer steps.
 
     About 14 lines. Read: https://pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
@@ -79,8 +79,8 @@ def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
 def checkpointed(blocks, x):
     """`x` through each module of `blocks` in turn, each one's activations recomputed in backward instead of stored.
 
-    Output and gradients are those of the plain loop, the peak of memory is lower. `blocks` is a list or a ModuleList
-    and may be empty; `x` may be a batch of data, which requires no gradient: the blocks get theirs all the same.
+    Output and gradients are those of the plain loop, the peak memory is lower. `blocks` is a list or a ModuleList and
+    may be empty; `x` may be a batch of data, which requires no gradient: the blocks still get theirs.
 
     About 3 lines. Read: https://pytorch.org/docs/stable/checkpoint.html
     """
@@ -104,7 +104,7 @@ def kept_for_backward(through, blocks, x):
 
 
 def attempt(function, *arguments):
-    """What the function gives, or None while one that it needs is still to do."""
+    """The function's result, or None while one that it needs is still to do."""
     try:
         return function(*arguments)
     except NotImplementedError as error:
@@ -124,7 +124,7 @@ if __name__ == "__main__":
             print(f"{through.__name__:>12} keeps {kept / 2**20:4.1f} MiB for backward {'#' * (kept >> 19)}")
     peak = attempt(peak_memory, lambda: plainly(blocks, x).sum().backward(), device)
     if peak is not None:
-        print(f"peak_memory on {device}: {peak / 2**20:.1f} MiB (a CPU has no such figure)")
+        print(f"peak_memory on {device}: {peak / 2**20:.1f} MiB (a CPU does not report it)")
 
     def try_batch(count):
         print(f"largest_batch: {count} sprites {'do not fit' if count > 300 else 'fit'}")
@@ -138,11 +138,11 @@ if __name__ == "__main__":
     loader = DataLoader(TensorDataset(torch.rand(40, 192), mushroom.flatten().repeat(40, 1)), batch_size=8)
     model = nn.Linear(192, 192).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    pictures, taken = {"to be learnt": mushroom}, 0
+    pictures, taken = {"to learn": mushroom}, 0
     while taken is not None and len(pictures) < 4:
         pictures[f"{taken} steps"] = model(loader.dataset[0][0].to(device)).detach().cpu().view(3, 8, 8)
         more = attempt(accumulate_gradients, model, loader, nn.MSELoss(), optimizer, device, 2)
         taken = None if more is None else taken + more
     if taken:
-        print(f"accumulate_gradients: {len(loader)} batches by twos in each epoch, {taken} steps in 3")
+        print(f"accumulate_gradients: {len(loader)} batches per epoch, 2 per step, {taken} steps in 3 epochs")
     show(torch.stack(list(pictures.values())), list(pictures))

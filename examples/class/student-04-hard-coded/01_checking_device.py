@@ -10,9 +10,9 @@ import torch
 def select_device(prefer=None):
     """The best device of this machine: CUDA, else MPS, else the CPU.
 
-    With `prefer` (a string such as "cuda:1", or a torch.device): that device, its index kept, if this machine has
-    it; otherwise the best one, without an error. A name that is no device at all raises torch's own error.
-    Returns a torch.device.
+    With `prefer` (a string such as "cuda:1", or a torch.device): that device, with its index, if this machine has it;
+    otherwise the best one, without an error. A name that is no device at all raises torch's own error.
+    Returns a torch.device. Changes no setting of torch.
 
     About 10 lines. Read: https://pytorch.org/docs/stable/tensor_attributes.html
     """
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         print("select_device is still to do: open this file and fill it in.")
     chips = []
     for wish in wishes:
-        heart = (0.2, 0.9, 0.3) if answers.get(wish) == wish else (0.3, 0.3, 0.3)  # lit where this machine has it
+        heart = (0.2, 0.9, 0.3) if answers.get(wish) == wish else (0.3, 0.3, 0.3)  # lit if this machine has it
         colours = {".": (0.0, 0.0, 0.0), "#": (0.6, 0.6, 0.6), "o": heart}
         chips.append([[[colours[pixel][channel] for pixel in row] for row in chip] for channel in range(3)])
     show(chips, [f"{wish} -> {answers.get(wish, '?')}" for wish in wishes])

@@ -13,9 +13,9 @@ from torch import nn
 def move_batch(batch, device, non_blocking=False):
     """Return the same structure with every tensor on `device` (a torch.device or a string such as "cuda:0").
 
-    A batch is a tensor, a list, a tuple, a named tuple or a dict, and may hold others inside. Anything else (strings,
-    numbers, None) comes back as it is. The batch passed in is not modified. A tensor that is on the device already is
-    not copied. `non_blocking` is passed on to every move.
+    A batch is a tensor, a list, a tuple, a named tuple or a dict, which may be nested. Anything else (strings, numbers,
+    None) is returned unchanged. The batch passed in is not modified. A tensor that is already on the device is not
+    copied. Every copy uses the `non_blocking` value you were given.
 
     About 10 lines. Read: https://pytorch.org/docs/stable/generated/torch.Tensor.to.html
     """
@@ -32,11 +32,11 @@ def move_batch(batch, device, non_blocking=False):
 
 
 def on_same_device(*things):
-    """The golden rule of the GPU: True when all tensors in `things` are on one device.
+    """The golden rule of the GPU: True if all tensors in `things` are on one device.
 
-    A thing is a tensor, a module with its parameters and its buffers, or a structure as in `move_batch`. What is none
-    of these does not count. True when there is no tensor at all. "cuda" and "cuda:0" are one device, "cuda:0" and
-    "cuda:1" are two.
+    A thing is a tensor, a module with its parameters and its buffers, or a container as in `move_batch`. Anything else
+    does not count. True if there is no tensor at all. "cuda" and "cuda:0" are the same device, "cuda:0" and "cuda:1"
+    are different ones.
 
     About 12 lines. Read: https://pytorch.org/docs/stable/tensor_attributes.html#torch.device
     """
@@ -55,7 +55,7 @@ def on_same_device(*things):
 
 
 class Sprites(NamedTuple):
-    """A batch as a dataset may hand it out."""
+    """A batch as a dataset may yield it."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -75,11 +75,11 @@ if __name__ == "__main__":
         moved = move_batch(batch, device)
         print(f"{moved['name']}, moved from {batch['sprites'].images.device} to {moved['sprites'].images.device}:")
     except NotImplementedError:
-        print(f"move_batch is still to do: open this file and fill it in. The {batch['name']} wait on the CPU:")
+        print(f"move_batch is still to do: open this file and fill it in. The {batch['name']} are still on the CPU:")
     images, labels = moved["sprites"]
     show(images, [f"{images.device} class {label}" for label in labels.tolist()])
     try:
-        print("Model and batch as it came, on one device:", on_same_device(model, batch))
-        print("Model and batch as moved, on one device:  ", on_same_device(model, moved))
+        print("Model and original batch, on one device:", on_same_device(model, batch))
+        print("Model and moved batch, on one device:   ", on_same_device(model, moved))
     except NotImplementedError:
         print("on_same_device is still to do: open this file and fill it in.")

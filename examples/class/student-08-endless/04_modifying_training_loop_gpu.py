@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset
 def train_epoch(model, loader, loss_fn, optimizer, device):
     """Train for one pass over `loader`, which yields (inputs, targets) on the CPU.
 
-    The model may still be on the CPU: move it once, before the loop. Training mode. For every batch: inputs and
-    targets to the device, zero the gradients, forward, loss_fn(outputs, targets), backward, step. Nothing that was in
-    the gradients before the call leaks into the first step.
-    Returns the mean loss per sample as a Python float: the last batch may be smaller, and loss_fn averages over its
-    batch. An empty loader returns 0.0.
+    The model may still be on the CPU: move it once, before the loop. Use training mode. For every batch: move inputs
+    and targets to the device, zero the gradients, forward, loss_fn(outputs, targets), backward, step. Gradients from
+    before the call must not leak into the first step. Set no seed and change no setting of torch.
+    Returns the mean loss per sample as a Python float: the last batch may be smaller, and loss_fn gives the mean over
+    its batch. An empty loader returns 0.0.
 
     About 12 lines. Read: https://pytorch.org/docs/stable/generated/torch.Tensor.to.html
     """
@@ -46,16 +46,16 @@ if __name__ == "__main__":
     classes = torch.randint(0, 3, (96,))
     sprites = (colours[:, :, None, None] * shapes[:, None])[classes] + 0.3 * torch.randn(96, 3, 8, 8)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
-    nn.init.zeros_(model[1].weight)  # it begins with no idea at all
+    nn.init.zeros_(model[1].weight)  # it starts without any knowledge
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     batches = DataLoader(TensorDataset(sprites, classes), batch_size=32, shuffle=True)
-    print("What it gets to see:")
+    print("The sprites to learn:")
     show(sprites[:4], [f"class {label}" for label in classes[:4].tolist()])
     try:
         for epoch in range(10):
             loss = train_epoch(model, batches, nn.CrossEntropyLoss(), optimizer, device)
             print(f"epoch {epoch + 1:2} on {device}: loss {loss:.3f} {'#' * round(loss * 30)}")
-        print("What the model has learned to look for:")
+        print("The weights the model has learned:")
     except NotImplementedError:
-        print("train_epoch is still to do: open this file and fill it in. What the model looks for so far:")
+        print("train_epoch is still to do: open this file and fill it in. The weights so far:")
     show(model[1].weight.detach().cpu().reshape(3, 3, 8, 8) * 6 + 0.4, ["class 0", "class 1", "class 2"])

@@ -85,11 +85,18 @@ class ReportedCheck:
     result: CheckResult | None = None
     note: str = ""  # about the whole file
 
+    @property
+    def position(self) -> tuple[str, str, int]:
+        """The order of the course, whatever order the checks ran in."""
+        every = [check for function in self.exercise.functions for check in function.checks]
+        return os.path.relpath(self.path), self.exercise.stem, every.index(self.check)
+
 
 def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck]) -> None:
     """The points of each exercise, what could not be judged, what to do next; nothing where no check has run."""
     if not any(check.result for check in checks):
         return
+    checks = sorted(checks, key=lambda check: check.position)
     rows: dict[tuple[str, str], ExercisePoints] = {}
     for check in checks:
         key = os.path.relpath(check.path), check.exercise.stem

@@ -10,7 +10,7 @@ from gpudojo.grading.references import Shipped, compressed, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass, NotRecorded
 from gpudojo.model.evidence import CallStatus, Evidence, Observation
-from gpudojo.submissions.listing import alone
+from gpudojo.submissions.listing import list_one
 
 
 def stored(folder: Path) -> Path:
@@ -61,7 +61,7 @@ def test_no_evidence_and_no_such_bench_are_sentences(tmp_path: Path) -> None:
 def test_a_folder_may_be_one_submission_whatever_lies_in_it(tmp_path: Path) -> None:
     for name in ("alice", "bob"):
         (tmp_path / "day8-carol" / name).mkdir(parents=True)
-    (entry,) = alone(tmp_path / "day8-carol").entries
+    (entry,) = list_one(tmp_path / "day8-carol").entries
     assert (entry.name, entry.identifier) == ("day8-carol", "carol")
-    assert alone(tmp_path / "nowhere").entries == ()
+    assert list_one(tmp_path / "nowhere").entries == ()
     assert GradingOptions(submissions=[tmp_path], out=tmp_path).alone is False

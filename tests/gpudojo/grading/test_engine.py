@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import signal
@@ -198,7 +199,12 @@ def test_scenarios_may_share_their_time(files: Files) -> None:
     assert outcomes(Limits(0.7, shared=True)) == [True, False]
 
 
-def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_grading(files: Files) -> None:
+def test_an_interrupt_of_the_student_s_is_evidence_and_one_of_the_user_s_ends_grading(
+    files: Files, request: pytest.FixtureRequest
+) -> None:
+    # In a shell's background job Ctrl-C is ignored, and so would this one be.
+    request.addfinalizer(functools.partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     exercise = made(look_at_three)
     (result,) = files.grade(exercise, "def double(x):\n    raise KeyboardInterrupt\n")
     assert result.outcome is Outcome.FAILED

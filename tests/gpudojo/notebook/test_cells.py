@@ -25,8 +25,8 @@ def test_a_function_uses_definitions_of_other_cells(session: Session) -> None:
     session.run("def select_device(prefer=None):\n    return best()")
     passed = [r.claim for r in session.check("select_device").checked[0].results if r.outcome is Outcome.PASSED]
     # On a machine with a GPU `BEST` is another: the cells are begun anew there, as a file is.
-    assert "Where there is a CUDA GPU, it is chosen." in passed
-    assert "Where there is no GPU the CPU is chosen, even if torch was built with CUDA." in passed
+    assert "If there is a CUDA GPU, it is chosen." in passed
+    assert "Without a GPU the CPU is chosen, even if torch was built with CUDA." in passed
 
 
 def test_only_definitions_of_a_cell_are_kept(session: Session) -> None:

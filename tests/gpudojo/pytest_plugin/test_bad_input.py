@@ -35,7 +35,7 @@ CASES = {
     "exits_at_import": Case("import sys\nsys.exit(3)\n", 2, "SystemExit: 3"),
     "interrupts_at_import": Case("raise KeyboardInterrupt\n", 1, "KeyboardInterrupt"),
     "loops_at_import": Case("x = 1\nwhile True:\n    x += 1\n", None, "time-out: the file itself was still running"),
-    "missing": Case("x = 1\n", None, "no function `select_device`"),
+    "missing": Case("x = 1\n", None, "`select_device` was not handed in"),
     "misspelt": Case("def selct_device(prefer=None):\n    return 1\n", 1, "is `selct_device` meant to be it?"),
     "no_parameter": Case("x = 1\ndef select_device():\n    return 1\n", 2, "takes 0 positional arguments but 1"),
     "two_parameters": Case("def select_device(a, b):\n    return 1\n", 1, "missing 2 required positional arguments"),

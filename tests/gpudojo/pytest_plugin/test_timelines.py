@@ -70,7 +70,7 @@ def test_timelines_are_optional_and_coloured(student: Student) -> None:
 def test_a_stub_has_no_timeline(student: Student) -> None:
     student.write(f"day8/{TRAIN}", (REPOSITORY / "exercises" / "day8" / TRAIN).read_bytes())
     said = student.pytest("day8", "--timeline").stdout
-    assert "nothing to draw of train_epoch" in said
+    assert "no timeline of train_epoch" in said
     assert "INTERNALERROR" not in said
 
 

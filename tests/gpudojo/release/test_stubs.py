@@ -75,7 +75,7 @@ def test_the_command_writes_and_checks(tmp_path: Path) -> None:
     reference.write_text("# BEGIN SOLUTION\n")
     assert release(tmp_path) == (1, f"Error: {reference}:1: a solution begins and does not end\n")
     reference.unlink()
-    assert release(tmp_path) == (1, f"left over, without a reference: {stub}\n")
+    assert release(tmp_path) == (1, f"no reference for it: {stub}\n")
     assert stub.exists(), "what a person may have written is not deleted"
 
 
