@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.authoring import new
 from gpudojo.authoring.lint import NOTE
 from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, shares, surroundings, write_new
 from gpudojo.cli import main
@@ -197,7 +196,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 def test_the_commands_speak_in_sentences_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new, "surroundings", lambda root: KNOWN)
+    monkeypatch.setattr("gpudojo.cli.authoring.surroundings", lambda root: KNOWN)
 
     def said(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["new", *words, "--root", str(tmp_path)])
