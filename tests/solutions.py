@@ -1,6 +1,6 @@
 """Tests of a day's solutions: every right one passes, every wrong one gets its diagnosis, every check is tried.
 
-Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.solutions`. A day's
+Where solutions are, and how they say what is expected of them, is in `gpudojo.authoring.lint`. A day's
 `test_solutions.py` imports the tests from here; `pytest_generate_tests` finds the solutions in the folder of that file.
 An exercise that is still being written, with notes left in it, is skipped.
 """
@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpudojo.authoring.lint import SPELLINGS, notes
-from gpudojo.authoring.solutions import HEADER, solutions
+from gpudojo.authoring.lint import HEADER, SPELLINGS, notes, solutions
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import load
 from gpudojo.grading.references import Written, reference_of

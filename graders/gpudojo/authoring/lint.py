@@ -1,15 +1,18 @@
-"""Proves that a day is fit for students: stubs, references, checks, and the solutions that try the checks."""
+"""Proves that a day is fit for students: stubs, references, right and wrong solutions, hints, points."""
 
 from __future__ import annotations
 
 import ast
+import atexit
+import functools
 import re
+import shutil
+import tempfile
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gpudojo.authoring.solutions import SHARED, Solution, solutions
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
@@ -19,6 +22,75 @@ from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult
 from gpudojo.release.stubs import solution_lines, stub_of
+
+HEADER: Final = re.compile(r"# fails: (\w+)::(\w+) as ([\w-]+)\s*$")
+SHARED: Final = "solutions_"  # not the exercise's own name, by which pytest would take the file for a student's
+_EXPECTED: Final = re.compile(r"(?m)^# (passes\b|fails\b).*$")
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solution, in a file of its own; one that shares a file has been copied out of it."""
+
+    path: Path
+    where: str  # for messages: "wrong/no_step.py", "solutions_01_brightest_sprite.py, line 12"
+    wrong: bool
+
+    @property
+    def exercise(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def source(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def claim(self) -> tuple[str, str, str | None] | None:
+        """Function, check and misconception that a wrong solution says it fails; None where it says nothing."""
+        match = HEADER.match(self.source.partition("\n")[0])
+        return (match[1], match[2], None if match[3] == "-" else match[3]) if match else None
+
+
+def solutions(folder: Path, exercise: str = "*") -> list[Solution]:
+    """The solutions in a day's folder of tests, of one exercise or all: first the right ones."""
+    found = [
+        Solution(path, f"{kind}/{path.name}", kind == "wrong")
+        for kind in ("right", "wrong")
+        for path in sorted((folder / kind).glob(f"{exercise}/*.py"))
+    ]
+    shared = [one for path in sorted(folder.glob(f"{SHARED}{exercise}.py")) for one in _copied_out(path)]
+    return sorted([*found, *shared], key=lambda solution: (solution.wrong, solution.exercise))
+
+
+def _copied_out(path: Path) -> list[Solution]:
+    text = path.read_text(encoding="utf-8")
+    starts = [match.start() for match in _EXPECTED.finditer(text)]
+    target = Path(tempfile.mkdtemp(dir=_folder()))
+    found = []
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        header, _, body = text[start:end].partition("\n")
+        line = text.count("\n", 0, start) + 1
+        wrong = header.startswith("# fails")
+        # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know which it is.
+        file = (
+            target
+            / path.parent.name
+            / ("wrong" if wrong else "right")
+            / path.stem.removeprefix(SHARED)
+            / f"line_{line}.py"
+        )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
+        found.append(Solution(file, f"{path.name}, line {line}", wrong))
+    return found
+
+
+@functools.cache
+def _folder() -> str:
+    folder = tempfile.mkdtemp(prefix="gpudojo-solutions-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
 
 SEED: Final = 8
 SPELLINGS: Final = 4  # right solutions of each function: with fewer, a check that accepts only one is not noticed

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from gpudojo.authoring.solutions import SHARED
+from gpudojo.authoring.lint import SHARED
 from gpudojo.model.catalogue import BUILT_IN, DAY, day, days, registered
 from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpudojo.authoring.solutions import solutions
+from gpudojo.authoring.lint import solutions
 from gpudojo.model.errors import BadClass
 
 # Shares as in a class in its first week.

@@ -28,7 +28,7 @@ from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.versions import VersionMismatchWarning
 
 from gpudojo.classes import submission_run
-from gpudojo.classes.dask_messages import HASH, Introduction, Order, Versions, pack, unpack, unpack_reply, versions
+from gpudojo.classes.dask_worker import HASH, Introduction, Order, Versions, pack, unpack, unpack_reply, versions
 from gpudojo.classes.local_runner import TICK, GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE

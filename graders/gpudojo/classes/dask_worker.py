@@ -1,10 +1,13 @@
-"""Runs submissions on one Dask worker, in children of a fork server that the worker keeps."""
+"""Runs submissions on one Dask worker, and the messages between it and the grader."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import hashlib
+import hmac
+import importlib.metadata
 import queue
 import socket
 import sys
@@ -12,17 +15,111 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 from distributed import WorkerPlugin
 
-from gpudojo.classes.dask_messages import HASH, Introduction, Order, Reply, pack, unpack, versions
+from gpudojo import __version__
+from gpudojo.classes import grading_options
 from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, fork_client_for
-from gpudojo.classes.store import Record, encode
+from gpudojo.classes.store import Record, decode, encode
 from gpudojo.classes.submission_run import SubmissionRun
-from gpudojo.model.errors import BadMessage, DojoError
+from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
 from gpudojo.sandbox.isolation import Layers, examine
 from gpudojo.sandbox.protocol import RunOptions
+
+HASH: Final = 32  # bytes of a SHA-256
+T = TypeVar("T")
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What evidence depends on, and whether two machines understand each other."""
+
+    gpudojo: str
+    probes: str  # the fingerprint of their sources
+    torch: str
+    python: str
+    distributed: str
+
+    def difference(self, there: Versions) -> str | None:
+        """The first difference in words, or None; it usually explains the others."""
+        for name in ("python", "distributed", "torch", "gpudojo", "probes"):
+            ours, theirs = getattr(self, name), getattr(there, name)
+            if ours != theirs:
+                called = {"python": "Python", "probes": "other probes:"}.get(name, name)
+                return f"it has {called} {theirs}, and the grader {ours}"
+        return None
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One submission to run. It holds the seeds that were drawn from the secret, but not the secret."""
+
+    versions: Versions
+    digest: str
+    files: dict[str, bytes]
+    options: RunOptions
+    run: str = ""  # the run of the grader that it belongs to
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An encoded record for the order with that hash, or the reason why there is none."""
+
+    order: bytes
+    record: bytes = b""
+    refused: str = ""
+
+
+class Introduction(msgspec.Struct, frozen=True):
+    """A worker's versions, and its layers of isolation."""
+
+    versions: Versions
+    layers: dict[str, str]
+
+
+@functools.cache
+def versions(day: str) -> Versions:
+    """The versions of this process."""
+    # A build for another processor or GPU has the same release and another name: 2.13.0+cpu, 2.13.0+cu130.
+    torch = importlib.metadata.version("torch").partition("+")[0]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    probes = grading_options.of_probes_alone(day)
+    return Versions(__version__, probes, torch, python, importlib.metadata.version("distributed"))
+
+
+def pack(content: Order | Reply | Introduction) -> bytes:
+    """The content as bytes, with their hash in front."""
+    body = msgspec.msgpack.encode(content)
+    return hashlib.sha256(body).digest() + body
+
+
+def unpack(message: object, kind: type[T]) -> T:
+    """The content of a message; raises BadMessage where a byte has changed or it is of another kind."""
+    if not isinstance(message, bytes) or len(message) < HASH:
+        raise BadMessage("it is not a message of gpudojo")
+    if not hmac.compare_digest(message[:HASH], hashlib.sha256(message[HASH:]).digest()):
+        raise BadMessage("its hash does not match")
+    try:
+        return msgspec.msgpack.decode(message[HASH:], type=kind)
+    except msgspec.DecodeError as error:
+        raise BadMessage(str(error)) from None
+
+
+def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
+    """The record for an order, or the reason why there is none; raises BadMessage where it answers another order."""
+    reply = unpack(message, Reply)
+    if reply.refused:
+        return reply.refused
+    if not hmac.compare_digest(reply.order, order):
+        raise BadMessage("it answers another order")
+    try:
+        record = decode(reply.record)
+    except BadEvidence as error:
+        raise BadMessage(str(error)) from None
+    if record.digest != digest:
+        raise BadMessage("it is about another submission")
+    return record
+
 
 UNLIMITED: Final = sys.maxsize  # Dask sends a worker no more orders than it has threads
 STOPPED: Final = "the grader no longer waits for it"

@@ -18,7 +18,7 @@ from gpudojo.model.catalogue import day, days, exercise_for
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.pytest_plugin import timelines
+from gpudojo.pytest_plugin import terminal
 from gpudojo.pytest_plugin.terminal import Feedback
 
 SECONDS: Final = 60
@@ -131,7 +131,7 @@ def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | No
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
     config = parent.config
-    kind, watching = config.getoption("dojo_bench"), timelines.wanted(config)
+    kind, watching = config.getoption("dojo_bench"), terminal.wanted(config)
     file.grader = FileGrader(file_path, kind, seed_of(config), watching=watching)
     return file
 

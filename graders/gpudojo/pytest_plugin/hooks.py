@@ -19,7 +19,7 @@ from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult
-from gpudojo.pytest_plugin import timelines
+from gpudojo.pytest_plugin import terminal
 from gpudojo.pytest_plugin.collection import (
     CHARACTERS,
     LIMITS,
@@ -103,7 +103,7 @@ class ExerciseHooks:
                 raise pytest.UsageError(f"{bench} {kind}: {error}") from None
             except BadEvidence as error:
                 raise pytest.UsageError(str(error)) from None
-        timelines.refuse_unwritable(self.config.getoption("dojo_traces"), option_name(self.config, "traces"))
+        terminal.refuse_unwritable(self.config.getoption("dojo_traces"), option_name(self.config, "traces"))
         return f"device: {kind} ({why}), seed {seed}"
 
     @pytest.hookimpl(optionalhook=True)
@@ -149,10 +149,10 @@ class ExerciseHooks:
         return outcome, letter, (word, {colour: True})
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if timelines.wanted(self.config):
+        if terminal.wanted(self.config):
             items = getattr(terminalreporter._session, "items", [])
             graders = {item.file.path: item.file.grader for item in items if isinstance(item, CheckItem)}
-            timelines.write_section(terminalreporter, self.config, {path: g.pairs for path, g in graders.items()})
+            terminal.write_section(terminalreporter, self.config, {path: g.pairs for path, g in graders.items()})
             if self.checks and not graders:
                 names = " and ".join(option_name(self.config, name) for name in ("timeline", "traces"))
                 terminalreporter.write_line(f"{names} do not work with -n")

@@ -15,8 +15,7 @@ import msgspec
 from gpudojo.model.catalogue import days
 from gpudojo.model.errors import CannotRelease
 from gpudojo.submissions.archives import fetch
-from gpudojo.submissions.entries import Unreadable
-from gpudojo.submissions.names import is_junk
+from gpudojo.submissions.entries import Unreadable, is_junk
 
 WORKFLOW: Final = ".github/workflows/classroom.yml"
 GUARDED_FOLDERS: Final = ("vendor", ".github")

@@ -12,8 +12,7 @@ from markupsafe import Markup
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import histogram, scatter
-from gpudojo.report.people import Person, anyone
-from gpudojo.report.rendering import counted, page
+from gpudojo.report.rendering import Person, anyone, counted, page
 from gpudojo.report.student_page import RecordStore
 
 

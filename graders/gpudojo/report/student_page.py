@@ -18,8 +18,7 @@ from gpudojo.classes.store import Record, Store
 from gpudojo.model.evidence import Race, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves
-from gpudojo.report.people import Person
-from gpudojo.report.rendering import counted, duration, page, said_once, size
+from gpudojo.report.rendering import Person, counted, duration, page, said_once, size
 from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
 
 RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))

@@ -11,8 +11,7 @@ from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import SubmissionStatus
 from gpudojo.model.results_file import header, iterate, replacing
 from gpudojo.report.class_page import Tally, class_page
-from gpudojo.report.people import Roll, kept_secret
-from gpudojo.report.rendering import page
+from gpudojo.report.rendering import Roll, kept_secret, page
 from gpudojo.report.student_page import RecordStore, student_page
 
 

@@ -17,8 +17,17 @@ from typing import Final
 
 from virtual_cuda import format_size
 
-from gpudojo.submissions.entries import ReadLimits, Unreadable
-from gpudojo.submissions.names import ARCHIVES, SOURCES, is_junk, natural, reason, shown, suffix
+from gpudojo.submissions.entries import (
+    ARCHIVES,
+    SOURCES,
+    ReadLimits,
+    Unreadable,
+    is_junk,
+    natural,
+    reason,
+    shown,
+    suffix,
+)
 
 NOT_A_FILE: Final = "is neither a file nor a folder but a pipe, socket or device"
 _LINK: Final = "is a link, which is not followed"

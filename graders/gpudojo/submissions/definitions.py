@@ -14,7 +14,7 @@ from typing import Final
 from gpudojo.grading import load
 from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
-from gpudojo.submissions.names import ASIDE, SOURCES, natural, plain, shown, suffix
+from gpudojo.submissions.entries import ASIDE, SOURCES, natural, plain, shown, suffix
 
 # A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
 PARSED: Final = 400_000

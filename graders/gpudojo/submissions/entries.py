@@ -1,12 +1,169 @@
-"""The data of submissions: entries in a listing, what was read of them, and limits."""
+"""Entries, submissions and limits, and what the names of files and folders tell."""
 
 from __future__ import annotations
 
 import enum
 import hashlib
+import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
+
+from gpudojo.model.catalogue import days
+
+SOURCES: Final = (".py", ".ipynb")
+ZIPS: Final = (".zip",)
+TARS: Final = (".tar", ".tar.gz", ".tgz")
+ARCHIVES: Final = (*TARS, *ZIPS)  # longer endings first
+STRANGE_ARCHIVES: Final = (".rar", ".7z", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".gz", ".bz2", ".xz")
+
+# Made by tools, never by a student; also every name that begins with a dot.
+JUNK: Final = frozenset(
+    "__pycache__ __macosx venv env virtualenv site-packages node_modules build dist htmlcov thumbs.db desktop.ini "
+    "lib64 wandb lightning_logs mlruns".split()
+)
+# Folders whose definitions are not the student's, or not meant to be handed in.
+ASIDE: Final = frozenset("reference references test tests testing grader graders conformance".split())
+
+# Canvas's numbers are long: `lab_8_2_name.py` is not from Canvas.
+_CANVAS: Final = re.compile(r"(?P<student>[^_\s]+)_(?P<late>LATE_)?(?P<id>\d{2,})_(?P<file>\d{3,})_(?P<rest>.+)", re.S)
+_CANVAS_ANONYMOUS: Final = re.compile(r"anon_(?P<id>\w{3,8}?)_(?P<late>LATE_)?(?P<file>\d{3,})_(?P<rest>.+)", re.S)
+_MOODLE: Final = re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+_?(?P<rest>.*)", re.S)
+_GRADESCOPE: Final = re.compile(r"submission_(?P<id>\d+)")
+_DAYS: Final = "|".join(re.sub(r"(\d+)", r"[-_]?\1", day) for day in days())
+_DAY: Final = re.compile(rf"(?:.+[-_])??(?:{_DAYS})-(?P<id>.+)")
+_DAY_SPELT: Final = re.compile(r"^(day)[\s_+-](\d+)")
+# Added by browsers, file managers and platforms to a name that is taken: " (1)", "-2", "-Copy1", " - Copy".
+_COPY: Final = re.compile(r"(?:[\s_+]*\(\d{1,3}\)|[-_\s]\d{1,2}|[\s_-]+copy[\s_-]*\d*)$")
+_COPY_OF: Final = re.compile(r"^(?:copy[\s_+]of[\s_+])+")
+
+
+class Named(NamedTuple):
+    """What a name given by a platform says."""
+
+    naming: Naming
+    student: str
+    identifier: str
+    rest: str  # the student's own name of the file; empty for a folder
+    late: bool = False
+
+
+def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+    """A sort key that puts `student-2` before `student-10`, the same on every machine."""
+    parts = re.split(r"(\d{1,18})", folded(name))
+    return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
+
+
+def is_junk(name: str) -> bool:
+    folded = name.casefold()
+    return folded.startswith(".") or folded in JUNK or folded.endswith((".egg-info", ".pyc", ".ipynb_checkpoints"))
+
+
+def suffix(name: str, kinds: tuple[str, ...]) -> str:
+    """The ending that the name has of these, or an empty text."""
+    folded = name.casefold()
+    return next((kind for kind in kinds if folded.endswith(kind) and len(folded) > len(kind)), "")
+
+
+def of_platform(name: str, folder: bool) -> Named | None:
+    """What a name given by Canvas, Moodle or Gradescope says; None for other names."""
+    if moodle := _MOODLE.fullmatch(name):
+        return Named(Naming.MOODLE, moodle["student"].strip(), moodle["id"], moodle["rest"])
+    if folder:
+        found = _GRADESCOPE.fullmatch(name)
+        return Named(Naming.GRADESCOPE, name, found["id"], "") if found else None
+    if canvas := _CANVAS.fullmatch(name):
+        return Named(Naming.CANVAS, canvas["student"], canvas["id"], canvas["rest"], bool(canvas["late"]))
+    if canvas := _CANVAS_ANONYMOUS.fullmatch(name):
+        return Named(Naming.CANVAS, f"anon_{canvas['id']}", canvas["id"], canvas["rest"], bool(canvas["late"]))
+    return None
+
+
+def of_repository(name: str, folder: str) -> Named | None:
+    """What the name of a repository says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
+    assignment = folder.removesuffix("-submissions") if folder.endswith("-submissions") else ""
+    account = name.removeprefix(f"{assignment}-") if assignment and name.startswith(f"{assignment}-") else ""
+    if not account and (found := _DAY.fullmatch(name.casefold())):
+        account = name[len(name) - len(found["id"]) :]
+    return Named(Naming.CLASSROOM, account, account, "") if account else None
+
+
+def plain(name: str) -> str:
+    """The name of a file as in the curriculum: without ending, prefix of a platform, and mark of a copy."""
+    stem = PurePosixPath(name).name
+    stem = stem[: len(stem) - len(suffix(stem, SOURCES))]
+    if (named := of_platform(stem, folder=False)) and named.rest:
+        stem = named.rest
+    stem = _COPY_OF.sub("", folded(stem).strip())
+    stem = _DAY_SPELT.sub(r"\1\2", stem)  # first, or its number would be taken for the mark of a copy
+    while (shorter := _COPY.sub("", stem)) != stem and shorter:
+        stem = shorter
+    return re.sub(r"[\s+-]+", "_", stem.strip())
+
+
+def folded(name: str) -> str:
+    """A name as it is compared where case and the encoding of accents do not count."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def reason(error: Exception) -> str:
+    """Why something cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def shown(name: str) -> str:
+    """A name for use in a sentence: short, on one line, without control characters."""
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in name)
+    return text if len(text) <= 80 else f"{text[:38]}…{text[-38:]}"
+
+
+METADATA: Final = "submission_metadata.yml"
+_LARGEST: Final = 64_000_000  # it holds results and histories too
+_SUBMISSION: Final = re.compile(r"""["']?(submission_\d+)["']?:\s*$""")
+_KEY: Final = re.compile(r"""(\s+):?["']?(\w+)["']?:\s*$""")
+_NAME: Final = re.compile(r"""\s*(?:-\s+)?:?["']?name["']?:\s+(.+?)\s*$""")
+
+
+def submitters(path: Path) -> dict[str, str]:
+    """The students' names for each folder, as Gradescope lists them; empty where there is no readable list."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_LARGEST).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    found: dict[str, list[str]] = {}
+    names: list[str] | None = None  # of the current submission
+    inside = -1  # indentation of the current list of submitters; -1 outside of one
+    for line in lines:
+        if not line.strip():
+            continue
+        indent = len(line) - len(line.lstrip())
+        if heading := _SUBMISSION.match(line):
+            names, inside = found.setdefault(heading[1], []), -1
+        elif names is None:
+            continue
+        elif inside >= 0 and (indent > inside or (indent == inside and line.lstrip().startswith("- "))):
+            if name := _NAME.match(line):
+                names.append(_text(name[1]))
+        else:
+            # Only the submission's own list: its history repeats the heading, indented further.
+            key = _KEY.match(line)
+            inside = indent if key and key[2] == "submitters" and indent <= 2 and not names else -1
+    return {folder: " & ".join(names) for folder, names in found.items() if names}
+
+
+def _text(value: str) -> str:
+    """The value of a simple YAML scalar."""
+    if len(value) >= 2 and value[0] == value[-1] == "'":
+        value = value[1:-1].replace("''", "'")
+    elif len(value) >= 2 and value[0] == value[-1] == '"':
+        escape = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))")
+        value = escape.sub(lambda m: chr(int(m[1] or m[2], 16)) if m[1] or m[2] else m[3], value[1:-1])
+    return "".join(c if c.isprintable() else "_" for c in value).strip()
 
 
 class Kind(enum.StrEnum):

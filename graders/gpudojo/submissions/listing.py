@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.model.catalogue import days, registered
-from gpudojo.submissions import names
-from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Naming, SubmissionEntry
-from gpudojo.submissions.names import (
+from gpudojo.submissions import entries
+from gpudojo.submissions.entries import (
     ARCHIVES,
     SOURCES,
     STRANGE_ARCHIVES,
     ZIPS,
+    IgnoredPath,
+    Kind,
+    Listing,
     Named,
+    Naming,
+    SubmissionEntry,
     folded,
     is_junk,
     natural,
@@ -81,13 +85,13 @@ def is_submission(folder: Path) -> bool:
 def _holds_work(folder: Path) -> bool:
     """Whether a file in it is named for an exercise or a day."""
     try:
-        names = os.listdir(folder)
+        entries = os.listdir(folder)
     except OSError:
         return False
     stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(days())
     # a platform's prefix is on the files of many students: such a folder is a class
     return any(
-        suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in names
+        suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in entries
     )
 
 
@@ -99,13 +103,13 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
     except OSError as error:
         ignored.append(IgnoredPath(folder, f"it cannot be read: {reason(error)}"))
         return
-    submitters = names.submitters(folder / names.METADATA)
+    submitters = entries.submitters(folder / entries.METADATA)
     loose: dict[tuple[Naming, str, str], list[tuple[Named, Path, bool]]] = {}
     for child in children:
         path = folder / child.name
         if is_junk(child.name):
             continue
-        if child.name == names.METADATA and submitters:
+        if child.name == entries.METADATA and submitters:
             continue
         if child.is_symlink():
             ignored.append(IgnoredPath(path, "it is a link; to grade what it points to, give that path"))

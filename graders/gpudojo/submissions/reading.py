@@ -14,6 +14,9 @@ from virtual_cuda import format_size
 from gpudojo.submissions import archives
 from gpudojo.submissions.archives import Contents, ListedFile
 from gpudojo.submissions.entries import (
+    ARCHIVES,
+    SOURCES,
+    STRANGE_ARCHIVES,
     Kind,
     ReadLimits,
     ReadSubmission,
@@ -21,11 +24,6 @@ from gpudojo.submissions.entries import (
     SubmissionEntry,
     Unreadable,
     digest,
-)
-from gpudojo.submissions.names import (
-    ARCHIVES,
-    SOURCES,
-    STRANGE_ARCHIVES,
     folded,
     natural,
     of_platform,

@@ -17,9 +17,8 @@ from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, re
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.operators import rules_of
+from virtual_cuda.ops.operators import rescue, rules_of
 from virtual_cuda.ops.registry import ALLOWED
-from virtual_cuda.ops.rescue import rescue
 from virtual_cuda.recorder import student_file
 
 _grad_on: Final = torch.is_grad_enabled

@@ -6,9 +6,18 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.ops.placement import Call, anywhere, crosses, elementwise, stays, takes_no_number
+from virtual_cuda.ops.placement import (
+    Call,
+    anywhere,
+    crosses,
+    device_values,
+    elementwise,
+    on_host,
+    stays,
+    takes_no_number,
+    unless_empty,
+)
 from virtual_cuda.ops.registry import NOT_EMULATED, name_of, operator
-from virtual_cuda.ops.syncs import device_values, on_host, unless_empty
 
 aten: Final = torch.ops.aten
 HALF: Final = (torch.float16, torch.bfloat16)

@@ -11,9 +11,8 @@ import torch
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
 from virtual_cuda.ops.dispatch import allocate, beforehand, deliver, general, shut, write
-from virtual_cuda.ops.operators import Rules, rules_of
+from virtual_cuda.ops.operators import Rules, rescue, rules_of
 from virtual_cuda.ops.registry import facts_of
-from virtual_cuda.ops.rescue import rescue
 
 _STRIDED: Final = torch.strided
 

@@ -14,11 +14,10 @@ from torch.autograd import grad as _grad
 from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name, without_lazy
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
-from virtual_cuda.ops import syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, shut, write
-from virtual_cuda.ops.placement import compare
+from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
-from virtual_cuda.ops.syncs import on_host
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 aten: Final = torch.ops.aten
@@ -134,7 +133,7 @@ def cross_entropy(original: Any) -> Any:
         out = original(input, target, weight, reduction, ignore_index, label_smoothing)
         indices = type(target) in VIRTUAL and not target.is_floating_point()
         if indices and weight is not None and label_smoothing > 0 and reduction == 1:
-            syncs.note("masked_select")
+            placement.note("masked_select")
         return out
 
     return loss
@@ -382,7 +381,7 @@ class CudnnRnn(torch.autograd.Function):
         wrapped = _wrap_each([out.detach() for out in outs], place)
         write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs))
         if train and dropout > 0:
-            syncs.note("dropout state")
+            placement.note("dropout state")
         ctx.train, ctx.place, ctx.inner, ctx.outs, ctx.weights = train, place, inner, outs, len(weights)
         ctx.save_for_backward(*tensors, wrapped[0])
         return tuple(wrapped)

@@ -7,10 +7,9 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.messages import label_of, two_devices
-from virtual_cuda.ops import syncs
-from virtual_cuda.ops.placement import Call, elementwise, stays, tensors_in
+from virtual_cuda.ops import placement
+from virtual_cuda.ops.placement import Call, device_values, elementwise, on_device, on_host, stays, tensors_in
 from virtual_cuda.ops.registry import ALLOWED, operator
-from virtual_cuda.ops.syncs import device_values, on_device, on_host
 
 aten: Final = torch.ops.aten
 _MASKS: Final = (torch.bool, torch.uint8)
@@ -92,12 +91,12 @@ def _index_put(call: Call) -> Any:
     base, values = given["self"], given["values"]
     if values.device != base.device and values.dim() > 0:
         masks = [i for i in tensors_in(given["indices"]) if not on_host(i) and i.dtype in _MASKS]
-        syncs.note("boolean index", len(masks))  # they have been counted by then
+        placement.note("boolean index", len(masks))  # they have been counted by then
         sorted_first = given.get("accumulate", False) or torch.are_deterministic_algorithms_enabled()
         if not on_host(base) and sorted_first:
             raise RuntimeError(f"expected device {label_of(base)} but got device {label_of(values)} for value tensor")
         labels = label_of(base), label_of(values)
-        raise two_devices(*(reversed(labels) if labels[0] == syncs.HOST else labels))
+        raise two_devices(*(reversed(labels) if labels[0] == placement.HOST else labels))
     return stays(call, base)
 
 

@@ -7,11 +7,10 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.messages import label_of
-from virtual_cuda.ops import syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import HALF, widened
-from virtual_cuda.ops.placement import Call
+from virtual_cuda.ops.placement import Call, unless_empty
 from virtual_cuda.ops.registry import ALLOWED, operator
-from virtual_cuda.ops.syncs import unless_empty
 
 aten: Final = torch.ops.aten
 
@@ -21,17 +20,17 @@ aten: Final = torch.ops.aten
 
 def _check_errors(info: Any, api_name: str, *, is_matrix: bool) -> Any:
     """Whether anything failed is read; where it did, also which."""
-    syncs.note("linalg")
+    placement.note("linalg")
     try:
         return aten._linalg_check_errors.default(info, api_name, is_matrix=is_matrix)
     except Exception:
-        syncs.note("linalg")
+        placement.note("linalg")
         raise
 
 
 def _cholesky(self: Any, upper: bool = False) -> Any:
     if self.numel():
-        syncs.note("linalg")
+        placement.note("linalg")
     return aten.cholesky.default(self, upper)
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.messages import SPELLED as SPELLINGS
+from virtual_cuda.ops.operators import usual_name
 from virtual_cuda.ops.probe import SHORT
-from virtual_cuda.ops.rescue import usual_name
 
 FACTS: Final = pathlib.Path(__file__).with_name("facts")
 Table = dict[str, Any]

@@ -7,11 +7,10 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.messages import label_of
-from virtual_cuda.ops import syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import WHOLE, widened
-from virtual_cuda.ops.placement import Call
+from virtual_cuda.ops.placement import Call, unless_empty
 from virtual_cuda.ops.registry import operator
-from virtual_cuda.ops.syncs import unless_empty
 
 aten: Final = torch.ops.aten
 _NETWORK: Final = 32  # up to so many elements an unstable sort is a bitonic network; beyond, every sort is stable
@@ -133,9 +132,9 @@ def _bincount(self: Any, weights: Any = None, minlength: int = 0) -> Any:
     if self.numel() == 0 or self.dim() != 1 or self.is_floating_point():
         return aten.bincount.default(self, weights, minlength)
     if self.dtype is not torch.uint8:
-        syncs.note("bincount")
+        placement.note("bincount")
     out = aten.bincount.default(self, weights, minlength)
-    syncs.note("bincount")
+    placement.note("bincount")
     return out
 
 

@@ -10,9 +10,9 @@ from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, shut, wrap_output, write
+from virtual_cuda.ops.operators import rescue
+from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import call_of, operator
-from virtual_cuda.ops.rescue import rescue
-from virtual_cuda.ops.syncs import HOST, record_copy, waits_of
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 
 aten: Final = torch.ops.aten

@@ -10,8 +10,8 @@ from virtual_cuda.device.state import Place, is_pinned, place_of
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import elementwise
 from virtual_cuda.ops.dispatch import allocate, deliver, shut, write
+from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import operator
-from virtual_cuda.ops.syncs import HOST, record_copy
 
 aten: Final = torch.ops.aten
 

@@ -14,7 +14,7 @@ import torch.cuda.profiler
 from virtual_cuda.device.memory import Allocator
 from virtual_cuda.device.messages import forked, invalid_ordinal
 from virtual_cuda.device.state import VirtualGpu, index_of
-from virtual_cuda.ops import syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 CAPABILITY: Final = (9, 0)
@@ -107,7 +107,7 @@ class Devices:
 
     def synchronize(self, device: Any = None) -> None:
         self.check(index_of(self.gpu, device))
-        syncs.note("synchronize", explicit=True)
+        placement.note("synchronize", explicit=True)
 
     def set_sync_debug_mode(self, mode: Any) -> None:
         self.gpu.sync_debug = sync_debug_mode(mode)

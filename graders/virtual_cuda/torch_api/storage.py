@@ -11,7 +11,7 @@ import torch.utils.dlpack
 
 from virtual_cuda.device.state import CUDA, Block, Place, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
-from virtual_cuda.ops import syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, shut, write
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, torch_patches
@@ -100,7 +100,7 @@ class UntypedStorage(torch.UntypedStorage):
 
     def __getitem__(self, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(args[0], slice):
-            syncs.note("item")
+            placement.note("item")
             return _Base.__getitem__(self, *args, **kwargs)
         return on_device(_Base.__getitem__(self, *args, **kwargs), self._block)
 
@@ -130,7 +130,7 @@ class UntypedStorage(torch.UntypedStorage):
 
     def _set_from_file(self, *args: Any, **kwargs: Any) -> Any:
         filled = _Base._set_from_file(self, *args, **kwargs)
-        syncs.record_copy("to_device", as_bytes(self), False, False, "cpu", self._block.place.label)
+        placement.record_copy("to_device", as_bytes(self), False, False, "cpu", self._block.place.label)
         return filled
 
 
@@ -190,11 +190,11 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     target, origin = _place(self), _place(raw)
     _copy(self, raw, bool(non_blocking))
     if target is None and origin is not None:
-        syncs.record_copy("to_host", as_bytes(raw), False, bool(non_blocking), origin.label, "cpu")
+        placement.record_copy("to_host", as_bytes(raw), False, bool(non_blocking), origin.label, "cpu")
     elif target is not None and origin is None:
-        syncs.record_copy("to_device", as_bytes(raw), False, bool(non_blocking), "cpu", target.label)
+        placement.record_copy("to_device", as_bytes(raw), False, bool(non_blocking), "cpu", target.label)
     elif target is not None and origin is not None and origin is not target:
-        syncs.record_copy("between_devices", as_bytes(raw), False, bool(non_blocking), origin.label, target.label)
+        placement.record_copy("between_devices", as_bytes(raw), False, bool(non_blocking), origin.label, target.label)
     return self
 
 

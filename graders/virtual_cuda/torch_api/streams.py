@@ -16,7 +16,7 @@ import torch.nn.parallel._functions
 from virtual_cuda.device.messages import accelerator_error
 from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import Tensor
-from virtual_cuda.ops import syncs
+from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, torch_patches
@@ -43,7 +43,7 @@ class AnyEvent:
         return True
 
     def synchronize(self) -> None:
-        syncs.note("event.synchronize", explicit=True)
+        placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
         if not (self.enable_timing and end_event.enable_timing):
@@ -92,7 +92,7 @@ class Stream:
         return self.stream_id
 
     def synchronize(self) -> None:
-        syncs.note("stream.synchronize", explicit=True, warned=True)
+        placement.note("stream.synchronize", explicit=True, warned=True)
 
     def wait_stream(self, stream: Any) -> None:
         pass
@@ -260,7 +260,7 @@ class CUDAGraph:
         self._pool = pool or (0, next(_pools))
         _state.graph = self
         Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
-        self._note, syncs.note = syncs.note, _refuse
+        self._note, placement.note = placement.note, _refuse
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         given = [_inner(value) for value in args]
@@ -283,7 +283,7 @@ class CUDAGraph:
 
     def capture_end(self) -> None:
         Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
-        syncs.note = self._note
+        placement.note = self._note
         _state.graph = None
         for raw, kept in self._before.values():
             raw.copy_(kept)
@@ -345,12 +345,12 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
 
 
 # Records that the host waited for the device; takes the arguments of `ops.syncs.note`.
-record_wait: Final = syncs.note
+record_wait: Final = placement.note
 
 
 def wait_patch(function: Any) -> Patch:
     """The patch that hands every wait to `function`, which takes the arguments of `record_wait`."""
-    return syncs, "note", function
+    return placement, "note", function
 
 
 def capturing() -> bool:

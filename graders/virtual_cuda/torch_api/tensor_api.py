@@ -11,7 +11,7 @@ from virtual_cuda.device.messages import not_on_host, type_name, without_lazy
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, shut, write
-from virtual_cuda.ops.syncs import HOST, record_copy
+from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 from virtual_cuda.recorder import Recorder
 from virtual_cuda.torch_api import storage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo.authoring import lint
-from gpudojo.authoring.solutions import solutions
+from gpudojo.authoring.lint import solutions
 from gpudojo.cli import main
 from gpudojo.model.catalogue import Day
 from gpudojo.model.exercise import Exercise, Failed, Seen

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo.authoring import lint
-from gpudojo.authoring.lint import Finding, Note, next_step, notes, too_few_spellings
+from gpudojo.authoring.lint import Finding, Note, Solution, next_step, notes, too_few_spellings
 from gpudojo.authoring.new import Plan, Surroundings, exercise_files, write_new
-from gpudojo.authoring.solutions import Solution
 from gpudojo.cli import main
 from gpudojo.model import catalogue
 from gpudojo.model.exercise import Exercise

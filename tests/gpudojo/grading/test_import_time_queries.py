@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from gpudojo.grading.import_time_queries import asks, mentions
+from gpudojo.grading.load import asks, mentions
 
 REMEMBERING = {
     "a constant": "import torch\nCUDA = torch.cuda.is_available()\n",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpudojo.days.day8 import two_ranks
+from gpudojo.days.day8 import multiple_gpus
 from gpudojo.grading.call import StudentRaised
 from gpudojo.grading.load import load
 
@@ -25,7 +25,7 @@ def average_gradients(model):
 def ranks(folder: Path, before: str) -> list[dict[str, Any]]:
     path = folder / "student.py"
     path.write_text(MEAN.format(before=before), encoding="utf-8")
-    return two_ranks.two_ranks(load(path).names["average_gradients"], path, "average_gradients")
+    return multiple_gpus.two_ranks(load(path).names["average_gradients"], path, "average_gradients")
 
 
 def test_together_and_alone(tmp_path: Path) -> None:
@@ -41,27 +41,27 @@ def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) ->
     began = time.monotonic()
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "if dist.get_rank() == 1: return")
-    assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 7)
+    assert (caught.value.evidence.message, caught.value.evidence.line) == (multiple_gpus.ALONE, 7)
     assert time.monotonic() - began < 30
 
 
 def test_two_that_wait_for_each_other(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "dist.recv(next(model.parameters()).grad, 1 - dist.get_rank())")
-    assert (caught.value.evidence.message, caught.value.evidence.line) == (two_ranks.ALONE, 4)
+    assert (caught.value.evidence.message, caught.value.evidence.line) == (multiple_gpus.ALONE, 4)
 
 
 def test_a_slow_rank_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_ranks, "LOOKS", 5)
+    monkeypatch.setattr(multiple_gpus, "LOOKS", 5)
     busy = "import time; until = time.process_time() + dist.get_rank()\n    while time.process_time() < until: pass"
     assert ranks(tmp_path, busy)[0]["some"]["weights_kept"]
 
 
 def test_an_endless_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_ranks, "ENDLESS", 1.0)
+    monkeypatch.setattr(multiple_gpus, "ENDLESS", 1.0)
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "while True: pass")
-    assert caught.value.evidence.message == two_ranks.STUCK
+    assert caught.value.evidence.message == multiple_gpus.STUCK
 
 
 def test_an_error_says_more_than_its_echo(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_an_error_says_more_than_its_echo(tmp_path: Path) -> None:
 def test_a_process_that_leaves(tmp_path: Path) -> None:
     with pytest.raises(StudentRaised) as caught:
         ranks(tmp_path, "import os; os._exit(0)")
-    assert caught.value.evidence.message == two_ranks.GONE
+    assert caught.value.evidence.message == multiple_gpus.GONE

@@ -10,8 +10,7 @@ import pytest
 from gpudojo.classes.store import LoadedFile
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, bars, histogram, scatter
-from gpudojo.report.people import Roll, anyone, hidden, pseudonym
-from gpudojo.report.rendering import counted, duration, prose, size, visible
+from gpudojo.report.rendering import Roll, anyone, counted, duration, hidden, prose, pseudonym, size, visible
 from gpudojo.report.student_page import SubmissionRecords, TimelinePair
 from gpudojo.report.timeline_svg import timeline_svg, totals
 from hypothesis import given, settings

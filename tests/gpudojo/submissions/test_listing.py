@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpudojo.submissions.entries import Kind
+from gpudojo.submissions.entries import Kind, natural, plain
 from gpudojo.submissions.listing import list_submissions
-from gpudojo.submissions.names import natural, plain
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, notebook, write, zipped
 

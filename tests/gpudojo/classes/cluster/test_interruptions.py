@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_messages import HASH, Order, pack, unpack_reply, versions
+from gpudojo.classes.dask_worker import HASH, Order, pack, unpack_reply, versions
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.errors import NoCluster
 

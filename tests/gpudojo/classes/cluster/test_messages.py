@@ -5,17 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from gpudojo.classes.dask_client import held_by_all, objection
-from gpudojo.classes.dask_messages import (
-    HASH,
-    Introduction,
-    Order,
-    Reply,
-    Versions,
-    pack,
-    unpack,
-    unpack_reply,
-    versions,
-)
+from gpudojo.classes.dask_worker import HASH, Introduction, Order, Reply, Versions, pack, unpack, unpack_reply, versions
 from gpudojo.classes.store import Record, encode
 from gpudojo.classes.submission_run import RunOptions
 from gpudojo.model.errors import BadMessage

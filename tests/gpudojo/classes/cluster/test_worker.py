@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.classes import dask_worker
-from gpudojo.classes.dask_messages import HASH, Order, Reply, pack, unpack_reply, versions
-from gpudojo.classes.dask_worker import ForkServerThread
+from gpudojo.classes.dask_worker import HASH, ForkServerThread, Order, Reply, pack, unpack_reply, versions
 from gpudojo.classes.grading_options import seeds
 from gpudojo.classes.store import Record, decode
 from gpudojo.classes.submission_run import RunOptions, SubmissionRun
