@@ -123,7 +123,7 @@ def record_of(entries: list[Any]) -> dict[str, Any]:
     tables = []
     with virtual_cuda():
         for entry in entries:
-            recorded = probe.Probe()
+            recorded = probe.GpuProbe()
             recorded.operator(entry)
             tables.append(recorded.tables())
     merged: dict[str, Any] = json.loads(json.dumps(probe.merged(tables)))

@@ -106,7 +106,7 @@ class Finding:
 
 
 @dataclass
-class Row:
+class LintRow:
     """What was counted for one exercise."""
 
     stem: str
@@ -119,9 +119,9 @@ class Row:
 
 
 @dataclass
-class Report:
+class LintReport:
     day: str
-    rows: list[Row]
+    rows: list[LintRow]
     general: list[Finding]
 
     @property
@@ -137,7 +137,7 @@ class Report:
         return [finding for finding in self.findings if not finding.warning]
 
 
-def lint(name: str, root: Path, quick: bool = False) -> Report:
+def lint(name: str, root: Path, quick: bool = False) -> LintReport:
     """Everything that is not as it should be; `quick` does not run the solutions. Raises BadDay."""
     exercises = {exercise.stem: exercise for exercise in day(name)}
     tried = solutions(root / "tests" / name)
@@ -155,15 +155,17 @@ def lint(name: str, root: Path, quick: bool = False) -> Report:
     folder = registered()[name].folder
     files = [path for stem in unfinished for path in sources(name, exercises[stem])]
     own = {*unfinished, *(path.relative_to(folder).as_posix() for path in files)}
-    return Report(name, rows, [replace(found, warning=True) if found.exercise in own else found for found in general])
+    return LintReport(
+        name, rows, [replace(found, warning=True) if found.exercise in own else found for found in general]
+    )
 
 
-def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool) -> Row:
+def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool) -> LintRow:
     """One exercise; everything that is found in one that is still being written is a warning."""
     left = notes(name, exercise, root)
     wrong = [one for one in tried if one.wrong]
     checks = sum(len(function.checks) for function in exercise.functions)
-    row = Row(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
+    row = LintRow(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
     kept = {path.name.partition("_")[0] for path in (root / "tests" / name).glob("*")}

@@ -14,12 +14,12 @@ COMMANDS: Final = {
     "bench": ("bench", "Train on a virtual CUDA device and show what each line moved."),
     "classroom": ("classroom", "Grade a checkout on GitHub Classroom or Classroom 50."),
     "doctor": ("doctor", "Show what this machine has, and what to do about what is missing."),
-    "export": ("results", "Write results for another program."),
+    "export": ("export", "Write results for another program."),
     "grade": ("grade", "Grade submissions."),
     "lint": ("authoring", "Check that a day is ready for students."),
     "new": ("authoring", "Make the files of a new exercise or day."),
     "release": ("release", "Make what students get."),
-    "report": ("results", "Make HTML pages of results."),
+    "report": ("export", "Make HTML pages of results."),
     "sample": ("authoring", "Make a sample class of submissions."),
 }
 

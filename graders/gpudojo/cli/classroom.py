@@ -16,7 +16,7 @@ from gpudojo.cli.options import which_day
 
 if TYPE_CHECKING:
     from gpudojo.platforms._checkout import Graded
-    from gpudojo.platforms.github_classroom.messages import Report
+    from gpudojo.platforms.github_classroom.reporting import Report
     from gpudojo.release.manifest import Manifest
 
 
@@ -73,7 +73,7 @@ def classroom(
 
     from gpudojo.model.errors import DojoError
     from gpudojo.platforms._checkout import graded, judged_by
-    from gpudojo.platforms.github_classroom import messages as reporting
+    from gpudojo.platforms.github_classroom import reporting
 
     try:
         memory = parse_size(memory_limit)
@@ -93,7 +93,7 @@ def classroom(
         said = str(error) if isinstance(error, DojoError) else f"{error.filename or out}: {error.strerror}"
         _stop(said, environment)
     except Exception as error:
-        from gpudojo.platforms.github_classroom.messages import quoted
+        from gpudojo.platforms.github_classroom.reporting import quoted
 
         for line in quoted(traceback.format_exc()):
             click.echo(line, err=True)
@@ -103,8 +103,8 @@ def classroom(
 def _report(
     folder: Path, grade: Callable[[], Graded], note: str, released: Manifest | None, environment: Mapping[str, str]
 ) -> Report:
-    from gpudojo.platforms.github_classroom import messages as action_files
-    from gpudojo.platforms.github_classroom.messages import Report
+    from gpudojo.platforms.github_classroom import reporting as action_files
+    from gpudojo.platforms.github_classroom.reporting import Report
     from gpudojo.release.manifest import changes
 
     with action_files.guarded(environment) as touched:
@@ -152,7 +152,7 @@ def _inside(folder: Path, environment: Mapping[str, str]) -> str:
 def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:
     """Ends with a message and without a result: an error of the grader must not become a student's grade."""
     from gpudojo.platforms._entries import one_line
-    from gpudojo.platforms.github_classroom.messages import Annotation
+    from gpudojo.platforms.github_classroom.reporting import Annotation
 
     said = one_line(why)
     if environment.get("GITHUB_ACTIONS") == "true":

@@ -86,11 +86,11 @@ class Sleeping:
 Clock = Skipping | Sleeping
 
 
-class _Now:
+class _ClockTime:
     clock: Skipping | None = None
 
 
-_now: Final = _Now()
+_now: Final = _ClockTime()
 
 
 def _clock_named(name: str) -> Callable[[], Any]:

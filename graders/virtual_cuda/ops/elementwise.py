@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.ops.placement import (
-    Call,
+    OperatorCall,
     anywhere,
     crosses,
     device_values,
@@ -125,7 +125,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
-def _addcmul(call: Call) -> Any:
+def _addcmul(call: OperatorCall) -> Any:
     number = elementwise(call.func, call.given)
     if number is not None and number[1] == "tensor1":
         raise RuntimeError(
@@ -135,7 +135,7 @@ def _addcmul(call: Call) -> Any:
     return takes_no_number("weight", "tensor2")(call)
 
 
-def _copies(call: Call) -> Any:
+def _copies(call: OperatorCall) -> Any:
     """Copies under another name."""
     base, source = call.given["self"], call.given.get("src", call.given.get("value"))
     if not (name_of(call.func) == "fill_" and on_host(source)):  # a host number needs no copy

@@ -8,7 +8,7 @@ import torch
 
 from virtual_cuda.device.messages import label_of, two_devices
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.placement import Call, device_values, elementwise, on_device, on_host, stays, tensors_in
+from virtual_cuda.ops.placement import OperatorCall, device_values, elementwise, on_device, on_host, stays, tensors_in
 from virtual_cuda.ops.registry import ALLOWED, operator
 
 aten: Final = torch.ops.aten
@@ -61,7 +61,7 @@ def _where_waits(given: dict[str, Any]) -> int:
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
-def _index(call: Call) -> Any:
+def _index(call: OperatorCall) -> Any:
     base = call.given["self"]
     for index in tensors_in(call.given["indices"]):
         if not on_host(index) and index.device != base.device:
@@ -79,13 +79,13 @@ def _mask_elsewhere(mask: Any, base: Any) -> None:
         )
 
 
-def _masked_index(call: Call) -> Any:
+def _masked_index(call: OperatorCall) -> Any:
     _index(call)
     _mask_elsewhere(call.given["mask"], call.given["self"])
     return ALLOWED
 
 
-def _index_put(call: Call) -> Any:
+def _index_put(call: OperatorCall) -> Any:
     """Indices may be anywhere, and so may a value without dimensions."""
     given = call.given
     base, values = given["self"], given["values"]
@@ -100,7 +100,7 @@ def _index_put(call: Call) -> Any:
     return stays(call, base)
 
 
-def _masked_fill(call: Call) -> Any:
+def _masked_fill(call: OperatorCall) -> Any:
     base, mask, value = call.given["self"], call.given["mask"], call.given["value"]
     if on_host(base) and isinstance(value, torch.Tensor):
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
@@ -108,7 +108,7 @@ def _masked_fill(call: Call) -> Any:
     return ALLOWED
 
 
-def _where(call: Call) -> Any:
+def _where(call: OperatorCall) -> Any:
     operands = [t for name in ("condition", "self", "other") for t in tensors_in(call.given.get(name))]
     first = next((t for t in operands if not on_host(t)), None)
     if first is None:
@@ -119,7 +119,7 @@ def _where(call: Call) -> Any:
     return ALLOWED if "out" not in call.given else None
 
 
-def _index_fill(call: Call) -> Any:
+def _index_fill(call: OperatorCall) -> Any:
     base = call.given["self"]
     elementwise(call.func, {"self": base, "index": call.given["index"]}, ("self",))
     return stays(call, base)

@@ -18,7 +18,7 @@ from virtual_cuda.device.messages import (
     type_name,
 )
 from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
-from virtual_cuda.ops.placement import Call, anywhere, compare, on_device, on_host, takes_no_number
+from virtual_cuda.ops.placement import OperatorCall, anywhere, compare, on_device, on_host, takes_no_number
 from virtual_cuda.ops.registry import ALLOWED, name_of, operator
 
 aten: Final = torch.ops.aten
@@ -29,7 +29,7 @@ _CUDNN_KNOWS: Final = (torch.uint8, torch.int8, torch.int32)
 # ---- convolution -----------------------------------------------------------------------------------------------------
 
 
-def _convolution(call: Call) -> Any:
+def _convolution(call: OperatorCall) -> Any:
     given = call.given
     image, weight, bias = given["input"], given["weight"], given["bias"]
     others = [("weight", weight), ("bias", bias)] if bias is not None else [("weight", weight)]
@@ -117,7 +117,7 @@ def _batch_norm_output(training: int | None, statistics: bool) -> Any:
     return output
 
 
-def _batch_norm(call: Call) -> Any:
+def _batch_norm(call: OperatorCall) -> Any:
     image = call.given["input"]
     complete = call.given["weight"] is not None and call.given["bias"] is not None
     if not on_host(image) and image.dim() >= 3 and complete and torch.backends.cudnn.enabled:
@@ -272,7 +272,7 @@ def _nll_loss2d_words(inner: Any, text: str) -> Exception | None:
     return RuntimeError(f"expected scalar type Long but found {target[1]}") if target else None
 
 
-def _mse_loss(call: Call) -> Any:
+def _mse_loss(call: OperatorCall) -> Any:
     """The reduction writes where the first argument is, and meets the other device there."""
     base, target = call.given["self"], call.given["target"]
     if on_host(base) and base.dim() == 0:
@@ -288,7 +288,7 @@ def _mse_loss_backward(args: Any, kwargs: Any) -> None:
             raise RuntimeError(f"Found dtype {SPELLED[tensor.dtype]} but expected {SPELLED[given.dtype]}")
 
 
-def _ctc_loss(call: Call) -> Any:
+def _ctc_loss(call: OperatorCall) -> Any:
     """CUDA reads the lengths on the host, wherever they are; cuDNN wants even the targets there."""
     given, name = call.given, name_of(call.func)
     targets, backward = given["targets"], name.endswith("backward")

@@ -9,7 +9,7 @@ import torch
 from virtual_cuda.device.messages import label_of
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import HALF, widened
-from virtual_cuda.ops.placement import Call, unless_empty
+from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import ALLOWED, operator
 
 aten: Final = torch.ops.aten
@@ -82,12 +82,12 @@ def _matrix_exp(given: dict[str, Any]) -> int:
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
-def _cholesky_solve(call: Call) -> Any:
+def _cholesky_solve(call: OperatorCall) -> Any:
     right, left = label_of(call.given["self"]), label_of(call.given["input2"])
     raise RuntimeError(f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead.")
 
 
-def _block_diag(call: Call) -> Any:
+def _block_diag(call: OperatorCall) -> Any:
     first, *others = call.given["tensors"]
     for position, tensor in enumerate(others, 1):
         if tensor.device != first.device:

@@ -103,7 +103,7 @@ def device_values(*names: str) -> Callable[[dict[str, Any]], int]:
 aten: Final = torch.ops.aten
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """One call whose arguments are on different devices."""
 
     func: Any
@@ -117,7 +117,7 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
     given = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs
     facts = facts_of(func)
     if facts.placement is not None:
-        decided = facts.placement(Call(func, args, kwargs, given))
+        decided = facts.placement(OperatorCall(func, args, kwargs, given))
         if decided is not None:
             return decided
     elif name_of(func).startswith("_foreach_"):
@@ -196,7 +196,7 @@ def _outputs_first(func: Any, given: dict[str, Any]) -> None:
 # ---- what the operators' own rules use -------------------------------------------------------------------------------
 
 
-def anywhere(call: Call) -> Any:
+def anywhere(call: OperatorCall) -> Any:
     """A rule: the arguments may be on any device."""
     return ALLOWED
 
@@ -204,7 +204,7 @@ def anywhere(call: Call) -> Any:
 def takes_no_number(*but: str) -> Any:
     """A rule for operators whose CUDA kernel does not take a CPU number that the checks let through, `but` for some."""
 
-    def rule(call: Call) -> Any:
+    def rule(call: OperatorCall) -> Any:
         number = elementwise(call.func, call.given, facts_of(call.func).strict)
         if number is not None and number[1] not in but:
             raise RuntimeError(
@@ -234,7 +234,7 @@ def _opened(value: Any) -> Any:
     return value
 
 
-def stays(call: Call, base: Any) -> Any:
+def stays(call: OperatorCall, base: Any) -> Any:
     """The result is where `base` is: on the host the call ends here, as the dispatcher would put it on the device."""
     if not on_host(base):
         return ALLOWED

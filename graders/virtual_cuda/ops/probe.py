@@ -42,7 +42,7 @@ CHUNK: Final = 12
 Table = dict[str, Any]
 
 
-class Probe:
+class GpuProbe:
     """What has been recorded so far. `tables()` is the shape that `make_facts.py` reads."""
 
     def __init__(self, device: str = "cuda") -> None:
@@ -220,7 +220,7 @@ def _work(names: list[str], out: pathlib.Path, device: str) -> None:
     with out.open("a") as file:
         for name in names:
             print(json.dumps({"began": name}), file=file, flush=True)
-            probe = Probe(device)
+            probe = GpuProbe(device)
             probe.operator(entries[name])
             torch.cuda.synchronize()  # raises if a kernel has failed: this record is worth nothing then
             print(json.dumps({"name": name, "tables": probe.tables()}), file=file, flush=True)
@@ -248,7 +248,7 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
 
 def merged(records: list[Table]) -> Table:
     """One record of many."""
-    whole = Probe().tables()
+    whole = GpuProbe().tables()
     for record in records:
         for overload, dtypes in record["dtype_diff"].items():
             for dtype, rows in dtypes.items():

@@ -9,7 +9,7 @@ import torch
 from virtual_cuda.device.messages import label_of
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import WHOLE, widened
-from virtual_cuda.ops.placement import Call, unless_empty
+from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import operator
 
 aten: Final = torch.ops.aten
@@ -182,7 +182,7 @@ def _segment_reduce_waits(given: dict[str, Any]) -> int:
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
-def _segment_reduce(call: Call) -> Any:
+def _segment_reduce(call: OperatorCall) -> Any:
     name = "offsets" if call.given.get("lengths") is None else "lengths"
     raise RuntimeError(
         f"Expected data.get_device() == {name}_value.get_device() to be true, but got false.  "
@@ -190,7 +190,7 @@ def _segment_reduce(call: Call) -> Any:
     )
 
 
-def _searchsorted(call: Call) -> Any:
+def _searchsorted(call: OperatorCall) -> Any:
     sorter, boundaries = call.given.get("sorter"), call.given["sorted_sequence"]
     values = call.given["self"]
     same = not isinstance(values, torch.Tensor) or values.device == boundaries.device

@@ -42,7 +42,7 @@ select.when("string-for-device", hint=4)
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 
 
-class Answer(Case, frozen=True):
+class DeviceAnswer(Case, frozen=True):
     """What one call returned."""
 
     kind: str
@@ -51,12 +51,12 @@ class Answer(Case, frozen=True):
     settings: list[str]
 
 
-def _answer(call: Call, *prefer: Any) -> Answer:
+def _answer(call: Call, *prefer: Any) -> DeviceAnswer:
     value, changed = settled(call, *prefer)
-    return Answer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
+    return DeviceAnswer(type(value).__name__, str(value), isinstance(value, torch.device), changed)
 
 
-def _answers(call: Call) -> Cases[Answer]:
+def _answers(call: Call) -> Cases[DeviceAnswer]:
     """The answers on one machine. A function that cannot be called with a preference at all ends the probe."""
     _load_again(call)
     found = Cases({"best": _answer(call)})
@@ -101,7 +101,7 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 
 @select.probe(machine="one gpu")
-def one_gpu(call: Call) -> Cases[Answer]:
+def one_gpu(call: Call) -> Cases[DeviceAnswer]:
     found = _answers(call)
     with contextlib.ExitStack() as undo:
         patch(_mps_as_well(), undo)
@@ -118,17 +118,17 @@ def _mps_as_well() -> Iterator[Patch]:
 
 
 @select.probe(machine="two gpus")
-def two_gpus(call: Call) -> Cases[Answer]:
+def two_gpus(call: Call) -> Cases[DeviceAnswer]:
     return _answers(call)
 
 
 @select.probe(machine="mac")
-def mac(call: Call) -> Cases[Answer]:
+def mac(call: Call) -> Cases[DeviceAnswer]:
     return _answers(call)
 
 
 @select.probe(machine="laptop")
-def laptop(call: Call) -> Cases[Answer]:
+def laptop(call: Call) -> Cases[DeviceAnswer]:
     with contextlib.ExitStack() as undo:
         patch([(torch.version, "cuda", "12.8")], undo)  # this torch was built with CUDA, but the machine has no GPU
         found = _answers(call)
@@ -146,7 +146,7 @@ def _built_for_nothing() -> Iterator[Patch]:
     yield torch.accelerator, "current_accelerator", lambda check_available=False: None
 
 
-Machine = Probe[Cases[Answer]]
+Machine = Probe[Cases[DeviceAnswer]]
 MACHINES: dict[Machine, str] = {one_gpu: "one GPU", two_gpus: "two GPUs", mac: "an Apple GPU", laptop: "no GPU"}
 
 runs(select, points=1, scenarios=())

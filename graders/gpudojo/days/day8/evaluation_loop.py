@@ -53,14 +53,14 @@ class Pass(Case, frozen=True):
     devices: list[str]  # of inputs and parameters
 
 
-class Log(list[Pass]):
+class EvaluationLog(list[Pass]):
     """The forward passes of a model and of its copies."""
 
-    def __deepcopy__(self, memo: Any) -> Log:
+    def __deepcopy__(self, memo: Any) -> EvaluationLog:
         return self
 
 
-def watched(seed: int, log: Log) -> Any:
+def watched(seed: int, log: EvaluationLog) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
     model = _class()(log)
     # Filled by hand: torch's own initialisation takes longer, and numbers from the caller's generator.
@@ -74,8 +74,8 @@ def watched(seed: int, log: Log) -> Any:
 def _class() -> Any:
     """A class made once, and only where torch is needed."""
 
-    class SpriteClassifier(nn.Module):
-        def __init__(self, log: Log) -> None:
+    class WatchedClassifier(nn.Module):
+        def __init__(self, log: EvaluationLog) -> None:
             super().__init__()
             self.first = _linear(3 * SIZE * SIZE, HIDDEN)
             # Batch norm over four values per channel: in training mode a batch of one changes it, but does not raise.
@@ -93,7 +93,7 @@ def _class() -> Any:
             self.log.append(Pass(training, outputs.requires_grad, devices))
             return outputs
 
-    return SpriteClassifier
+    return WatchedClassifier
 
 
 def _linear(inputs: int, outputs: int) -> Any:
@@ -126,7 +126,7 @@ def _classified(seed: int) -> tuple[Any, Any]:
     """All sprites, and the model's outputs for them."""
     pictures = sprites(MOST, seed + 1)[0]
     with torch.no_grad():
-        return pictures, watched(seed, Log()).eval()(pictures)  # plain torch on the CPU
+        return pictures, watched(seed, EvaluationLog()).eval()(pictures)  # plain torch on the CPU
 
 
 @lru_cache(maxsize=8)
@@ -155,7 +155,7 @@ def loss_fn() -> Any:
 _COMPARISON: Final = re.compile(r"[!=]=|\b(eq|ne|equal)\(")
 
 
-class Part(Case, frozen=True):
+class ModelPart(Case, frozen=True):
     """One part of the returned tuple."""
 
     kind: str
@@ -167,7 +167,7 @@ class Evaluated(Case, frozen=True):
     """One call, with what it returned, how the model was run, and what it changed."""
 
     kind: str
-    parts: list[Part]
+    parts: list[ModelPart]
     is_tuple: bool
     passes: list[Pass]
     graph_line: int | None
@@ -206,7 +206,7 @@ def on_the_second_gpu(call: Call) -> dict[str, Evaluated]:
 
 def _evaluated(call: Call, device: Any, samples: int = 4, moved: bool = False) -> Evaluated:
     loader, means = batches(call.seed, samples)
-    model = watched(call.seed, Log())
+    model = watched(call.seed, EvaluationLog())
     model.first.bias.requires_grad_(False)  # frozen before, so frozen afterwards
     for parameter in list(model.parameters())[:-1]:  # the last one has no gradient yet, and gets none
         if parameter.requires_grad:
@@ -252,9 +252,9 @@ def _with_copies(error: StudentRaised, call: Call, loader: Any) -> StudentRaised
     return error.with_facts(message=message, copied=lines)
 
 
-def _part(part: Any) -> Part:
+def _part(part: Any) -> ModelPart:
     number = isinstance(part, (int, float)) and not isinstance(part, bool)
-    return Part(type(part).__name__, isinstance(part, float), float(part) if number else None)
+    return ModelPart(type(part).__name__, isinstance(part, float), float(part) if number else None)
 
 
 def _state(model: Any) -> dict[str, dict[str, Any]]:

@@ -646,7 +646,7 @@ COUNT, ROWS, WIDTH = 4, 256, 8
 def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
     """Blocks that count their runs, and need several times as much memory inside as between them."""
 
-    class Block(nn.Module):
+    class CheckpointBlock(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.rand(4, 1, WIDTH))
@@ -658,7 +658,7 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return [Block().to(device) for _ in range(COUNT)], torch.rand(ROWS, WIDTH).to(device)
+        return [CheckpointBlock().to(device) for _ in range(COUNT)], torch.rand(ROWS, WIDTH).to(device)
 
 
 class Through(Case, frozen=True):

@@ -357,7 +357,7 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
 # ---- predict ---------------------------------------------------------------------------------------------------------
 
 
-class Forward(Case, frozen=True):
+class PredictForward(Case, frozen=True):
     """One forward pass."""
 
     training: bool
@@ -371,7 +371,7 @@ class Predicted(Case, frozen=True):
     kind: str
     device: str | None
     value: Array | None
-    forwards: list[Forward]
+    forwards: list[PredictForward]
     forward_line: int | None
     graph_line: int | None
     trainable: bool
@@ -385,7 +385,7 @@ class Predicted(Case, frozen=True):
     targets_line: int | None
 
 
-def _watched_model(seed: int, log: list[Forward]) -> Any:
+def _watched_model(seed: int, log: list[PredictForward]) -> Any:
     """A model whose outputs are pictures. `model.forward(...)` and copies of the model write into its log as well."""
 
     class Watched(nn.Module):
@@ -395,7 +395,7 @@ def _watched_model(seed: int, log: list[Forward]) -> Any:
 
         def forward(self, x: Any) -> Any:
             out = self.body(x)
-            log.append(Forward(self.training, out.requires_grad, out.device.type))
+            log.append(PredictForward(self.training, out.requires_grad, out.device.type))
             return out
 
     with torch.random.fork_rng(devices=[]):
@@ -411,7 +411,7 @@ def _batches(call: Call, count: int) -> WatchedBatches:
 
 
 def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Predicted:
-    log: list[Forward] = []
+    log: list[PredictForward] = []
     model = _watched_model(call.seed, log)
     if moved:
         model.to(device)

@@ -52,7 +52,7 @@ HIDDEN: Final = 8
 SPRITES: Final = 8
 
 
-class Backward(Case, frozen=True):
+class ScaledBackward(Case, frozen=True):
     """One backward pass from the loss."""
 
     regions: list[str]  # the device types for which autocast was on
@@ -60,25 +60,25 @@ class Backward(Case, frozen=True):
     stale: float  # the largest gradient from before
 
 
-class Log:
+class StepLog:
     """How the forward pass, the loss and the backward pass were run: the device types with autocast, each time."""
 
     def __init__(self) -> None:
         self.forward: list[list[str]] = []
         self.loss: list[list[str]] = []
-        self.backward: list[Backward] = []
+        self.backward: list[ScaledBackward] = []
 
 
 def regions() -> list[str]:
     return [kind for kind in TYPES if torch.is_autocast_enabled(kind)]
 
 
-def watched(seed: int, device: Any, log: Log, overflow: bool) -> Any:
+def watched(seed: int, device: Any, log: StepLog, overflow: bool) -> Any:
     """A classifier that records how it is run; with `overflow` its gradients are infinite, whatever the dtype."""
     return _classes()[0](log, overflow, [nn.Parameter(values.to(device, copy=True)) for values in weights(seed)])
 
 
-def loss_fn(model: Any, log: Log) -> Any:
+def loss_fn(model: Any, log: StepLog) -> Any:
     """A loss that records the gradient that backward starts from, and the gradients from before."""
     return _classes()[1](model, log)
 
@@ -88,7 +88,7 @@ def _classes() -> tuple[Any, Any]:
     """Classes made once, and only where torch is needed."""
 
     class SpriteClassifier(nn.Module):
-        def __init__(self, log: Log, overflow: bool, weights: list[Any]) -> None:
+        def __init__(self, log: StepLog, overflow: bool, weights: list[Any]) -> None:
             super().__init__()
             self.log, self.overflow = log, overflow
             self.first, self.shift, self.last = weights
@@ -102,7 +102,7 @@ def _classes() -> tuple[Any, Any]:
             return outputs
 
     class SpriteLoss(nn.CrossEntropyLoss):
-        def __init__(self, model: Any, log: Log) -> None:
+        def __init__(self, model: Any, log: StepLog) -> None:
             super().__init__()
             self.watch = (model, log)  # in a tuple, so that the model does not become a part of the loss
 
@@ -116,7 +116,7 @@ def _classes() -> tuple[Any, Any]:
         def arrived(self, gradient: Any) -> None:
             model, log = self.watch
             found = [p.grad.detach().abs().max().item() for p in model.parameters() if p.grad is not None]
-            log.backward.append(Backward(regions(), gradient.item(), max(found, default=0.0)))
+            log.backward.append(ScaledBackward(regions(), gradient.item(), max(found, default=0.0)))
 
     return SpriteClassifier, SpriteLoss
 
@@ -134,7 +134,7 @@ def _sprites(seed: int) -> tuple[Any, Any]:
     """Sprites and the classes that the model finds least likely, so that there is always much to learn."""
     pictures, _ = sprites(SPRITES, seed + 1)
     with torch.no_grad():
-        return pictures, watched(seed, "cpu", Log(), overflow=False)(pictures).argmin(dim=1)
+        return pictures, watched(seed, "cpu", StepLog(), overflow=False)(pictures).argmin(dim=1)
 
 
 def batch(seed: int) -> tuple[Any, Any]:
@@ -153,7 +153,7 @@ class Stepped(Case, frozen=True):
     update: list[Array]  # the change of each parameter
     forward: list[list[str]]
     loss: list[list[str]]
-    backward: list[Backward]
+    backward: list[ScaledBackward]
     order: list[str]
     backward_under_autocast: bool
     steps_outside: int  # steps without the scaler
@@ -207,7 +207,7 @@ def _stepped(
     kind = torch.device(device).type
     if kind == "cpu":
         _warned_before()
-    log = Log()
+    log = StepLog()
     model = watched(call.seed, device, log, overflow)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
@@ -272,7 +272,7 @@ def _with_order(error: StudentRaised, call: Call, device: Any) -> StudentRaised:
 
 
 def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:
-    log = Log()
+    log = StepLog()
     model = watched(call.seed, device, log, overflow=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler(torch.device(device).type, enabled=False)

@@ -54,7 +54,7 @@ same.when("tells_gpus_apart", "device-index-dropped", hint=3, at=("return", "las
 # ---- move_batch ------------------------------------------------------------------------------------------------------
 
 
-class Place(Case, frozen=True, kw_only=True):
+class BatchPlace(Case, frozen=True, kw_only=True):
     """One part of a batch, and what it became."""
 
     path: str
@@ -73,7 +73,7 @@ class Place(Case, frozen=True, kw_only=True):
 class Moved(Case, frozen=True):
     """A batch after the move."""
 
-    places: list[Place]
+    places: list[BatchPlace]
     device: str  # the one that was asked for
     changed: str | None  # the first part of the batch passed in that is not as before
     copies: int
@@ -104,9 +104,9 @@ def parts(path: str, thing: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def places(given: Any, found: Any, path: str = "batch") -> Iterator[Place]:
+def places(given: Any, found: Any, path: str = "batch") -> Iterator[BatchPlace]:
     """A batch beside what it became, flattened: tensors, containers, and other things."""
-    place = functools.partial(Place, path=path, was=kind_of(given), found=kind_of(found))
+    place = functools.partial(BatchPlace, path=path, was=kind_of(given), found=kind_of(found))
     if isinstance(given, torch.Tensor):
         if isinstance(found, torch.Tensor):
             copied = not _shared(given, found)

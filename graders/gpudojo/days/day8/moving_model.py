@@ -44,7 +44,7 @@ tell.when("device-index-dropped", hint=1)
 
 @functools.cache
 def _model_class() -> Any:
-    class Layer(nn.Module):
+    class ModelLayer(nn.Module):
         """A linear layer, made without random weights that would be thrown away."""
 
         def __init__(self, weight: Any, bias: Any) -> None:
@@ -63,8 +63,8 @@ def _model_class() -> Any:
         def __init__(self, numbers: Any) -> None:
             super().__init__()
             weight, bias = nn.Parameter(numbers[:4].reshape(2, 2).clone()), nn.Parameter(numbers[4:6].clone())
-            self.encoder = nn.Sequential(Layer(weight, None), nn.BatchNorm1d(2))
-            self.decoder = Layer(weight, bias)
+            self.encoder = nn.Sequential(ModelLayer(weight, None), nn.BatchNorm1d(2))
+            self.decoder = ModelLayer(weight, bias)
             self.scale = nn.Parameter(numbers[6:9].clone(), requires_grad=False)
             self.register_buffer("palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False)
 
@@ -89,7 +89,7 @@ def _named(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 # ---- move_model ------------------------------------------------------------------------------------------------------
 
 
-class Moved(Case, frozen=True):
+class MovedModel(Case, frozen=True):
     """A model after the move."""
 
     same: bool  # whether the result is the object that was passed in
@@ -108,7 +108,7 @@ class Moved(Case, frozen=True):
     settings: list[str]
 
 
-def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Moved:
+def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> MovedModel:
     model = _sprite_model(call.seed) if model is None else model
     if start == "cpu":
         model.eval()
@@ -120,7 +120,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
     copies = call.ledger.transfers()
     found = value if type(value) is type(model) else model  # one mistake is enough: the rest is judged on the model
     parameters, buffers = _named(found)
-    return Moved(
+    return MovedModel(
         same=value is model,
         kind=type(value).__name__,
         copied=value is not model and type(value) is type(model),
@@ -139,7 +139,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
 
 
 @move.probe
-def moved(call: Call) -> Cases[Moved]:
+def moved(call: Call) -> Cases[MovedModel]:
     """To the device, by either of its names (`cuda` for `cuda:0`), and back."""
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
     return tried(
@@ -154,14 +154,14 @@ def moved(call: Call) -> Cases[Moved]:
 
 
 @move.probe(machine="two gpus")
-def moved_to_the_second_gpu(call: Call) -> Cases[Moved]:
+def moved_to_the_second_gpu(call: Call) -> Cases[MovedModel]:
     return tried({"to_the_second_gpu": lambda: _moved(call, "cuda:1")})
 
 
 runs(move, points=0.5)
 
 
-def _moves(seen: Seen) -> Cases[Moved]:
+def _moves(seen: Seen) -> Cases[MovedModel]:
     return seen.cases(moved, moved_to_the_second_gpu)
 
 

@@ -170,7 +170,7 @@ def _letters(other: Any) -> Any:
 
     distributed: Any = torch.distributed
 
-    class Letters(distributed.Store):  # type: ignore[misc]
+    class RankLetters(distributed.Store):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.known: dict[str, bytes] = {}
@@ -191,7 +191,7 @@ def _letters(other: Any) -> Any:
             for key in keys:
                 self.get(key)
 
-    return Letters()
+    return RankLetters()
 
 
 def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class TimedOrNot(Case, frozen=True):
     raised: Raised | None
 
 
-class Row(Bounded, frozen=True):
+class SmiRow(Bounded, frozen=True):
     """The answer of `compare_devices` for one device."""
 
     key: str
@@ -133,7 +133,7 @@ class Compared(Case, frozen=True):
 
     kind: str
     is_dict: bool
-    rows: list[Row]
+    rows: list[SmiRow]
     repeats: int
     calls: dict[str, int]
     really: Compared | None
@@ -270,7 +270,7 @@ def _compared_by(watch: Clock, call: Call, devices: list[Any], options: dict[str
         warm = took[1:]  # the first call of each device's work is the slow one
         bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
         is_text = isinstance(key, str)
-        rows.append(Row(_number(value), took[:50], **bounds, key=str(key), is_text=is_text, asked=work is not None))
+        rows.append(SmiRow(_number(value), took[:50], **bounds, key=str(key), is_text=is_text, asked=work is not None))
     calls = {key: len(work.took) for key, work in makers.made.items()}
     return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
 
@@ -447,7 +447,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
         )
 
 
-def _rows(seen: Seen) -> Iterator[tuple[Row, int]]:
+def _rows(seen: Seen) -> Iterator[tuple[SmiRow, int]]:
     """Every device's row; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
     for probe in (gpu_first, cpu_first):
         found = seen[probe]
@@ -457,7 +457,7 @@ def _rows(seen: Seen) -> Iterator[tuple[Row, int]]:
             yield row, best.repeats
 
 
-def _mistimed(row: Row, value: float, repeats: int) -> Failed:
+def _mistimed(row: SmiRow, value: float, repeats: int) -> Failed:
     said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
     expected = "the function that `make_work(device)` returns, timed on that device as in `time_on_device`"
     if slip := _slip(value, row.right, repeats):

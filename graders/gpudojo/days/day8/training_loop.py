@@ -47,7 +47,7 @@ train.when("uses_the_device_it_is_given", "hard-coded-cuda", "device-index-dropp
 train.when("changes_no_settings", hint=5, at=("manual_seed(", "seed(", "set_default_device("))
 
 
-class Forward(Case, frozen=True):
+class TrainForward(Case, frozen=True):
     """One forward pass of the model."""
 
     training: bool  # all modules of the model in training mode
@@ -61,7 +61,7 @@ class Watch:
     def __init__(self, call: Call) -> None:
         self.ledger, self.path = call.bench.ledger, str(call.path)
         self.model: Any = None
-        self.forwards: list[Forward] = []
+        self.forwards: list[TrainForward] = []
         self.walks: list[int | None] = []  # lines that moved the whole model after the first batch was fetched
         self.losses: list[tuple[Any, int]] = []  # results of loss_fn, and batch sizes
         self.loss_devices: list[list[str]] = []  # of outputs and targets
@@ -141,7 +141,7 @@ def _classes() -> tuple[Any, Any, Any, Any]:
             device = str(input.device) if isinstance(input, torch.Tensor) else None
             own = self is self.watch.model
             training = all(module.training for module in self.modules())  # the outermost flag is not enough
-            self.watch.forwards.append(Forward(training, device, own))
+            self.watch.forwards.append(TrainForward(training, device, own))
             return super().forward(input)  # type: ignore[no-untyped-call]
 
         def to(self, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +213,7 @@ class Epoch(Case, frozen=True):
     wanted_device: str
     after: list[Array]
     order: list[str]
-    forwards: list[Forward]
+    forwards: list[TrainForward]
     loss_devices: list[list[str]]
     leftovers: list[bool]
     steps: list[bool]

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from gpudojo.platforms.github_classroom.messages import SHOWN
+from gpudojo.platforms.github_classroom.reporting import SHOWN
 
 from tests.gpudojo.platforms.classroom import readers
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, FOURTH, KINDS, STOLEN

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms._checkout import Graded
-from gpudojo.platforms.github_classroom import messages
-from gpudojo.platforms.github_classroom.messages import Annotation, escaped_markdown, summary
+from gpudojo.platforms.github_classroom import reporting as messages
+from gpudojo.platforms.github_classroom.reporting import Annotation, escaped_markdown, summary
 from gpudojo.release.manifest import Change
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.cli.results import parts
+from gpudojo.cli.export import parts
 from gpudojo.model.catalogue import day
 from gpudojo.model.results_file import write
 from gpudojo.platforms import describe, formats
