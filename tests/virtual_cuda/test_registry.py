@@ -77,6 +77,13 @@ def test_every_entry_is_of_an_operator_that_exists_and_repeats_no_measured_fact(
             facts_of(getattr(getattr(aten, packet), each))
 
 
+on_the_torch_of_the_tables = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] != registry.measured("operators")["torch"],
+    reason="torch's own tables were read from another release",
+)
+
+
+@on_the_torch_of_the_tables
 @pytest.mark.parametrize("name", ["operators", "placement", "refusals"])
 def test_every_measured_fact_is_of_an_operator_that_exists(name: str) -> None:
     tables = registry.measured(name)
@@ -86,6 +93,7 @@ def test_every_measured_fact_is_of_an_operator_that_exists(name: str) -> None:
             assert overload in getattr(aten, packet).overloads()
 
 
+@on_the_torch_of_the_tables
 def test_the_tables_of_torch_are_those_that_are_shipped(tmp_path: pathlib.Path) -> None:
     make_facts.main(["--out", str(tmp_path)])
     assert json.loads((tmp_path / "operators.json").read_text()) == registry.measured("operators")
