@@ -344,7 +344,7 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
     raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
 
 
-# Records that the host waited for the device; takes the arguments of `ops.syncs.note`.
+# Records that the host waited for the device; takes the arguments of `ops.placement.note`.
 record_wait: Final = placement.note
 
 

@@ -31,12 +31,12 @@ LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0")
 RECALLING = """
 import pathlib, time
 from gpudojo.classes.store import decode
-from gpudojo.classes import dask_messages, dask_worker
+from gpudojo.classes import dask_worker
 records = {{decode(data).digest: data for data in (p.read_bytes() for p in pathlib.Path({known!r}).rglob("*.mp"))}}
 def recalled(message):
-    order = dask_messages.unpack(message, dask_messages.Order)
+    order = dask_worker.unpack(message, dask_worker.Order)
     time.sleep(0.3)
-    return dask_messages.pack(dask_messages.Reply(message[:dask_messages.HASH], records[order.digest]))
+    return dask_worker.pack(dask_worker.Reply(message[:dask_worker.HASH], records[order.digest]))
 dask_worker.graded = dask_worker.whole = recalled
 """
 MEASURED = ("seconds", "peak_bytes")

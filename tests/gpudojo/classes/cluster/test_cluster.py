@@ -38,10 +38,10 @@ dask_worker.graded = graded
 # A worker that writes down what it has begun, and is held at the third of them for as long as a file is there.
 COUNTING = """
 import os, time
-from gpudojo.classes import dask_messages, dask_worker
+from gpudojo.classes import dask_worker
 whole = dask_worker.__dict__.setdefault("whole", dask_worker.graded)  # Dask imports this file more than once
 def graded(message):
-    order = dask_messages.unpack(message, dask_messages.Order)
+    order = dask_worker.unpack(message, dask_worker.Order)
     with open({path!r}, "a") as file:
         file.write(order.digest + "\\n")
     while os.path.exists({held!r}) and len(open({path!r}).read().split()) > 2:

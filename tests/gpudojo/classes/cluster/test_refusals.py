@@ -18,8 +18,8 @@ from gpudojo.model.errors import BadWorker, NoCluster
 from tests.gpudojo.classes.cluster.machines import GRADERS, Machines, Watching, grade, rows
 
 OLDER = """
-from gpudojo.classes import dask_messages
-dask_messages.__version__ = "0.0.9"
+from gpudojo.classes import dask_worker
+dask_worker.__version__ = "0.0.9"
 """
 # What a machine without Landlock and seccomp would be like: for the process that tries them, and for the fork server.
 BARE = """
