@@ -105,6 +105,7 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
     for check in checks:
         key = os.path.relpath(check.path), check.exercise.stem
         rows.setdefault(key, ExercisePoints(key[1])).add(check.check.points, check.result)
+    reporter.ensure_newline()  # else the first line written after a run without failures begins with an empty one
     reporter.section("points", sep="=")
     wide = max(len(row.exercise) for row in rows.values())
     several = len({exercise for _, exercise in rows}) < len(rows)
@@ -117,7 +118,7 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
         reporter.write(f"{row.exercise:{wide}}  ")
         reporter.write(bar(row.points, row.max_points), **colour)
         reporter.write(f"  {row.points:5.4g} of {row.max_points:<4g}  ")
-        reporter.write(f"{row.state}\n", **colour)  # write_line would begin a new line after a run without failures
+        reporter.write_line(row.state, **colour)
     points, most = sum(row.points for row in rows.values()), sum(row.max_points for row in rows.values())
     reporter.write_line(f"{'total':{wide}}  {'':{BAR_WIDTH}}  {points:5.4g} of {most:g}", bold=True)
     for note in dict.fromkeys(check.note for check in checks if check.note):
