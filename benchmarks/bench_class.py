@@ -1,4 +1,4 @@
-"""What does grading a class cost? `python benchmarks/bench_class.py` prints one table of ratios from one run.
+"""What does grading a class cost? `python -m benchmarks.bench_class` prints one table of ratios from one run.
 
 A class of made-up students (`dojo sample`) is graded by `dojo grade` with one job for each core, and some of its
 submissions by a fresh `pytest` each, one after another, as an instructor without gpudojo's grader would. Submissions

@@ -1,4 +1,4 @@
-"""What does the virtual device cost? `python benchmarks/bench_overhead.py` prints a table of ratios to the plain CPU.
+"""What does the virtual device cost? `python -m benchmarks.bench_overhead` prints a table of ratios to the plain CPU.
 
 Rounds of the two are interleaved and the fastest of each is compared, so that a busy machine disturbs both alike.
 """

@@ -1,7 +1,7 @@
 """How fast is a class graded next to other graders, and what do they see? One table of ratios from one run.
 
-    python benchmarks/bench_peers.py --make-environments DIR     # once: a few minutes, about 3 GB
-    python benchmarks/bench_peers.py --environments DIR
+    python -m benchmarks.bench_peers --make-environments DIR     # once: a few minutes, about 3 GB
+    python -m benchmarks.bench_peers --environments DIR
 
 The same three exercises from the same students are graded by `dojo grade`, and with pytest, nbgrader, otter-grader,
 gradescope-utils and check50, which all test the same claims (`peers/claims.py`) with one job and one thread. Rounds are

@@ -1,4 +1,4 @@
-"""Does a class of ten thousand cost ten thousand times one? `python benchmarks/bench_scale.py` grades one and tells.
+"""Does a class of ten thousand cost ten thousand times one? `python -m benchmarks.bench_scale` grades one and tells.
 
 The class is made by `dojo sample`: right, wrong, half done, notebooks, archives, broken, hostile. While it is graded
 the grader's own memory is noted, and how many are done; afterwards everything that reads the results is run on them.

@@ -1,4 +1,4 @@
-"""Does a loaded machine upset the speed check? `python benchmarks/bench_speed_check.py` counts its wrong verdicts.
+"""Does a loaded machine upset the speed check? `python -m benchmarks.bench_speed_check` counts its wrong verdicts.
 
 Every core is kept busy by a process of its own while right and slow answers are timed and judged in turns. A right
 answer that fails is a wrong verdict, and so is a slow one that passes. Only the timing is tried: a loop would be found

@@ -1,6 +1,6 @@
 """Counts the project's files on one submission's way to a verdict, in the grader's process.
 
-`python benchmarks/count_files.py [SUBMISSION] [--only FUNCTION]` grades two submissions with `dojo grade` and notes for
+`python -m benchmarks.count_files [SUBMISSION] [--only FUNCTION]` grades two submissions with `dojo grade` and notes for
 the second which files under `graders/` run code from the moment its evidence arrives (the first bytes that a child
 sends) until its row has been made. What happens once per run, such as reading the table of misconceptions, happens
 with the first. It prints the files, those of the framework apart from the day's content, and how often control passes

@@ -1,4 +1,4 @@
-"""Is anything lost when processes die? `python benchmarks/kill_loop.py` kills them at random and compares results.
+"""Is anything lost when processes die? `python -m benchmarks.kill_loop` kills them at random and compares results.
 
 A class is graded once in peace. Then again, while `kill -9` hits, at random moments, the grader, the fork server that
 forks, its launcher, or a submission's own process; when the grader dies the same command is typed again. In the end

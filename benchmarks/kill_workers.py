@@ -1,4 +1,4 @@
-"""Is anything lost when a cluster falls apart? `python benchmarks/kill_workers.py` kills it and compares results.
+"""Is anything lost when a cluster falls apart? `python -m benchmarks.kill_workers` kills it and compares results.
 
 A class is graded once in peace on this machine. Then on a scheduler and workers of their own, over loopback, while
 `kill -9` hits, at random moments, a worker, the scheduler, or the command itself, each of which is started again. In

@@ -65,7 +65,7 @@ def test_the_machine_is_told_by_what_it_is_and_not_by_its_name() -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_script_explains_itself(script: str, warm_python: WarmPython) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-    run = warm_python.run(str(ROOT / "benchmarks" / f"{script}.py"), "--help", cwd=ROOT, env=environment)
+    run = warm_python.run(f"benchmarks.{script}", "--help", cwd=ROOT, env=environment)
     assert run.returncode == 0, run.stderr
     assert "--markdown" in run.stdout
     source = (ROOT / "benchmarks" / f"{script}.py").read_text(encoding="utf-8")
