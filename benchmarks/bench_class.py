@@ -29,7 +29,7 @@ SEED = "benchmark"
 def dojo(*words: str) -> float:
     """Seconds a `dojo` command takes, its own start included."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "graders", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "gpudojo", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
@@ -153,7 +153,7 @@ def grown(base: Path, known: sample.Corpus, jobs: int, students: int, more: int)
         sample.hand_in(made, folder)
     for count, where in ((students, base / "class"), (more, folder)):
         out = base / f"out-{count}"
-        command = [sys.executable, "-m", "graders", "grade", str(where), "--out", str(out), "--seed", SEED]
+        command = [sys.executable, "-m", "gpudojo", "grade", str(where), "--out", str(out), "--seed", SEED]
         process = subprocess.Popen([*command, "--jobs", str(jobs), "-q"], cwd=ROOT)
         largest, began = 0, time.perf_counter()
         while process.poll() is None:

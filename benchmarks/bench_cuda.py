@@ -69,7 +69,7 @@ def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> i
 
 
 def graded(folder: Path, out: Path, bench: str, jobs: int, seconds: float) -> Run:
-    command = [sys.executable, "-m", "graders", "grade", str(folder), "--out", str(out), "--seed", SEED, "-q"]
+    command = [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(out), "--seed", SEED, "-q"]
     command += ["--jobs", str(jobs), "--bench", bench, "--time-limit", str(seconds)]
     began = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

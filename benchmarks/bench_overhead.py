@@ -181,7 +181,11 @@ def main() -> None:
     asked = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
         # torch.set_num_threads comes too late for the BLAS library's own threads.
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OMP_NUM_THREADS": "1"})
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.bench_overhead", *sys.argv[1:]],
+            os.environ | {"OMP_NUM_THREADS": "1"},
+        )
     torch.set_num_threads(1)
     measured(asked.rounds).show(asked.markdown)
 

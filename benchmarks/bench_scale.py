@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
 
 def dojo(*words: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "graders", *map(str, words)]
+    command = [sys.executable, "-m", "gpudojo", *map(str, words)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 

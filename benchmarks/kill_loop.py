@@ -28,7 +28,7 @@ MEASURED = ("seconds", "peak_bytes", "output")
 
 
 def command(folder: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "graders", "grade", str(folder), "--out", str(out), "--seed", "loop", "-q"]
+    return [sys.executable, "-m", "gpudojo", "grade", str(folder), "--out", str(out), "--seed", "loop", "-q"]
 
 
 def results(out: Path) -> list[dict[str, Any]]:

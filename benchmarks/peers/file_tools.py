@@ -40,7 +40,7 @@ class Dojo(Folders):
     def grade(self, given: Sequence[Submission]) -> Graded:
         out = self.place / f"out{len(list(self.place.glob('out*')))}"
         only = [word for name in NAMES for word in ("--only", name)]
-        command = [str(self.python), "-m", "graders", "grade", str(self.place / "class"), "--out", str(out), "-q"]
+        command = [str(self.python), "-m", "gpudojo", "grade", str(self.place / "class"), "--out", str(out), "-q"]
         run = measured([*command, "--jobs", str(self.jobs), *only], ROOT, self.environment())
         results = _read(out / "results.json")
         if results is None:
