@@ -133,8 +133,9 @@ def typed(facts: Any, kind: Any) -> Any:
     """Facts as what a probe is declared to return. Raises BadEvidence where they do not fit: they are untrusted."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Cases and isinstance(facts, dict):
-        raised = {name for name, fact in facts.items() if isinstance(fact, dict) and "raised" in fact}
-        errors = {name: typed(facts[name]["raised"], Raised) for name in raised}
+        # In the order of the facts: a check names the first of them, and must name the same one in every process.
+        raised = {name: fact["raised"] for name, fact in facts.items() if isinstance(fact, dict) and "raised" in fact}
+        errors = {name: typed(fact, Raised) for name, fact in raised.items()}
         return Cases({name: typed(fact, inner[0]) for name, fact in facts.items() if name not in raised}, errors)
     if origin is dict and isinstance(facts, dict) and get_origin(inner[1]) is Cases:
         return {name: typed(fact, inner[1]) for name, fact in facts.items()}

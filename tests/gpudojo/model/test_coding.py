@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import Array, CallStatus, Evidence, Observation, decode_evidence, encode_evidence
+from gpudojo.model.evidence import (
+    Array,
+    CallStatus,
+    Case,
+    Cases,
+    Evidence,
+    Observation,
+    decode_evidence,
+    encode_evidence,
+    typed,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +83,9 @@ def test_noise_is_refused(data: bytes) -> None:
 def test_another_version_is_refused() -> None:
     with pytest.raises(BadEvidence, match="version 99"):
         decode_evidence(encode_evidence(msgspec.structs.replace(made({}), version=99)))
+
+
+def test_errors_keep_the_order_of_the_scenarios() -> None:
+    names = [f"scenario {number}" for number in range(40)]
+    facts = {name: {"raised": {"type": "ValueError", "message": "", "line": None}} for name in names}
+    assert list(typed(facts, Cases[Case]).errors) == names
