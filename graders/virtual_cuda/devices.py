@@ -19,7 +19,7 @@ from virtual_cuda import ops, torch_api
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, torch_lacks
 from virtual_cuda.ledger import Ledger
-from virtual_cuda.ops.dispatch import mood
+from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import Opening, claim, patch, registry
 from virtual_cuda.real.context import device_count, real_device
 from virtual_cuda.sizes import parse_size
@@ -91,7 +91,7 @@ def _real_gpus() -> bool:
 def _after_fork_in_child() -> None:
     """A forked worker must not touch the device: CUDA cannot be used after a fork."""
     if now.gpu is not None:
-        mood.forked = True
+        thread_state.forked = True
         for place in now.gpu.places:
             place.shut = True
 

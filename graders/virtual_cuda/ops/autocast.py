@@ -8,7 +8,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.tensor import VIRTUAL
-from virtual_cuda.ops.dispatch import mood
+from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.registry import autocast_policies
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
@@ -158,13 +158,13 @@ def _patches(opening: Opening) -> list[Patch]:
     def entered(self: Any) -> Any:
         given = enter(self)
         stack = self.__dict__.setdefault("_dojo_before", [])
-        stack.append(mood.autocast)
+        stack.append(thread_state.autocast)
         if self.device == "cuda":
-            mood.autocast = str(self.fast_dtype) if self._enabled else None
+            thread_state.autocast = str(self.fast_dtype) if self._enabled else None
         return given
 
     def left(self: Any, *error: Any) -> Any:
-        mood.autocast = self.__dict__["_dojo_before"].pop()
+        thread_state.autocast = self.__dict__["_dojo_before"].pop()
         return leave(self, *error)
 
     def cleared() -> None:

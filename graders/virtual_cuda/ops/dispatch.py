@@ -29,18 +29,18 @@ _new: Final = object.__new__
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
-class _Mood(threading.local):
-    """The autocast dtype of this moment, and whether a fork has cut this process off from the device."""
+class _ThreadState(threading.local):
+    """The autocast dtype of a thread, and whether a fork has cut this process off from the device."""
 
     autocast: Any = None
     forked: bool = False
 
 
-mood: Final = _Mood()
+thread_state: Final = _ThreadState()
 
 
 def shut(place: Place) -> Exception:
-    if mood.forked:
+    if thread_state.forked:
         return forked()
     return device_assert() if place.gpu.lost else DeviceClosed(place.label)
 
@@ -68,7 +68,18 @@ def write(name: str, place: Place, nbytes: int) -> None:
     if _inference_on():
         mode |= INFERENCE
     place.note(
-        (OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, place.memory.live)
+        (
+            OPERATION,
+            perf_counter(),
+            code,
+            offset,
+            name,
+            place.label,
+            mode,
+            thread_state.autocast,
+            nbytes,
+            place.memory.live,
+        )
     )
 
 
@@ -238,7 +249,7 @@ def deliver(out: Any, place: Place, name: str) -> Any:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, mood.autocast, nbytes, live))
+    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
     strides = None if out.is_contiguous() else out.stride()
     shell = make_shell(

@@ -8,8 +8,9 @@ import torch
 
 from virtual_cuda.device.messages import label_of, two_devices
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.placement import OperatorCall, device_values, elementwise, on_device, on_host, stays, tensors_in
+from virtual_cuda.ops.placement import OperatorCall, device_values, elementwise, on_device, on_host, stays
 from virtual_cuda.ops.registry import ALLOWED, operator
+from virtual_cuda.recorder import tensors_in
 
 aten: Final = torch.ops.aten
 _MASKS: Final = (torch.bool, torch.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import SYNC, TRANSFER
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
-from virtual_cuda.recorder import site
+from virtual_cuda.recorder import site, tensors_in
 
 HOST: Final = "cpu"
 _WARNING: Final = "called a synchronizing CUDA operation"
@@ -132,15 +132,6 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 # ---- the general rules -----------------------------------------------------------------------------------------------
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in an argument, also in lists of lists."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def compare(method: str, order: Any, given: dict[str, Any]) -> None:

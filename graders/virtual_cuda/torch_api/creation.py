@@ -17,7 +17,7 @@ from virtual_cuda.device.state import CPU, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast
-from virtual_cuda.ops.dispatch import allocate, general, mood, write
+from virtual_cuda.ops.dispatch import allocate, general, thread_state, write
 from virtual_cuda.ops.transfers import copy_from, to_device
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.torch_api.generators import is_device_generator
@@ -55,7 +55,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if device is not None and device.type == "lazy":
             raise DeviceClosed(f"cuda:{device.index or 0}")  # asked for by a tensor that has outlived its device
-        raise forked() if mood.forked else AssertionError("Torch not compiled with CUDA enabled")
+        raise forked() if thread_state.forked else AssertionError("Torch not compiled with CUDA enabled")
     if op not in EMPTY:
         return general(op, args, kwargs)
     place = place_of(kwargs["device"])

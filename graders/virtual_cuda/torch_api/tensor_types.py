@@ -12,8 +12,8 @@ import torch.nested
 from virtual_cuda.device.state import CUDA, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
-from virtual_cuda.ops.placement import tensors_in
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.recorder import tensors_in
 
 DTYPES: Final = {
     "FloatTensor": torch.float32,
