@@ -34,7 +34,7 @@ from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
 from gpudojo.sandbox import fork_client
-from gpudojo.sandbox.isolation import Layers, missing
+from gpudojo.sandbox.layers import Layers, missing
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, f
 from gpudojo.classes.store import Record, decode, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
-from gpudojo.sandbox.isolation import Layers, examine
+from gpudojo.sandbox.layers import Layers, examine
 from gpudojo.sandbox.protocol import RunOptions
 
 HASH: Final = 32  # bytes of a SHA-256

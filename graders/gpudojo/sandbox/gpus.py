@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Final
 
-from gpudojo.sandbox import kernel
+assert sys.platform != "win32"  # forks
 
 # Measured on an H200 with cuBLAS and cuDNN in use: 0.35 GB of the host and 0.85 GB of the device.
 CUDA_HOST_BYTES: Final = 1 << 30
@@ -53,32 +53,9 @@ def devices() -> list[str]:
 
 def libraries() -> list[str]:
     """Where the driver's own libraries are; they are opened when CUDA is first used."""
-    listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if os.path.isabs(folder)]
+    listed = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     found = [*listed, *(path for pattern in LIBRARIES for path in glob.glob(pattern))]
     return sorted({os.path.realpath(path) for path in found if os.path.isdir(path)})
-
-
-def can_mount_proc() -> bool:
-    """Whether a process can have a process namespace with its own /proc; tried in a process that then ends."""
-    if sys.platform == "win32":
-        raise NotImplementedError
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            root = os.getuid() == 0
-            kernel.unshare(kernel.NEWPID | kernel.NEWNS | (0 if root else kernel.NEWUSER))
-            first = os.fork()
-            if first == 0:
-                kernel.private_mounts()
-                kernel.mount_processes()
-                os._exit(0)
-            code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
-        except OSError:
-            pass
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class Nvml:
@@ -152,13 +129,8 @@ class GpuMemoryWatch:
     NVML is used in a helper process: the fork server must not load the driver.
     """
 
-    _end: socket.socket
-    why: str
-
     def __init__(self) -> None:
         """To be made first of all: the helper inherits every open descriptor."""
-        if sys.platform == "win32":
-            raise NotImplementedError
         self._end, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.why = "it has not answered yet"
         pid = os.fork()
@@ -193,8 +165,6 @@ class GpuMemoryWatch:
 
 def _serve(end: socket.socket) -> None:
     """Answer until the fork server is gone."""
-    if sys.platform == "win32":
-        raise NotImplementedError
     os.closerange(3, end.fileno())
     os.closerange(end.fileno() + 1, 4096)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -212,8 +182,6 @@ def _serve(end: socket.socket) -> None:
 
 def _tried() -> tuple[str, Nvml | None]:
     """NVML, if it reports the memory of a process that has a context, by its process number here; else the reason."""
-    if sys.platform == "win32":
-        raise NotImplementedError
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
