@@ -14,8 +14,6 @@ import sys
 import time
 from typing import Any, Final
 
-assert sys.platform != "win32"  # forks
-
 # Measured on an H200 with cuBLAS and cuDNN in use: 0.35 GB of the host and 0.85 GB of the device.
 CUDA_HOST_BYTES: Final = 1 << 30
 CUDA_DEVICE_BYTES: Final = 3 << 29
@@ -129,8 +127,13 @@ class GpuMemoryWatch:
     NVML is used in a helper process: the fork server must not load the driver.
     """
 
+    _end: socket.socket
+    why: str
+
     def __init__(self) -> None:
         """To be made first of all: the helper inherits every open descriptor."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         self._end, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.why = "it has not answered yet"
         pid = os.fork()
@@ -165,6 +168,8 @@ class GpuMemoryWatch:
 
 def _serve(end: socket.socket) -> None:
     """Answer until the fork server is gone."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     os.closerange(3, end.fileno())
     os.closerange(end.fileno() + 1, 4096)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -182,6 +187,8 @@ def _serve(end: socket.socket) -> None:
 
 def _tried() -> tuple[str, Nvml | None]:
     """NVML, if it reports the memory of a process that has a context, by its process number here; else the reason."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:

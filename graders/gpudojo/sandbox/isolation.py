@@ -24,8 +24,6 @@ from gpudojo.sandbox import gpus, kernel
 from gpudojo.sandbox.gpus import CUDA_HOST_BYTES
 from gpudojo.sandbox.layers import CALLS, DEVICE, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
 
-assert sys.platform != "win32"  # forks
-
 LINUX: Final = sys.platform == "linux"
 # Read late by Python and libraries: shared libraries and time zones.
 SYSTEM: Final = (
@@ -62,6 +60,8 @@ def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = Fa
     `alone` means that the child's user has no other processes, since the kernel counts by user. CUDA reserves
     addresses by the gigabyte, which cost nothing: with `gpu`, writable memory is limited instead.
     """
+    if sys.platform == "win32":
+        raise NotImplementedError
     processes = PROCESSES_AT_MOST + (0 if alone else _running())
     size = data = 8 << 30
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
@@ -83,6 +83,8 @@ def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = Fa
 
 def _running() -> int:
     """How many threads this user has: the limit counts them too."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     own, found = os.getuid(), 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -93,6 +95,8 @@ def _running() -> int:
 
 def own_namespaces(processes: bool = True) -> None:
     """Become the first process of new namespaces, if the machine allows it; the original process waits for this one."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     uid, gid = os.getuid(), os.getgid()
     with contextlib.suppress(OSError):
         kernel.set_own(kernel.ADOPTS_ORPHANS, 1)
@@ -135,6 +139,8 @@ class Isolation:
         self.filter, self.layers[CALLS] = kernel.seccomp_filter()
 
     def _namespaces(self) -> None:
+        if sys.platform == "win32":
+            raise NotImplementedError
         self.layers[PROCESSES] = ""
         try:
             if self.processes:
@@ -202,6 +208,8 @@ class Isolation:
         self, number: int, memory: int, scratch: int, seconds: float, files: dict[str, bytes], on_gpu: bool = False
     ) -> Layers:
         """Isolate this process and write the submission's files to its scratch folder. Returns the layers."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
         with contextlib.suppress(OSError):
@@ -270,6 +278,8 @@ class Isolation:
 
     def _drop(self, user: int | None, landlocked: bool) -> str:
         """Give up privileges. Returns the reason where the process keeps the user who grades."""
+        if sys.platform == "win32":
+            raise NotImplementedError
         if user is None:
             kernel.only_capabilities()
             return "the submission runs as the user who grades"
@@ -286,6 +296,8 @@ class Isolation:
 
 def first_user() -> int | None:
     """The first user number that children can have; None where this process cannot change its user."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     if os.getuid() != 0:
         return None
     try:
@@ -298,6 +310,8 @@ def first_user() -> int | None:
 
 def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:
     """Write a submission's files below `home`; `owner` is the user they belong to."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     for name, data in files.items():
         path = Path(home, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,6 +334,8 @@ def _opened(paths: Iterable[str]) -> Iterator[int]:
 
 def _tried(steps: Callable[[], None]) -> int:
     """The error number with which these steps fail, or 0; tried in a child."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -339,6 +355,8 @@ def _reason(code: int) -> str:
 
 def _mount_own_proc() -> None:
     """In a process namespace; raises OSError where that is not allowed."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     kernel.unshare(kernel.NEWPID | kernel.NEWNS | (kernel.NEWUSER if os.getuid() else 0))
 
     def mount() -> None:
@@ -351,6 +369,8 @@ def _mount_own_proc() -> None:
 
 def prepared(scratch: str, gpu: bool) -> Isolation:
     """The isolation of children, in a process that is to fork them; it then runs in namespaces of its own."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     watch = gpus.GpuMemoryWatch() if LINUX and gpu else None
     processes = not gpu or (LINUX and _tried(_mount_own_proc) == 0)
     if LINUX:
@@ -364,6 +384,8 @@ def prepared(scratch: str, gpu: bool) -> Isolation:
 
 def report() -> None:
     """Print which layers hold for a child of this process."""
+    if sys.platform == "win32":
+        raise NotImplementedError
     with_gpu = LINUX and bool(gpus.devices())
     scratch = tempfile.mkdtemp(prefix="dojo-")
     isolation = prepared(scratch, with_gpu)

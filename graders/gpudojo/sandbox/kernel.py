@@ -13,8 +13,6 @@ import struct
 import sys
 from typing import Any, Final
 
-assert sys.platform != "win32"
-
 NEWNS: Final = 0x00020000
 NEWUTS: Final = 0x04000000
 NEWIPC: Final = 0x08000000
@@ -64,6 +62,8 @@ def mount_processes() -> None:
 
 
 def loopback_up() -> None:
+    if sys.platform == "win32":
+        raise NotImplementedError
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
