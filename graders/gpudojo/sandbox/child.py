@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
@@ -210,7 +209,6 @@ def run(
     evidence_end = _close_descriptors(evidence_end, output_end)
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
-    tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
     os.register_at_fork(after_in_child=_closing(evidence_end))
     emit = sender(evidence_end, job.token, changed or integrity.watch())
     job = msgspec.structs.replace(job, token=b"")

@@ -340,6 +340,7 @@ class Isolation:
             kernel.loopback_up()
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
+        tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
         limit(memory, scratch, seconds, on_gpu)
         layers[LIMITS] = ""
         self._own_user(on_gpu)
