@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,17 +51,13 @@ def bars(title: str, entries: Sequence[Bar]) -> Markup:
     most = max((entry.value for entry in entries), default=0) or 1
     told = "; ".join(f"{entry.label}: {entry.told}" for entry in entries)
     height = 30 * len(entries) + 6
-    parts = [_opened("bars", 480, height, f"{title}. {told}")]
+    parts = []
     for number, entry in enumerate(entries):
-        y = 4 + 30 * number
-        length = max(250 * entry.value / most, 2)
-        parts.append(
-            Markup(
-                '<text x="122" y="{}" class="end">{}</text><rect class="bar {}" x="130" y="{}" width="{:.1f}" '
-                'height="20" rx="3"/><text x="{:.1f}" y="{}">{}</text>'
-            ).format(y + 15, entry.label, entry.kind, y, length, 138 + length, y + 15, entry.told)
-        )
-    return Markup("").join([*parts, Markup("</svg>")])
+        y, length = 4 + 30 * number, max(250 * entry.value / most, 2)
+        bar = Markup('<rect class="bar {}" x="130" y="{}" width="{:.1f}" height="20" rx="3"/>')
+        parts += [_text(122, y + 15, entry.label, "end"), bar.format(entry.kind, y, length)]
+        parts.append(_text(138 + length, y + 15, entry.told, ""))
+    return _svg("bars", 480, height, f"{title}. {told}", parts)
 
 
 def histogram(scores: Sequence[float], most: float) -> Markup:
@@ -76,7 +72,7 @@ def _histogram(frame: Frame, counts: Sequence[int], edges: Sequence[float]) -> M
     spans = [f"{edges[n]:g} to {edges[n + 1]:g}" for n in range(10)]
     told = "; ".join(f"{span} points: {count}" for span, count in zip(spans, counts, strict=True) if count)
     label = f"Score distribution. {told or 'None.'}"
-    parts = [_opened(f"histogram {frame.kind}", frame.width, frame.height, label)]
+    parts: list[Markup] = []
     highest = max(*counts, 1)
     step, tall = frame.wide / 10, frame.tall
     for mark in _marks(highest):
@@ -95,7 +91,7 @@ def _histogram(frame: Frame, counts: Sequence[int], edges: Sequence[float]) -> M
         at = frame.height - frame.bottom + 18
         parts.append(_text(frame.left + step * number, at, f"{edges[number]:g}", "middle"))
     parts.append(_text(frame.left + step * 5, frame.height - 6, "points", "middle"))
-    return Markup("").join([*parts, Markup("</svg>")])
+    return _svg(f"histogram {frame.kind}", frame.width, frame.height, label, parts)
 
 
 def scatter(points: Sequence[tuple[float, int, str]]) -> Markup:
@@ -108,21 +104,20 @@ def _scatter(frame: Frame, points: Sequence[tuple[float, int, str]]) -> Markup:
     largest = max((peak for _, peak, _ in points), default=0) or 1
     smallest = min((peak for _, peak, _ in points), default=0)
     told = f"{counted(len(points), 'submission')}; at most {duration(longest)} and {size(largest)}"
-    label = f"Time and memory of each submission: {told}."
-    parts = [_opened(f"scatter {frame.kind}", frame.width, frame.height, label)]
+    parts: list[Markup] = []
     left = frame.left + 32  # sizes are longer than counts
     wide, tall = frame.width - left - frame.right, frame.tall
     for mark in _marks(longest):
         x = left + wide * mark / longest
-        label = _text(x, frame.height - frame.bottom + 18, f"{mark:g}", "middle")
-        parts += [_line(x, frame.top, x, frame.top + tall), label]
+        number = _text(x, frame.height - frame.bottom + 18, f"{mark:g}", "middle")
+        parts += [_line(x, frame.top, x, frame.top + tall), number]
     unit = max((place for place in range(len(SIZES)) if largest >= 1024**place), default=0)
     levels = _levels(smallest / 1024**unit, largest / 1024**unit)
     low, high = levels[0] * 1024**unit, levels[-1] * 1024**unit
     for level in levels:
         y = frame.top + tall - tall * (level * 1024**unit - low) / (high - low)
-        label = _text(left - 6, y + 4, f"{level:g} {SIZES[unit]}", "end")
-        parts += [_line(left, y, frame.width - frame.right, y), label]
+        number = _text(left - 6, y + 4, f"{level:g} {SIZES[unit]}", "end")
+        parts += [_line(left, y, frame.width - frame.right, y), number]
     # One path for each status: a thousand elements would take longer to draw than the rest of the page.
     kinds: dict[str, str] = {}
     for seconds, peak, kind in points:
@@ -130,13 +125,13 @@ def _scatter(frame: Frame, points: Sequence[tuple[float, int, str]]) -> Markup:
         kinds[kind] = f"{kinds.get(kind, '')}M{x:.1f} {y:.1f}h0"
     parts += [Markup('<path class="dots {}" d="{}"/>').format(kind, dots) for kind, dots in kinds.items()]
     parts.append(_text(left + wide / 2, frame.height - 6, "seconds", "middle"))
-    return Markup("").join([*parts, Markup("</svg>")])
+    label = f"Time and memory of each submission: {told}."
+    return _svg(f"scatter {frame.kind}", frame.width, frame.height, label, parts)
 
 
-def _opened(kind: str, width: float, height: float, label: str) -> Markup:
-    return Markup('<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        kind, width, height, label
-    )
+def _svg(kind: str, width: float, height: float, label: str, parts: Iterable[Markup]) -> Markup:
+    opened = Markup('<svg class="chart {}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    return Markup("").join([opened.format(kind, width, height, label), *parts, Markup("</svg>")])
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> Markup:
@@ -193,8 +188,7 @@ class Curve:
 
     @property
     def highest_in(self) -> str:
-        place = max(range(len(self.points)), key=self.points.__getitem__)
-        return "backward" if place >= self.backward else "forward"
+        return "backward" if self.points.index(max(self.points)) >= self.backward else "forward"
 
 
 def curve(label: str, found: Any, kind: str) -> Curve | None:
@@ -203,14 +197,15 @@ def curve(label: str, found: Any, kind: str) -> Curve | None:
         return None
     peak: Any = found.get("peak")
     points, backward = found.get("bytes"), found.get("backward")
-    if not isinstance(points, list) or not 2 <= len(points) <= MOST or not all(map(_drawable, points)):
+    if not isinstance(points, list) or not 2 <= len(points) <= MOST or not all(map(drawable, points)):
         return None
-    if type(backward) is not int or not 0 <= backward <= len(points) or not _drawable(peak) or max(points) <= 0:
+    if type(backward) is not int or not 0 <= backward <= len(points) or not drawable(peak) or max(points) <= 0:
         return None
     return Curve(label, tuple(map(float, points)), backward, max(float(peak), *points), kind)
 
 
-def _drawable(value: Any) -> bool:
+def drawable(value: Any) -> bool:
+    """Whether it is a number that fits in a picture."""
     return type(value) in (int, float) and math.isfinite(value) and 0 <= value < HIGHEST
 
 
@@ -219,8 +214,8 @@ def curves(title: str, shown: Sequence[Curve]) -> Markup:
     plot = _Plot(max(each.peak for each in shown), max(len(each.points) for each in shown))
     told = "; ".join(f"{each.label}: {each.told}, highest in {each.highest_in}" for each in shown)
     desc = Markup("<desc>{}. From left to right: the operations in their order. {}.</desc>").format(title, told)
-    drawn = [*plot.areas(shown), *plot.peaks(shown), *plot.passes(shown)]
-    return Markup("").join([_opened("curves", WIDTH, HEIGHT, f"{title}. {told}."), desc, *drawn, Markup("</svg>")])
+    parts = [desc, *plot.areas(shown), *plot.peaks(shown), *plot.passes(shown)]
+    return _svg("curves", WIDTH, HEIGHT, f"{title}. {told}.", parts)
 
 
 class _Plot:

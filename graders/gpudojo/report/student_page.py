@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from virtual_cuda.ledger import Timeline, same_call
 from gpudojo.classes.store import Record, Store
 from gpudojo.model.evidence import Race, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.report.charts import Bar, Curve, bars, curve, curves
+from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
 from gpudojo.report.rendering import Person, counted, duration, page, said_once, size
 from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
 
@@ -63,8 +62,8 @@ class SubmissionRecords:
         found, own = (_race(record, exercise, function) for record in (self.record, self.reference))
         if found is None:
             return []
-        reference = found.reference if _drawable(found.reference) else None
-        if reference is None and own is not None:
+        reference = found.reference if drawable(found.reference) else None
+        if not reference and own is not None:
             # The reference did not run beside the student: its own speedup over the loop stands for it.
             reference = found.loop * own.student / own.loop
         times = ((*RACERS[0], found.loop), (*RACERS[1], found.student), (*RACERS[2], reference))
@@ -146,7 +145,7 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
 def _race(record: Record | None, exercise: str, function: str) -> Race | None:
     """The race of a function, if it has one whose times can be drawn."""
     races = (as_struct(facts, Race) for facts in _facts(record, exercise, function).values())
-    return next((race for race in races if race and _drawable(race.loop) and _drawable(race.student)), None)
+    return next((race for race in races if race and all(t and drawable(t) for t in (race.loop, race.student))), None)
 
 
 def _within(facts: Any, key: str) -> Any:
@@ -156,12 +155,7 @@ def _within(facts: Any, key: str) -> Any:
 def _number(facts: Any, key: str) -> float | None:
     """A number that can be drawn."""
     value = _within(facts, key)
-    return float(value) if _drawable(value) else None
-
-
-def _drawable(value: Any) -> bool:
-    """Whether it is a number larger than 0 that fits in a picture."""
-    return type(value) in (int, float) and math.isfinite(value) and 0 < value < 1e15
+    return float(value) if drawable(value) else None
 
 
 Says = Callable[[str], str]
@@ -287,30 +281,24 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
             elif peaks := known.peaks(exercise, check.function):
                 part.peaks = bars(f"Peak memory of {check.function}", peaks)
         part.points, part.worth = part.points + check.points, part.worth + check.max_points
-        part.checks_shown.append(_check_view(check, person, known))
+        code = known.code(check) if check.outcome is Outcome.FAILED else []
+        part.checks_shown.append(
+            CheckView(
+                check,
+                "at-" + check.id.replace("::", "-"),
+                place(check, person),
+                [(number, person.says(text), marked) for number, text, marked in code],
+                person.says(check.happened),
+                person.says(check.expected),
+                person.says(check.message).removeprefix(f"{check.outcome.value}: "),
+            )
+        )
     for part in parts.values():
-        _say_once(part)
+        # Why checks are to do or blocked is said at the first of them.
+        for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
+            if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
+                other.message = ""
     return list(parts.values())
-
-
-def _say_once(part: FunctionView) -> None:
-    """Removes repeated messages: why checks are to do or blocked is said at the first of them."""
-    for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
-        if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
-            other.message = ""
-
-
-def _check_view(check: CheckRow, person: Person, known: SubmissionRecords) -> CheckView:
-    failed = check.outcome is Outcome.FAILED
-    return CheckView(
-        check,
-        "at-" + check.id.replace("::", "-"),
-        place(check, person),
-        [(number, person.says(text), marked) for number, text, marked in known.code(check)] if failed else [],
-        person.says(check.happened),
-        person.says(check.expected),
-        person.says(check.message).removeprefix(f"{check.outcome.value}: "),
-    )
 
 
 def place(check: CheckRow, person: Person) -> str:

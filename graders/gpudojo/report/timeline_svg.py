@@ -79,16 +79,11 @@ def timeline_svg(
     puts labels beside it, because on a phone it is squeezed to a narrow strip.
     """
     drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
-    lanes = Markup("").join(
-        Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>').format(
-            LEFT, top, RIGHT - LEFT, bottom - top
-        )
-        for top, bottom in (HOST, DEVICE)
-    )
-    opening = Markup(
-        '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    ).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
-    return opening + lanes + drawing.memory() + Markup("").join(drawing.marks()) + Markup("</svg>")
+    opening = '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    lane = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
+    lanes = [lane.format(LEFT, top, RIGHT - LEFT, bottom - top) for top, bottom in (HOST, DEVICE)]
+    opened = Markup(opening).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
+    return Markup("").join([opened, *lanes, drawing.memory(), *drawing.marks(), Markup("</svg>")])
 
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
