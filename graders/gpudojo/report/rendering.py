@@ -132,6 +132,7 @@ def _environment() -> jinja2.Environment:
         finalize=visible,
     )
     environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
+    environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
     return environment
 
@@ -144,6 +145,12 @@ def page(template: str, script: str, **values: Any) -> str:
         policy += f"; script-src '{_hash(code)}'"
     made = _environment().get_template(template)
     return made.render(style=Markup(style), script=Markup(code), policy=policy, **values)
+
+
+def drawing(name: str, **values: Any) -> Markup:
+    """An SVG: what a macro of `charts.html` makes of some values."""
+    made: Markup = getattr(_environment().get_template("charts.html").module, name)(**values)
+    return made
 
 
 @functools.cache

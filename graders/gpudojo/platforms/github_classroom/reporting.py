@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import re
 import secrets
 import tempfile
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import jinja2
 import msgspec
 
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded
@@ -30,14 +32,8 @@ SHOWN: Final = 10  # annotations of a kind that GitHub shows for a step
 LONGEST: Final = 500  # characters of a line of an annotation
 LONGEST_TEXT: Final = 300  # characters of a text in the summary
 MOST_OUTPUT: Final = 16_000  # characters of what a student printed
-NEXT: Final = 10  # failed checks that the summary describes
-MOST: Final = 50  # changed files
+MOST: Final = 50  # changed files, and notes
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
-COLUMNS: Final = (
-    (Outcome.PASSED, Outcome.ERROR),  # what could not be judged costs nothing
-    (Outcome.FAILED, Outcome.BLOCKED),
-    (Outcome.TODO,),
-)
 RESULT: Final = "result.json"
 WITHOUT_ACTIONS: Final = {OUTPUT: "github-outputs.txt", SUMMARY: "summary.md"}
 
@@ -171,54 +167,25 @@ def escaped_markdown(text: str) -> str:
 
 def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
     """The page in Markdown; `changes` is None where there was no release to compare with."""
-    row = graded.row
-    blocks = [[f"## {number(row.score)} of {number(row.max_score)} points"]]
-    if row.status is not SubmissionStatus.GRADED:
-        blocks.append([f"**{row.status.value}**: {escaped_markdown(row.reason)}"])
-    table = ["| exercise | points | of | passed | failed | to do |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
-    total = f"| **total** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
-    blocks.append([*table, *map(_line, row.exercises), total])
-    failed = _checks(row, Outcome.FAILED)
-    if failed and row.status is not SubmissionStatus.UNREADABLE:
-        blocks += [["### What failed"], _listed([_told(check) for check in failed], NEXT)]
-    if ours := _checks(row, Outcome.ERROR):
-        said = f"**{len(ours)} checks could not be judged because of a fault of the grader.** They cost no points."
-        blocks.append([said])
-    if changes:
-        blocks += [
-            ["### Files that differ from the release"],
-            _listed([f"- {escaped_markdown(change.path)} {WHATS[change.what]}" for change in changes], MOST),
-            ["They do not change the points: the grader is the released one and runs outside of this repository."],
-        ]
-    blocks.append([f"- {escaped_markdown(sentence)}" for sentence in _known(graded, notes)][:MOST])
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def _listed(items: list[str], most: int) -> list[str]:
-    return items if len(items) <= most else [*items[:most], f"- … and {len(items) - most} more"]
-
-
-def _line(exercise: ExerciseRow) -> str:
-    counts = [sum(check.outcome in kinds for check in exercise.checks) for kinds in COLUMNS]
-    name = f"{escaped_markdown(exercise.exercise)} {escaped_markdown(exercise.title)}".strip()
-    cells = [number(exercise.score), number(exercise.max_score), *map(str, counts)]
-    return f"| {name} | {' | '.join(cells)} |"
-
-
-def _told(check: CheckRow) -> str:
-    cell = f"code cell {check.cell}, " if check.cell else ""
-    place = f" ({escaped_markdown(check.file)}, {cell}line {check.line})" if check.file and check.line else ""
-    return f"- **{escaped_markdown(check.function)}**{place}: {escaped_markdown(check.message)}"
-
-
-def _known(graded: Graded, notes: Sequence[str]) -> list[str]:
-    results, row = graded.results, graded.row
-    said = [*notes, *row.notes]
+    row, results = graded.row, graded.results
+    known = [*notes, *row.notes]
     if graded.seed is not None:
-        said.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
-    said.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
-    lacking = missing(results.layers)
-    return [*said, f"Isolation layers missing on this machine: {'; '.join(lacking)}"] if lacking else said
+        known.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
+    known.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
+    if lacking := missing(results.layers):
+        known.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
+    failed, errors = _checks(row, Outcome.FAILED), _checks(row, Outcome.ERROR)
+    return _template().render(row=row, failed=failed, errors=errors, changes=changes, known=known)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters.update(number=number, text=escaped_markdown)
+    environment.globals.update(whats=WHATS, most=MOST)
+    return environment.from_string(Path(__file__).with_name("summary.md").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
