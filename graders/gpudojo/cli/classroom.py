@@ -62,14 +62,7 @@ def classroom(
     try:
         measure, manifest = judged_by(day, environment, reference), _manifest(released)
         with reporting.guarded(environment) as touched:
-            found = graded(
-                folder,
-                day,
-                measure,
-                seconds=time_limit,
-                memory=memory_limit,
-                require_isolation=require_isolation,
-            )
+            found = graded(folder, day, measure, time_limit, memory_limit, require_isolation)
         notes = [measure.note] if measure.note else []
         notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
         if manifest is None:

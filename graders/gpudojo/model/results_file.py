@@ -44,7 +44,8 @@ def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> No
 
 def read(path: Path) -> ClassResults:
     """Everything in a file of results; raises BadResults with a sentence where it is not one."""
-    data = _bytes(path)
+    with _opened(path) as file:
+        data = file.read().removeprefix(b"\xef\xbb\xbf")
     _check_version(path, data)
     results = _decoded(path, data, ClassResults)
     for row in results.submissions:
@@ -128,11 +129,6 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise BadResults(str(path), f"it cannot be read: {error.strerror}") from error
-
-
-def _bytes(path: Path) -> bytes:
-    with _opened(path) as file:
-        return file.read().removeprefix(b"\xef\xbb\xbf")
 
 
 def _splits(line: bytes) -> bool:

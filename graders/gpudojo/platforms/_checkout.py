@@ -51,7 +51,6 @@ def graded(
     folder: Path,
     day: str,
     measure: JudgedBy,
-    *,
     seconds: float = SECONDS,
     memory: int = MEMORY,
     require_isolation: bool = False,

@@ -21,26 +21,7 @@ METADATA: Final = {
     "language_info": {"name": "python"},
 }
 # Run before everything else, by Jupyter, by Colab, and by pytest and `dojo grade`, where nothing is missing.
-OPENING: Final = """\
-# Run this cell first. It installs gpudojo if it is missing: from the wheel beside the notebook, or else by name.
-import importlib.util
-import pathlib
-import subprocess
-import sys
-
-if importlib.util.find_spec("gpudojo") is None:
-    here = pathlib.Path.cwd()
-    folders = [folder for above in (here, *list(here.parents)[:3]) for folder in (above, *above.glob("*/"))]
-    wheels = [str(wheel) for folder in folders for wheel in folder.glob("gpudojo-*.whl")]
-    wanted = wheels[0] if wheels else {package!r}
-    if subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted]).returncode:
-        raise RuntimeError(f"{{wanted}} could not be installed; what pip said is above")
-    importlib.invalidate_caches()
-
-import torch
-
-from gpudojo.notebook import check
-"""
+OPENING: Final = Path(__file__).with_name("opening_cell.txt").read_text(encoding="utf-8")
 EVERYTHING: Final = "All tasks at once, and your points. Save the notebook before you hand it in."
 Cell = dict[str, Any]
 

@@ -25,6 +25,13 @@ PASSES: Final = {
     "step": "M-3 -4H3V4H-3Z",
     "scaler": "M0 -5L4 0L0 5L-4 0Z",
 }
+WORDS: Final = {
+    "sync": "the host waits for the device ({})",
+    "explicit sync": "explicit synchronize: the host waits for the device ({})",
+    "step": "optimizer step ({})",
+    "scaler": "scaler.{}",
+    "backward": "backward pass",
+}
 SYMBOLS: Final = {"forward": "▸", "backward": "◂", "step": "■", "scaler": "◆"}  # of passes, in the legend
 
 
@@ -183,20 +190,9 @@ def _group_key(place: int, event: TimelineEvent) -> tuple[object, ...]:
 
 
 def _words(event: TimelineEvent, count: int) -> str:
-    match event.kind:
-        case "op":
-            modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
-            return ", ".join([counted(count, "operation"), *modes])
-        case "sync":
-            return f"the host waits for the device ({event.name})"
-        case "explicit sync":
-            return f"explicit synchronize: the host waits for the device ({event.name})"
-        case "to device" | "to host" | "between devices":
-            return f"{size(event.bytes)} copied {event.kind} ({event.name})"
-        case "step":
-            return f"optimizer step ({event.name})"
-        case "scaler":
-            return f"scaler.{event.name}"
-        case "backward":
-            return "backward pass"
-    return f"{event.kind} pass ({event.name})"
+    if event.kind == "op":
+        modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
+        return ", ".join([counted(count, "operation"), *modes])
+    if event.kind in COPIES:
+        return f"{size(event.bytes)} copied {event.kind} ({event.name})"
+    return WORDS.get(event.kind, "forward pass ({})").format(event.name)
