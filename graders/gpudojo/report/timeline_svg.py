@@ -195,4 +195,4 @@ def _words(event: TimelineEvent, count: int) -> str:
         return ", ".join([counted(count, "operation"), *modes])
     if event.kind in COPIES:
         return f"{size(event.bytes)} copied {event.kind} ({event.name})"
-    return WORDS.get(event.kind, "forward pass ({})").format(event.name)
+    return WORDS.get(event.kind, f"{event.kind} pass ({{}})").format(event.name)
