@@ -28,6 +28,7 @@ from gpudojo.sandbox.protocol import (
     Job,
     Loaded,
     Paused,
+    Reached,
     RunOptions,
     Saw,
     Stumbled,
@@ -130,6 +131,9 @@ class SubmissionRun:
             return self._saw(frame)
         elif isinstance(frame, Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
+        elif isinstance(frame, Reached):
+            where = f"{frame.file} line {frame.line} " if frame.line else f"{frame.file} " if frame.file else "it "
+            self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
         elif isinstance(frame, Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, Paused):

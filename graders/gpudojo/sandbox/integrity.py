@@ -59,15 +59,17 @@ class Namespace(NamedTuple):
     values: tuple[Any, ...]
 
 
-def watch() -> Changed:
+def watch(first: Callable[[], None] = lambda: None) -> Changed:
     """A function that returns the name of something that has changed since now, even if it was put back; or None.
 
-    Things are compared when that function is called, and also right after calls of a student's function.
+    Things are compared when that function is called, and also right after calls of a student's function. There `first`
+    is called before that.
     """
     noticed: list[str] = []
     clock, chance, last = time.perf_counter, random.SystemRandom().random, [0.0]
 
     def after_call() -> None:
+        first()
         # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
         if now - last[0] < OFTEN and chance() > SOMETIMES:
