@@ -89,9 +89,10 @@ class Reaching(NamedTuple):
 def install() -> Reaching:
     """Add the audit hook to this process and those that are forked from it.
 
-    Each thing is told once for a line. What the hook uses is bound here: student code may replace names of modules.
+    Each thing is told once, with the first line that did it. What the hook uses is bound here: student code may
+    replace names of modules.
     """
-    files, told, tellers = _Files(), set[tuple[str, str, int | None]](), list[tuple[int, Tell]]()
+    files, told, tellers = _Files(), set[str](), list[tuple[int, Tell]]()
     busy = set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
     scan, judge, base = _named, _reached, os.path.basename
@@ -102,9 +103,8 @@ def install() -> Reaching:
             if files.students(name) and not name.startswith("<"):
                 file, line = name, frame.f_lineno
             frame = frame.f_back
-        key = (what, file, line)
-        if key not in told and len(told) < MOST and tellers and tellers[0][0] == own_number():
-            told.add(key)
+        if what not in told and len(told) < MOST and tellers and tellers[0][0] == own_number():
+            told.add(what)
             tellers[0][1](what, base(file), line)
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
