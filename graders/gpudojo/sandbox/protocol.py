@@ -120,6 +120,14 @@ class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
     what: str
 
 
+class Reached(msgspec.Struct, frozen=True, tag="reached"):
+    """Student code reached for the grader or for Python's inside: sent at once, from wherever it did."""
+
+    what: Annotated[str, msgspec.Meta(max_length=300)]
+    file: Annotated[str, msgspec.Meta(max_length=300)]
+    line: int | None
+
+
 class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
     """The grader's own code in the child failed."""
 
@@ -134,7 +142,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """Every function has been observed."""
 
 
-Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Paused | Finished
+Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Reached | Stumbled | Paused | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
