@@ -116,7 +116,7 @@ def _classes() -> tuple[Any, Any, Any]:
 
         def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
             self.watch.moves()
-            return super()._apply(*args, **kwargs)
+            return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         watch: Any
