@@ -65,20 +65,14 @@ def solutions(folder: Path, exercise: str = "*") -> list[Solution]:
 def _copied_out(path: Path) -> list[Solution]:
     text = path.read_text(encoding="utf-8")
     starts = [match.start() for match in _EXPECTED.finditer(text)]
-    target = Path(tempfile.mkdtemp(dir=_folder()))
+    target = Path(tempfile.mkdtemp(dir=_folder())) / path.parent.name
     found = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         header, _, body = text[start:end].partition("\n")
         line = text.count("\n", 0, start) + 1
         wrong = header.startswith("# fails")
         # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know which it is.
-        file = (
-            target
-            / path.parent.name
-            / ("wrong" if wrong else "right")
-            / path.stem.removeprefix(SHARED)
-            / f"line_{line}.py"
-        )
+        file = target / ("wrong" if wrong else "right") / path.stem.removeprefix(SHARED) / f"line_{line}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
         found.append(Solution(file, f"{path.name}, line {line}", wrong))
@@ -120,7 +114,6 @@ class LintRow:
 
 @dataclass
 class LintReport:
-    day: str
     rows: list[LintRow]
     general: list[Finding]
 
@@ -142,22 +135,18 @@ def lint(name: str, root: Path, quick: bool = False) -> LintReport:
     exercises = {exercise.stem: exercise for exercise in day(name)}
     tried = solutions(root / "tests" / name)
     rows = [examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick) for e in day(name)]
-    general = []
+    unfinished = [row.stem for row in rows if row.notes]
+    general = [*wholeness(name, unfinished), *named_mistakes(name, tried, bool(unfinished))]
     for one in tried:
         if one.wrong and one.claim is None:
             general.append(Finding(one.exercise, f"{one.where}: its first line does not say which check it fails"))
         if one.exercise not in exercises:
             general.append(Finding(one.exercise, f"{one.where}: {name} has no exercise {one.exercise}"))
-    unfinished = [row.stem for row in rows if row.notes]
-    general += wholeness(name, unfinished)
-    general += named_mistakes(name, tried, bool(unfinished))
     # What is found under these names is found in something unfinished.
     folder = registered()[name].folder
     files = [path for stem in unfinished for path in sources(name, exercises[stem])]
     own = {*unfinished, *(path.relative_to(folder).as_posix() for path in files)}
-    return LintReport(
-        name, rows, [replace(found, warning=True) if found.exercise in own else found for found in general]
-    )
+    return LintReport(rows, [replace(found, warning=found.warning or found.exercise in own) for found in general])
 
 
 def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool) -> LintRow:
@@ -196,14 +185,9 @@ def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
     paths = [root / "reference" / name / f"{exercise.stem}.py", *sources(name, exercise)]
     paths += [tests / f"{SHARED}{exercise.stem}.py"]
     paths += [path for kind in ("right", "wrong") for path in sorted((tests / kind / exercise.stem).glob("*.py"))]
-    found = [note for path in paths if path.is_file() for note in _notes_in(path)]
+    texts = [(path, path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+    found = [Note(p, text.count("\n", 0, m.start()) + 1, m[1]) for p, text in texts for m in NOTE.finditer(text)]
     return sorted(found, key=lambda note: note.text.startswith(LAST))
-
-
-def _notes_in(path: Path) -> Iterator[Note]:
-    text = path.read_text(encoding="utf-8")
-    for match in NOTE.finditer(text):
-        yield Note(path, text.count("\n", 0, match.start()) + 1, match[1])
 
 
 def next_step(exercise: Exercise, found: Sequence[Note], findings: Sequence[Finding], root: Path) -> Finding:
@@ -252,10 +236,8 @@ def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
         said = f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
         yield Finding(name, said, warning=True)
     elif total != points:
-        said = f"the points add up to {total:g}, not {points:g}"
-        if unfinished:
-            said += f"; correct this before you finish {' and '.join(unfinished)}"
-        yield Finding(name, said, warning=bool(unfinished))
+        more = f"; correct this before you finish {' and '.join(unfinished)}" if unfinished else ""
+        yield Finding(name, f"the points add up to {total:g}, not {points:g}{more}", warning=bool(unfinished))
     for twice in sorted({number for number in numbers if numbers.count(number) > 1}):
         yield Finding(name, f"two exercises have the number {twice}")
 
@@ -276,10 +258,8 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
                 continue
             for result in results:
                 if result.outcome != wanted:
-                    said = f"{result.outcome}, not {wanted}" + (f": {result.happened}" if result.happened else "")
-                    yield Finding(
-                        exercise.stem, f"{path.parent.parent.name}: {function.name}::{result.check} is {said}"
-                    )
+                    said = f"is {result.outcome}, not {wanted}" + f": {result.happened}" * bool(result.happened)
+                    yield Finding(exercise.stem, f"{path.parts[-3]}: {function.name}::{result.check} {said}")
     if reference.is_file() and stub.is_file():
         yield from leaks(exercise.stem, reference, stub)
 
@@ -315,9 +295,8 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
         except Unparsable as error:
             yield Finding(exercise.stem, f"{one.where} is not Python: {error.evidence.message}")
             continue
-        for function in {name for name, _, stub in bound if not stub}:
-            if function in counts:
-                counts[function] += 1
+        for function in {name for name, _, stub in bound if not stub} & set(counts):
+            counts[function] += 1
     for function, count in counts.items():
         if count < SPELLINGS:
             yield Finding(exercise.stem, f"`{function}` has {count} right solutions; it needs {SPELLINGS}")
@@ -325,12 +304,12 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
 
 def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[Finding]:
     """Checks that no wrong solution says it fails, and claims about checks that do not exist."""
-    claimed = {claim[:2] for one in wrong if (claim := one.claim) is not None}
-    there = {(function.name, check.name) for function in exercise.functions for check in function.checks}
-    for function, check in sorted(there - claimed):
-        yield Finding(exercise.stem, f"{function}::{check} is tested by no wrong solution")
-    for function, check in sorted(claimed - there):
-        yield Finding(exercise.stem, f"a wrong solution says it fails {function}::{check}, which does not exist")
+    claimed = {"::".join(claim[:2]) for one in wrong if (claim := one.claim) is not None}
+    there = {f"{function.name}::{check.name}" for function in exercise.functions for check in function.checks}
+    for check in sorted(there - claimed):
+        yield Finding(exercise.stem, f"{check} is tested by no wrong solution")
+    for check in sorted(claimed - there):
+        yield Finding(exercise.stem, f"a wrong solution says it fails {check}, which does not exist")
 
 
 def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Path) -> Iterator[Finding]:
@@ -347,9 +326,8 @@ def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Pa
         if one.wrong and claim is None:
             continue
         for function in exercise.functions:
-            if claim and function.name != claim[0]:
-                continue
-            if not claim and not re.search(rf"(?m)^(def {function.name}\b|{function.name}\b *=)", one.source):
+            defined = re.search(rf"(?m)^(def {function.name}\b|{function.name}\b *=)", one.source)
+            if not (function.name == claim[0] if claim else defined):
                 continue
             results = graded(exercise, function, one.path, reference)
             first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
@@ -385,34 +363,28 @@ def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = Fals
 
 def keys_in(source: str) -> list[tuple[str, int]]:
     """The misconception keys a module's checks name, given by position or by name."""
-    tree = ast.parse(source)
-    places = {"Failed": 3}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            names = [argument.arg for argument in node.args.args]
-            if "misconception" in names:
-                places[node.name] = names.index("misconception")
-    found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        place = places.get(called)
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
-        if place is not None and len(node.args) > place:
-            given.append(node.args[place])
-        for value in given:
-            found += [(text, value.lineno) for text in _texts(value)]
-    return found
+    nodes = list(ast.walk(ast.parse(source)))
+    arguments = {
+        node.name: [each.arg for each in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)
+    }
+    places = {"Failed": 3} | {
+        f: args.index("misconception") for f, args in arguments.items() if "misconception" in args
+    }
+    given = []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            given += [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
+            place = places.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
+            given += node.args[place : place + 1]
+    return [(text, value.lineno) for value in given for text in _texts(value)]
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
     """The texts an expression may come out as."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from _texts(value)
+    match node:
+        case ast.Constant(value=str() as text):
+            yield text
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (*_texts(body), *_texts(orelse))
+        case ast.BoolOp(values=values):
+            yield from (text for value in values for text in _texts(value))
