@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpudojo.authoring.variants import parsed
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
@@ -89,6 +90,10 @@ def _folder() -> str:
 SEED: Final = 8
 SPELLINGS: Final = 4  # right solutions of each function: with fewer, a check that accepts only one is not noticed
 NOTE: Final = re.compile(r"\bTODO: (.*?)\s*(?:\"\"\"|\",?)?$", re.M)
+VALUES: Final = (
+    *("None", "0", "1", "0.0", "1.0", "True", "False", "''", "'cpu'", "[]", "{}", "()", "(0.0, 0.0)"),
+    *("torch.empty(0)", "object()"),
+)
 LAST: Final = "delete this line "  # how the note begins that keeps an exercise unfinished to the end
 
 
@@ -313,14 +318,16 @@ def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[
 
 
 def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Path) -> Iterator[Finding]:
-    """Whether right solutions pass, and wrong ones fail the check they say, with the misconception they say."""
-    reference = Written(root / "reference" / name / f"{exercise.stem}.py", keep=True)
+    """Whether right solutions pass, wrong ones fail as they say, and answers that do nothing earn nothing."""
+    path = root / "reference" / name / f"{exercise.stem}.py"
+    reference = Written(path, keep=True)
     try:  # before a file that may spoil this process
         for function in exercise.functions:
             reference.evidence(exercise, function, "virtual", SEED)
     except DojoError as error:
         yield Finding(exercise.stem, f"`{function.name}`: {error}")
         return
+    yield from paid_for_nothing(exercise, path.read_text(encoding="utf-8"), reference)
     for one in tried:
         claim = one.claim if one.wrong else None
         if one.wrong and claim is None:
@@ -336,6 +343,52 @@ def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Pa
                 yield Finding(exercise.stem, f"{one.where} should pass and got: {got}: {first.happened}")
             elif claim is not None and got != f"failed {claim[1]} as {claim[2] or '-'}":
                 yield Finding(exercise.stem, f"{one.where} got: {got}; it says: {claim[1]} as {claim[2] or '-'}")
+
+
+def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
+    """Answers to a function that do nothing, made from its signature: what is written, and the file."""
+    tree = parsed(reference)
+    head = "".join(f"{ast.unparse(one)}\n" for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))
+    head = f"{head}import torch\n\n\n"
+    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
+    if not found:
+        yield from ((f"{function} = {value}", f"{head}{function} = {value}\n") for value in ("...", *VALUES))
+        return
+    given = found[-1].args
+    each = [*given.posonlyargs, *given.args, *filter(None, [given.vararg]), *given.kwonlyargs]
+    names = [one.arg for one in each]
+    values = [*VALUES, *names, *([f"({', '.join(names)},)"] if names else [])]
+    if names:
+        first = names[0]
+        values += [
+            f"{first}[0]",
+            f"next(iter({first}))",
+            f"len({first})",
+            f"list({first})",
+            f"getattr({first}, 'device')",
+        ]
+    for body in ("...", *(f"return {value}" for value in values), "raise ValueError"):
+        yield body, f"{head}def {function}({ast.unparse(given)}):\n    {body}\n"
+
+
+def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> Iterator[Finding]:
+    """Answers that do nothing and earn points; `source` is the reference's."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{exercise.stem}.py"
+        for function in exercise.functions:
+            answers = dict(idle_answers(source, function.name))
+            paid: dict[str, float] = {}
+            checks: dict[str, bool] = {}
+            for said, text in answers.items():
+                path.write_text(text, encoding="utf-8")
+                results = graded(exercise, function, path, reference)
+                checks |= {result.check: True for result in results if result.points}
+                paid[said] = sum(result.points for result in results)
+            best = max(paid, key=lambda said: paid[said])
+            if paid[best]:
+                count = f"{sum(map(bool, paid.values()))} of {len(paid)} answers to `{function.name}` that do nothing"
+                most = f"the most, {paid[best]:g}, for `{best}`"
+                yield Finding(exercise.stem, f"{count} earn points, {most}; paid for: {', '.join(checks)}")
 
 
 def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = False) -> Iterator[Finding]:

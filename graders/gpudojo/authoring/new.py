@@ -19,7 +19,6 @@ from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
 
 DAYS_FOLDER: Final = "graders/gpudojo/days"
-RUNS: Final = 0.5  # points for a function that runs at all
 LONGEST: Final = 40  # as a file name, and so that a line with two of them is not too long
 _EXERCISE: Final = re.compile(r"[a-z](?:_?[a-z0-9])*")
 _FUNCTION: Final = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
@@ -81,9 +80,8 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
     words = {"day": plan.day, "stem": stem, "number": stem[:2], "title": title, "points": plan.points}
     reference, module, solutions = filled("reference", **words), filled("exercise", **words), ""
     for function, points in zip(functions, shares(plan.points, len(functions)), strict=True):
-        runs = min(RUNS, points / 2)
         reference += filled("task", function=function)
-        module += filled("function", function=function, runs=f"{runs:g}", rest=f"{points - runs:g}")
+        module += filled("function", function=function, points=f"{points:g}")
         solutions += "\n\n" * bool(solutions) + filled("solutions", function=function)
     reference += filled("demo") + "".join(filled("demo_call", function=function) for function in functions)
     files = {
