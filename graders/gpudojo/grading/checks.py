@@ -1,8 +1,9 @@
 """Ready-made checks, and what checks of several exercises share.
 
 For a simple exercise a probe returns `Cases[Ran]`, made by `ran`, and these declare its checks: `runs`,
-`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The functions named `expect_…` raise Failed
-and are for checks that an exercise declares itself.
+`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last three hold for a function that does
+nothing, too, so they need `same_as_reference`, or another check named by `after`, to pass first. The functions named
+`expect_…` raise Failed and are for checks that an exercise declares itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from gpudojo.grading.call import Call, array, name_of, settled, torch
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Observation, Raised
-from gpudojo.model.exercise import Failed, Function, Judge, Probe, Seen, called
+from gpudojo.model.exercise import Diagnose, Failed, Function, Judge, Probe, Seen, called
 
 T = TypeVar("T")
 
@@ -69,7 +70,6 @@ def _plain(value: Any, depth: int = 0) -> Fact:
 
 # ---- ready-made checks -----------------------------------------------------------------------------------------------
 
-Diagnose = Callable[[Raised, Seen], str | None]
 # Which tensor each of these mistakes is about.
 _LEFT_BEHIND: Final = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "numpy-on-device-tensor": "tensor"}
 
@@ -83,13 +83,17 @@ def runs(
 ) -> None:
     """Declare the check `runs`, which the others need: no error in these scenarios (in this order), or in any.
 
-    `diagnose` names the misconception behind an error of the student's function.
+    Name the main scenarios and leave out edge cases, or try those in a probe declared with `edge=True`: an error there
+    fails the checks that look at it, and no others. `diagnose` names the misconception behind any error of the
+    student's function. To return without an error earns no points.
     """
     chosen = None if scenarios is None else tuple(scenarios)
+    function.diagnose = diagnose
+    edges = {probe.name for probe in function.probes if probe.edge}
 
     def judge(seen: Seen, wanted: Seen) -> None:
         for name, observation in seen.observations.items():
-            if observation.status is not CallStatus.RETURNED:
+            if observation.status is not CallStatus.RETURNED and name not in edges:
                 raise _failure(function.name, name, observation, seen, diagnose)
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
         for name in expected:
@@ -98,7 +102,7 @@ def runs(
         for name in expected if chosen is None else chosen:
             raised = found[name]
             if raised is not None:
-                raise _error(name, raised, diagnose(raised, seen))
+                raise scenario_raised(raised, diagnose(raised, seen))
 
     function.check(points, needs=())(
         _named(judge, "runs", f"`{function.name}` runs in every scenario without an error.")
@@ -113,7 +117,7 @@ def _named(judge: Judge, name: str, claim: str) -> Judge:
 def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
     """Every scenario of the probes that try several, with the error it ended with."""
     for probe in function.probes:
-        if "Cases[" not in str(probe.look.__annotations__.get("return")):
+        if probe.edge or "Cases[" not in str(probe.look.__annotations__.get("return")):
             continue
         found = seen[probe]
         for cases in [found] if isinstance(found, Cases) else found.values():
@@ -129,15 +133,16 @@ def _failure(function: str, probe: str, observation: Observation, seen: Seen, di
     if observation.status is CallStatus.BROKEN:
         return Failed(f"the file could not be run: {raised.short}", "no error", raised.line, diagnosis(raised.message))
     raised = raised if raised.scenario else msgspec.structs.replace(raised, scenario=probe)
-    return _error(raised.scenario, raised, diagnose(raised, seen))
+    return scenario_raised(raised, diagnose(raised, seen))
 
 
-def _error(scenario: str, raised: Raised, misconception: str | None) -> Failed:
+def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
+    """The failure of a check that looks at a scenario in which the student's function raised."""
     line = raised.line
     if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
         line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
-    return Failed(f"scenario `{scenario}` raised: {raised.short}", "no error", line, misconception)
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", "no error", line, misconception)
 
 
 def between_gpus(message: str) -> bool:
@@ -165,14 +170,18 @@ Ready = Probe[Cases[Ran]]
 JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's call and the reference's
 
 
-def _for_each(function: Function, probe: Ready, points: float, name: str, claim: str, judge: JudgeRan) -> None:
-    """Declare a check that judges every scenario of a probe."""
+def _for_each(
+    function: Function, probe: Ready, points: float, name: str, claim: str, judge: JudgeRan, after: str | None = None
+) -> None:
+    """Declare a check that judges every scenario of a probe. Raises ValueError if `after` is not declared."""
 
     def every(seen: Seen, wanted: Seen) -> None:
         for scenario, found, right in pairs(seen[probe], wanted[probe]):
             judge(scenario, found, right)
 
-    function.check(points)(_named(every, name, claim))
+    if after is not None and after not in [check.name for check in function.checks]:
+        raise ValueError(f"declare the check {after} of {function.name} first: without it, doing nothing would pay")
+    function.check(points, ("runs", after) if after else ("runs",))(_named(every, name, claim))
 
 
 def same_as_reference(
@@ -196,6 +205,7 @@ def on_the_device(
     points: float,
     name: str = "on_the_device",
     claim: str = "The result is on the device.",
+    after: str = "same_as_reference",
 ) -> None:
     """Declare that every scenario returns a tensor on the device."""
 
@@ -204,7 +214,7 @@ def on_the_device(
             shown = f"a tensor on {found.device}" if found.device else called(found.kind)
             raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
 
-    _for_each(function, probe, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge, after)
 
 
 def at_most(
@@ -216,6 +226,7 @@ def at_most(
     waits: int | None = None,
     name: str = "stays_on_the_device",
     claim: str = "It makes no needless copies between host and device, and no needless waits for the device.",
+    after: str = "same_as_reference",
 ) -> None:
     """Declare that no scenario makes more copies between host and device, or more waits, than this."""
 
@@ -224,7 +235,7 @@ def at_most(
             if most is not None and count > most:
                 raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
 
-    _for_each(function, probe, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge, after)
 
 
 def leaves_its_input_alone(
@@ -233,6 +244,7 @@ def leaves_its_input_alone(
     points: float,
     name: str = "leaves_its_input_alone",
     claim: str = "The tensors passed in and the settings of torch are not changed.",
+    after: str = "same_as_reference",
 ) -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
@@ -242,7 +254,7 @@ def leaves_its_input_alone(
             raise Failed(happened, "the values from before", None, "input-modified")
         expect_settings_kept(found.settings, scenario)
 
-    _for_each(function, probe, points, name, claim, judge)
+    _for_each(function, probe, points, name, claim, judge, after)
 
 
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------

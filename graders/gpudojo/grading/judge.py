@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gpudojo.grading.checks import scenario_raised
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import author_line
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, ScenarioRaised
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, pattern_key
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -72,11 +73,13 @@ def _judge_one(
     except Todo as error:
         return _result(exercise, function, check, Outcome.TODO, Failed(str(error), ""))
     except Exception as error:
-        return _cannot_judge(exercise, function, check, wanted, error)
+        return _cannot_judge(exercise, function, check, seen, wanted, error)
     return _result(exercise, function, check, Outcome.PASSED)
 
 
-def _cannot_judge(exercise: Exercise, function: Function, check: Check, wanted: Seen, error: Exception) -> CheckResult:
+def _cannot_judge(
+    exercise: Exercise, function: Function, check: Check, seen: Seen, wanted: Seen, error: Exception
+) -> CheckResult:
     """The result of a check that raised. It is an error of ours, which costs the student nothing, if the check raises
     for the reference's evidence too; otherwise the check fails. Evidence is made where student code runs: if evidence
     that cannot be read were not held against the student, spoiling it would pay.
@@ -87,7 +90,10 @@ def _cannot_judge(exercise: Exercise, function: Function, check: Check, wanted: 
     except Exception:
         ours = Failed(f"the check itself failed: {said}", "a verdict")
         return _result(exercise, function, check, Outcome.ERROR, ours)
-    theirs = Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
+    if isinstance(error, ScenarioRaised):
+        theirs = scenario_raised(error.raised, function.diagnose(error.raised, seen))
+    else:
+        theirs = Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
     return _result(exercise, function, check, Outcome.FAILED, theirs)
 
 
@@ -127,7 +133,10 @@ def explained(
         return result
     line = shown(result, function, lines)
     happened, expected = result.happened, result.expected
-    scenario, first = next(((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED), ("", None))
+    ended = ((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED)
+    # An edge case that ended with an error explains the check that asked for it, and no other.
+    about = ((n, o) for n, o in ended if o.raised is None or o.raised.short in happened)
+    scenario, first = next(about, ("", None))
     if first is None:
         return msgspec.structs.replace(result, line=line)
     raised = first.raised or Raised("", "", None)

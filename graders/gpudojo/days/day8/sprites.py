@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpudojo.grading.call import Call, StudentRaised, torch
+from gpudojo.grading.call import Call, StudentRaised, nn, torch
 from gpudojo.model.evidence import Case, Fact
 
 SIZE = 4
@@ -21,6 +21,16 @@ def sprites(count: int, seed: int) -> tuple[Any, Any]:
     for i, channel in enumerate(classes.tolist()):
         pictures[i, channel] += 0.5
     return pictures, classes
+
+
+def linear(weight: Any, bias: Any = None) -> Any:
+    """A linear layer with this weight and bias; one with random numbers would take time, and the caller's generator."""
+    layer = nn.Linear.__new__(nn.Linear)
+    nn.Module.__init__(layer)
+    layer.out_features, layer.in_features = weight.shape[0], weight.shape[-1]
+    layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
+    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+    return layer
 
 
 class Values(Case, frozen=True):
