@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import msgspec
 from virtual_cuda.ledger import Backward, OptimizerStep, questions
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, WatchedBatches, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
 from gpudojo.grading.checks import close, diagnosis, pairs, runs, times
 from gpudojo.grading.watching import memory_curve
-from gpudojo.model.evidence import Array, Case, MemoryCurve, Raised
+from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -88,7 +89,12 @@ class Measured(Case, frozen=True):
     calls: int  # of `fn`
 
 
-def _measured(call: Call, device: Any, told: Any) -> Measured:
+def _measured(call: Call, *told: Any) -> dict[str, Measured]:
+    """One call for each way of naming a device."""
+    return {repr(device): _measured_on(call, device) for device in told}
+
+
+def _measured_on(call: Call, device: Any) -> Measured:
     """A peak in the middle of `fn`, something allocated before, and an earlier, higher peak that is over.
 
     All blocks are small ones, which the allocator counts to the byte whatever it has cached.
@@ -112,45 +118,36 @@ def _measured(call: Call, device: Any, told: Any) -> Measured:
     before = block(BLOCKS["before"])
     earlier = [block(BLOCKS["earlier"] // 4) for _ in range(4)]
     earlier.clear()
-    value = call(fn, told)
+    value = call(fn, device)
     del before
     whole = isinstance(value, int) and not isinstance(value, bool)
     return Measured(type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls))
 
 
-def _on_this_device(call: Call) -> dict[str, Measured]:
-    """Every way of naming the device; without CUDA, the CPU only."""
-    if call.device.type != "cuda":
-        return {"'cpu'": _measured(call, "cpu", "cpu")}
-    spelled: dict[str, Any] = {"'cuda'": "cuda", "'cuda:0'": "cuda:0", "device('cuda')": torch.device("cuda")}
-    return {name: _measured(call, call.device, told) for name, told in spelled.items()}
-
-
-def _on_the_cpu(call: Call) -> dict[str, Measured]:
-    """On a machine that also has a GPU, with something on it."""
-    other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
-    found = {"'cpu'": _measured(call, "cpu", "cpu"), "device('cpu')": _measured(call, "cpu", torch.device("cpu"))}
-    del other
-    return found
-
-
 @peak_memory.probe
 def peaks(call: Call) -> dict[str, dict[str, Measured]]:
-    return several({"on_this_device": lambda: _on_this_device(call), "on_the_cpu": lambda: _on_the_cpu(call)})
+    """The device, by every name, and the CPU of the same machine, while something is on the GPU."""
+    cpu, gpu = torch.device("cpu"), call.device.type == "cuda"
+    spelled: tuple[Any, ...] = ("cuda", "cuda:0", torch.device("cuda")) if gpu else ("cpu",)
+    found = several({"on_this_device": lambda: _measured(call, *spelled)})
+    other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
+    found |= several({"on_the_cpu": lambda: _measured(call, "cpu", cpu)})
+    del other
+    return found
 
 
 @peak_memory.probe(machine="two gpus")
 def on_the_second_gpu(call: Call) -> dict[str, Measured]:
     """The first GPU, which is the current one, has another peak."""
     other = torch.empty(300 * KIB, dtype=torch.uint8, device="cuda:0")
-    found = {"'cuda:1'": _measured(call, "cuda:1", "cuda:1")}
+    found = _measured(call, "cuda:1")
     del other
     return found
 
 
 @peak_memory.probe(machine="laptop")
 def without_a_gpu(call: Call) -> dict[str, Measured]:
-    return {"'cpu'": _measured(call, "cpu", "cpu")}
+    return _measured(call, "cpu")
 
 
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
@@ -268,16 +265,6 @@ class _Trial:
             raise
 
 
-@contextlib.contextmanager
-def _no_accelerator_to_empty(call: Call) -> Iterator[None]:
-    """On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing."""
-    if call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache"):
-        with mock.patch.object(torch.accelerator, "empty_cache", return_value=None):
-            yield
-    else:
-        yield
-
-
 class Search(Case, frozen=True):
     """One call: what it returned or raised, and the sizes it tried."""
 
@@ -300,8 +287,10 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
         torch.cuda.empty_cache()  # of an earlier search
     trial = _Trial(call, fits, instead, at)
     value, raised = None, None
+    # On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing.
+    missing = call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache")
     try:
-        with _no_accelerator_to_empty(call):
+        with mock.patch.object(torch.accelerator, "empty_cache") if missing else contextlib.nullcontext():
             value = call(trial, start)
     except StudentRaised as error:
         raised = error.evidence
@@ -319,33 +308,24 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
     )
 
 
-def _halving(call: Call) -> dict[str, Search]:
-    """(start, what fits): several halvings, odd numbers on the way, the first fits, only 1 fits, 1 is asked for."""
-    cases = ((100, 13), (64, 64), (5, 1), (96, 24), (1, 1))
-    return {f"start {start}, {fits} fits": _search(call, start, fits) for start, fits in cases}
-
-
-def _nothing_fits(call: Call) -> dict[str, Search]:
-    return {f"start {start}": _search(call, start, 0) for start in (5, 1)}
-
-
-def _another_error(call: Call) -> dict[str, Search]:
-    """A bug in try_batch: at once, after some halvings, and one whose message mentions memory."""
-    access = "CUDA error: an illegal memory access was encountered"
-    return {
-        "ValueError": _search(call, 32, 4, ValueError("an odd number of sprites"), at=32),
-        "RuntimeError": _search(call, 32, 4, RuntimeError("mat1 and mat2 shapes cannot be multiplied"), at=16),
-        "RuntimeError about memory": _search(call, 32, 4, RuntimeError(access), at=8),
-    }
-
-
 @largest_batch.probe
 def searches(call: Call) -> dict[str, dict[str, Search]]:
+    """Halving: several times, odd numbers on the way, the first fits, only 1 fits, 1 is asked for.
+
+    Another error is a bug in try_batch: at once, after some halvings, and one whose message mentions memory.
+    """
+    cases = ((100, 13), (64, 64), (5, 1), (96, 24), (1, 1))
+    access = "CUDA error: an illegal memory access was encountered"
+    errors: dict[str, tuple[Exception, int]] = {
+        "ValueError": (ValueError("an odd number of sprites"), 32),
+        "RuntimeError": (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), 16),
+        "RuntimeError about memory": (RuntimeError(access), 8),
+    }
     return several(
         {
-            "halving": lambda: _halving(call),
-            "nothing_fits": lambda: _nothing_fits(call),
-            "another_error": lambda: _another_error(call),
+            "halving": lambda: {f"start {n}, {fits} fits": _search(call, n, fits) for n, fits in cases},
+            "nothing_fits": lambda: {f"start {start}": _search(call, start, 0) for start in (5, 1)},
+            "another_error": lambda: {name: _search(call, 32, 4, error, at) for name, (error, at) in errors.items()},
         }
     )
 
@@ -435,16 +415,14 @@ class Accumulated(Case, frozen=True):
     mode_after: bool
 
 
-def _classifier(seed: int) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
-
-
 def _accumulated(
-    call: Call, device: Any, data: Any, steps: int, dirty: bool = False, mode: bool = True, moved: bool = False
+    call: Call, device: Any, count: int, steps: int, dirty: bool = False, mode: bool = True, moved: bool = False
 ) -> Accumulated:
-    model = _classifier(call.seed)
+    """One call with this many sprites, in batches of two."""
+    data = torch.utils.data.TensorDataset(*(part[:count] for part in sprites(9, call.seed + 1)))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(call.seed)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
     if moved:
         model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -497,36 +475,19 @@ def _accumulated(
 
 
 @accumulate.probe
-def accumulations(call: Call) -> dict[str, dict[str, Accumulated]]:
-    """In batches of two. The device is tried where it matters, the counting on the CPU, where it is faster."""
+def accumulations(call: Call) -> dict[str, Accumulated]:
+    """The device is tried where it matters, the counting on the CPU, where it is faster."""
     device = call.device
-    pictures, classes = sprites(9, call.seed + 1)
-
-    def first(count: int) -> Any:
-        return torch.utils.data.TensorDataset(pictures[:count], classes[:count])
-
     return several(
         {
-            "model_on_the_cpu": lambda: {"2 batches, steps=2": _accumulated(call, device, first(4), 2)},
-            "model_already_there": lambda: {
-                "1 batch, steps=2": _accumulated(call, str(device), first(1), 2, moved=True)
-            },
-            "dirty_gradients": lambda: {"1 batch, steps=1": _accumulated(call, device, first(2), 1, dirty=True)},
-            "told_to_use_the_cpu": lambda: {
-                "4 batches, steps=2": _accumulated(call, "cpu", first(8), 2),
-                "2 batches, steps=1": _accumulated(call, "cpu", first(4), 1, mode=False),
-                "5 batches, steps=3": _accumulated(call, "cpu", first(9), 3),
-            },
+            "model_on_the_cpu": lambda: _accumulated(call, device, 4, steps=2),
+            "model_already_there": lambda: _accumulated(call, str(device), 1, steps=2, moved=True),
+            "dirty_gradients": lambda: _accumulated(call, device, 2, steps=1, dirty=True),
+            "told_to_use_the_cpu": lambda: _accumulated(call, "cpu", 8, steps=2),
+            "in_evaluation_mode": lambda: _accumulated(call, "cpu", 4, steps=1, mode=False),
+            "with_a_remainder": lambda: _accumulated(call, "cpu", 9, steps=3),
         }
     )
-
-
-WHOLE = ("2 batches, steps=2", "4 batches, steps=2", "2 batches, steps=1")
-REMAINDERS = (
-    "5 batches, steps=3",
-    "1 batch, steps=2",
-)  # the longer first: with one batch, different mistakes look alike
-DIRTY = ("1 batch, steps=1",)
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
@@ -539,12 +500,9 @@ runs(accumulate, diagnose=_diagnose)
 
 
 def _passes_over(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Accumulated, Accumulated]]:
-    """Name, what was seen and what the reference did, for these passes or for all."""
-
-    def flat(each: Seen) -> dict[str, Accumulated]:
-        return {name: case for group in each[accumulations].values() for name, case in group.items()}
-
-    return pairs(flat(seen), flat(wanted), *names)
+    """Batches and steps, what was seen and what the reference did, for these passes or for all."""
+    for _, found, right in pairs(seen[accumulations], wanted[accumulations], *names):
+        yield f"{right.batches} batch{'es' * (right.batches > 1)}, steps={right.steps}", found, right
 
 
 @accumulate.check(points=0.25)
@@ -561,7 +519,9 @@ def works_on_the_device(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.5)
 def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
     """The optimizer steps after every `steps` batches, with the mean of their gradients."""
-    for name, found, right in _passes_over(seen, wanted, *WHOLE):
+    for name, found, right in _passes_over(
+        seen, wanted, "model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode"
+    ):
         if found.taken != right.taken or not close(found.after, right.after):
             raise _unlike(name, found, right)
 
@@ -603,7 +563,8 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
 def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
     """Batches left over at the end get one more step."""
-    for name, found, right in _passes_over(seen, wanted, *REMAINDERS):
+    # The longer one first: with one batch, different mistakes look alike.
+    for name, found, right in _passes_over(seen, wanted, "with_a_remainder", "model_already_there"):
         if found.taken < right.taken:
             unused = right.batches - sum(found.per_step)
             happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
@@ -615,7 +576,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
 def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
     """Gradients from before the call do not leak into the first step."""
-    for _, found, right in _passes_over(seen, wanted, *DIRTY):
+    for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
         if not close(found.after, right.after):
             happened = "gradients from before the call went into the first step"
             raise Failed(happened, "gradients zeroed before the loop", found.step_line, "missing-zero-grad")
@@ -672,31 +633,22 @@ class Through(Case, frozen=True):
     gradients: Array | None
     switched: bool  # the requires_grad of x
     recomputed: int  # blocks that ran again
-    peak: int | None  # bytes
+    stored: int | None  # the peak after the forward pass, in bytes
+    peak: int | None
     curve: MemoryCurve | None
+    plain: Through | None = None  # the plain loop on a real GPU, whose random numbers are not the virtual device's
 
 
-class NoBlocks(Case, frozen=True):
-    """The result for an empty list."""
-
-    kind: str
-    out: Array | None
-    raised: Raised | None
-
-
-NAMES = {"a_list": "a list", "two_blocks": "two blocks", "one_block": "one block", "no_blocks": "no blocks"}
+NAMES = {"a_list": "a list", "two_blocks": "two blocks", "one_block": "one block"}
 
 
 class Passes(Case, frozen=True, rename=NAMES):
-    """All scenarios, and the plain loop's memory; on a real GPU also the plain loop's results, as `plain`."""
+    """The scenarios with blocks, and the memory in use after the plain loop's forward pass."""
 
     a_list: Through
     two_blocks: Through
     one_block: Through
-    no_blocks: NoBlocks
-    plain: dict[str, Through] | None
-    blocks: int
-    stored: int | None  # bytes in use after the plain loop's forward pass
+    stored: int | None  # bytes
     stored_curve: MemoryCurve | None
 
 
@@ -728,6 +680,7 @@ def _through(
         start = ledger.mark()
         out = (go or call)(blocks, x)
         forward = ledger.since(start, ledger.mark())
+        stored = torch.cuda.max_memory_allocated(device) - base if gpu else None
         values, place, said = None, "", ""
         if isinstance(out, torch.Tensor):
             values, place = array(out), str(out.device)
@@ -741,6 +694,7 @@ def _through(
         curve = memory_curve(forward, ledger.since(start), base, peak) if peak is not None and drawn else None
     gradients = [t.grad.flatten() for t in [*tensors, x] if t.grad is not None]
     return Through(
+        stored=stored,
         peak=peak,
         curve=curve,
         kind=type(out).__name__,
@@ -754,54 +708,37 @@ def _through(
     )
 
 
-def _stored(call: Call, blocks: list[Any], x: Any) -> tuple[int | None, MemoryCurve | None]:
-    """The memory of the plain loop after its last block, when every activation is stored, and its curve."""
-    if x.device.type != "cuda":
-        return None, None
-    with torch.random.fork_rng(devices=[x.device.index or 0]):
-        if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
-            blocks[0](x).sum().backward()
-        x = x.detach().clone().requires_grad_()  # as the student's is
-        torch.cuda.reset_peak_memory_stats(x.device)
-        base, ledger = torch.cuda.memory_allocated(x.device), call.bench.ledger
-        start = ledger.mark()
-        x = _plainly(blocks, x)
-        stored, turn = torch.cuda.max_memory_allocated(x.device) - base, ledger.mark()
-        x.sum().backward()
-    peak = torch.cuda.max_memory_allocated(x.device) - base
-    return stored, memory_curve(ledger.since(start, turn), ledger.since(turn), base, peak)
+@checkpointed.probe
+def passes(call: Call) -> Passes:
+    """A list of blocks, a ModuleList of two with data that requires no gradient, and one block."""
+    blocks, x = _blocks(call.seed, call.device)
+    really = call.bench.kind == "cuda"
+    if really:  # real libraries allocate memory of their own at the first call
+        blocks[0](x).sum().backward()
+    stored = _through(call, blocks, x, gradient=True, go=_plainly, drawn=True)
 
+    def through(blocks: Any, **options: Any) -> Callable[[], Through]:
+        def both() -> Through:
+            found = _through(call, blocks, x, **options)
+            plain = _through(call, blocks, x, go=_plainly, **options) if really else None
+            return msgspec.structs.replace(found, plain=plain)
 
-def _without_blocks(call: Call, x: Any) -> NoBlocks:
-    try:
-        out = call([], x)
-    except StudentRaised as error:
-        return NoBlocks("", None, error.evidence)
-    return NoBlocks(type(out).__name__, array(out) if isinstance(out, torch.Tensor) else None, None)
+        return both
+
+    found = several(
+        {
+            "a_list": through(blocks, gradient=True, drawn=True),
+            "two_blocks": through(nn.ModuleList(blocks[:2]), gradient=False),
+            "one_block": through(blocks[:1], gradient=True, backward=False),
+        }
+    )
+    return Passes(**found, stored=stored.stored, stored_curve=stored.curve)
 
 
 @checkpointed.probe
-def passes(call: Call) -> Passes:
-    """A list of blocks, a ModuleList of two with data that requires no gradient, one block, and none."""
-    blocks, x = _blocks(call.seed, call.device)
-    stored, curve = _stored(call, blocks, x)
-
-    def through(go: Callable[..., Any] | None = None) -> dict[str, Through]:
-        two = nn.ModuleList(blocks[:2])
-        return several(
-            {
-                "a list": lambda: _through(call, blocks, x, gradient=True, go=go, drawn=go is None),
-                "two blocks": lambda: _through(call, two, x, gradient=False, go=go),
-                "one block": lambda: _through(call, blocks[:1], x, gradient=True, backward=False, go=go),
-            }
-        )
-
-    found = through()
-    none = several({"no blocks": lambda: _without_blocks(call, x)})["no blocks"]
-    # Random numbers on a real GPU differ from those of the virtual device.
-    plain = through(_plainly) if call.bench.kind == "cuda" else None
-    through_blocks = found["a list"], found["two blocks"], found["one block"]
-    return Passes(*through_blocks, none, plain, COUNT, stored, curve)
+def no_blocks(call: Call) -> Cases[Through]:
+    _, x = _blocks(call.seed, call.device)
+    return tried({"no_blocks": lambda: _through(call, [], x, gradient=False, backward=False)})
 
 
 def _plainly(blocks: Any, x: Any) -> Any:
@@ -810,27 +747,24 @@ def _plainly(blocks: Any, x: Any) -> Any:
     return x
 
 
-runs(checkpointed)
+runs(checkpointed, scenarios=())
 
 
-def _beside(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Through, Through, Through]]:
+def _beside(seen: Seen, wanted: Seen, *fields: str) -> Iterator[tuple[str, Through, Through, Through]]:
     """Name, what was seen, what the reference did, and the case with the right values.
 
     Where only the reference's evidence was made on the virtual device, as in a released repository, and the student's
     on a real GPU, the right values are those of the plain loop that ran beside the student's.
     """
-    found, right = seen[passes], wanted[passes]
-    own = found.plain if right.plain is None else None
-    for field, name in NAMES.items():
-        if name in names:
-            reference = getattr(right, field)
-            yield name, getattr(found, field), reference, own[name] if own else reference
+    for field in fields:
+        found, right = getattr(seen[passes], field), getattr(wanted[passes], field)
+        yield NAMES[field], found, right, (found.plain if right.plain is None else None) or right
 
 
 @checkpointed.check(points=0.25)
 def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
     """The output is that of the plain loop."""
-    for name, found, right, values in _beside(seen, wanted, "a list", "two blocks", "one block"):
+    for name, found, right, values in _beside(seen, wanted, *NAMES):
         if found.out is None:
             raise Failed(f"({name}) it returned {called(found.kind)}", "a tensor")
         if found.device != right.device:
@@ -842,7 +776,7 @@ def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
 def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     """Every parameter and the input get the gradients of the plain loop, dropout included."""
-    for name, found, right, values in _beside(seen, wanted, "a list"):
+    for name, found, right, values in _beside(seen, wanted, "a_list"):
         _same_gradients(f"({name}) ", found, right, values, None)
 
 
@@ -859,7 +793,7 @@ def _same_gradients(where: str, found: Through, right: Through, values: Through,
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
     """The blocks get their gradients even if `x` is data that requires none."""
-    for name, found, right, values in _beside(seen, wanted, "two blocks"):
+    for name, found, right, values in _beside(seen, wanted, "two_blocks"):
         where = f"({name}, x requires no gradient) "
         if found.switched:
             happened = f"{where}the `x` that was passed in requires one afterwards"
@@ -870,10 +804,10 @@ def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
 def needs_less_memory(seen: Seen, wanted: Seen) -> None:
     """Activations are recomputed in backward instead of being stored, and the peak memory is lower."""
-    stored, count = seen[passes].stored, wanted[passes].blocks
-    for name, found, right, _ in _beside(seen, wanted, "a list"):
-        if found.recomputed < count / 2:  # some ways of cutting a list into segments leave the last one out
-            happened = f"only {found.recomputed} of {count} blocks" if found.recomputed else "no block"
+    stored = seen[passes].stored
+    for name, found, right, _ in _beside(seen, wanted, "a_list"):
+        if found.recomputed < COUNT / 2:  # some ways of cutting a list into segments leave the last one out
+            happened = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"
             happened = f"({name}) {happened} ran again in backward: the activations were stored"
             raise Failed(happened, "blocks that run twice")
         if right.peak is not None:
@@ -887,9 +821,9 @@ def needs_less_memory(seen: Seen, wanted: Seen) -> None:
 @checkpointed.check(points=0.25)
 def copes_with_no_blocks(seen: Seen, wanted: Seen) -> None:
     """Without any block the output is `x`."""
-    found, right = seen[passes].no_blocks, wanted[passes].no_blocks
-    if found.raised is not None:
-        raise Failed(f"an empty list raised {found.raised.short}", "x itself", found.raised.line)
+    if (raised := seen[no_blocks].errors.get("no_blocks")) is not None:
+        raise Failed(f"an empty list raised {raised.short}", "x itself", raised.line)
+    found, right = seen[no_blocks]["no_blocks"], wanted[no_blocks]["no_blocks"]
     if found.out is None or not close(found.out, right.out):
         shown = "None" if found.kind == "NoneType" else f"{called(found.kind)} that is not x"
         raise Failed(f"an empty list gave {shown}", "x itself")

@@ -102,10 +102,6 @@ class Converted(Case, frozen=True):
     left: Array  # its values afterwards
 
 
-def _converted(call: Call, tensors: dict[str, Any]) -> dict[str, Converted]:
-    return {name: _as_numpy(call, tensor) for name, tensor in tensors.items()}
-
-
 def _as_numpy(call: Call, tensor: Any) -> Converted:
     before = (tensor.requires_grad, tensor.device, tensor.is_leaf, tensor.shape)
     try:
@@ -113,31 +109,25 @@ def _as_numpy(call: Call, tensor: Any) -> Converted:
     except StudentRaised as error:
         back = [call.line_of(t) for t in call.ledger.transfers_to_host() if t.bytes == tensor.nbytes]
         raise error.with_facts(copied={"tensor": back[0]} if back else {}) from None
-    return Converted(
-        kind=type(value).__name__,
-        value=_evidence(value),
-        switched=before[0] != tensor.requires_grad,
-        moved=before[1:] != (tensor.device, tensor.is_leaf, tensor.shape),
-        left=array(tensor),
-    )
-
-
-def _evidence(value: Any) -> Array | None:
-    """A NumPy array as evidence; None for anything else."""
     import numpy as np
 
-    if not isinstance(value, np.ndarray):
-        return None
-    return Array(value.dtype.name, value.shape, value.tobytes() if value.dtype.kind in "biuf" else b"")
+    found = None
+    if isinstance(value, np.ndarray):
+        found = Array(value.dtype.name, value.shape, value.tobytes() if value.dtype.kind in "biuf" else b"")
+    moved = before[1:] != (tensor.device, tensor.is_leaf, tensor.shape)
+    return Converted(type(value).__name__, found, before[0] != tensor.requires_grad, moved, array(tensor))
 
 
 @to_numpy.probe
 def arrays(call: Call) -> dict[str, dict[str, Converted]]:
-    device = call.device
+    def converted(tensors: dict[str, Any]) -> dict[str, Converted]:
+        return {name: _as_numpy(call, tensor) for name, tensor in tensors.items()}
+
+    seed, device = call.seed, call.device
     return several(
         {
-            "from_the_device": lambda: _converted(call, _tensors(call.seed, device) | _typed(call.seed, device)),
-            "from_the_cpu": lambda: _converted(call, _tensors(call.seed, "cpu")),
+            "from_the_device": lambda: converted(_tensors(seed, device) | _typed(seed, device)),
+            "from_the_cpu": lambda: converted(_tensors(seed, "cpu")),
         }
     )
 
@@ -209,36 +199,23 @@ def _made(call: Call, device: Any, **options: Any) -> Draw:
     # Reset even if it is the CPU: a default that was set is passed to every factory, even together with `out`.
     torch.set_default_device(None)
     moved = call.ledger.transfers()
-    is_tensor = isinstance(value, torch.Tensor)
-    return Draw(
-        kind=type(value).__name__,
-        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else None,
-        device=str(value.device) if is_tensor else None,
-        value=array(value) if is_tensor else None,
-        moved=sum(t.bytes for t in moved),
-        line=call.first_line(moved),
-        default_device=default,
-    )
-
-
-def _without_a_generator(call: Call, device: Any) -> dict[str, Draw]:
-    """From torch's own random state, which we seed."""
-    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
-        torch.manual_seed(call.seed)
-        found = {"first": _made(call, device), "next": _made(call, device)}
-        torch.manual_seed(call.seed)
-        found["again"] = _made(call, device)
-        torch.manual_seed(call.seed + 1)
-        found["other"] = _made(call, device)
-    return found
+    kind, copied = type(value).__name__, (sum(t.bytes for t in moved), call.first_line(moved), default)
+    if not isinstance(value, torch.Tensor):
+        return Draw(kind, None, None, None, *copied)
+    return Draw(kind, str(value.dtype).removeprefix("torch."), str(value.device), array(value), *copied)
 
 
 def _draws(call: Call, device: Any) -> Draws:
-    """Without and with generators of the device, and once with the device as a string.
+    """From torch's own random state, which we seed; from generators of the device; with the device as a string.
 
     torch refuses a generator of another device than the one on which the student's values are made.
     """
-    found, refused = _without_a_generator(call, device), None
+    found, refused = {}, None
+    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
+        for name, seed in (("first", 0), ("next", None), ("again", 0), ("other", 1)):
+            if seed is not None:
+                torch.manual_seed(call.seed + seed)
+            found[name] = _made(call, device)
     first, again, other = (torch.Generator(device=device).manual_seed(call.seed + seed) for seed in (0, 0, 1))
     try:
         for name, generator in (("first", first), ("next", first), ("again", again), ("other", other)):
@@ -403,19 +380,14 @@ def _watched_model(seed: int, log: list[PredictForward]) -> Any:
         return Watched()
 
 
-def _batches(call: Call, count: int) -> WatchedBatches:
-    """The targets are larger than necessary, so that a copy of them is recognised by its size."""
-    pictures = sprites(count, call.seed + 1)[0]
-    dataset = torch.utils.data.TensorDataset(pictures, torch.zeros(count, 11, dtype=torch.int64))
-    return WatchedBatches(call, torch.utils.data.DataLoader(dataset, batch_size=4))
-
-
 def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Predicted:
     log: list[PredictForward] = []
     model = _watched_model(call.seed, log)
     if moved:
         model.to(device)
-    batches = _batches(call, count)
+    # The targets are larger than necessary, so that a copy of them is recognised by its size.
+    data = torch.utils.data.TensorDataset(sprites(count, call.seed + 1)[0], torch.zeros(count, 11, dtype=torch.int64))
+    batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=4))
     with torch.enable_grad(), batches.followed():  # whatever mode the student's function leaves on ends here
         value = call(model, batches, device)
         grad_mode = torch.is_grad_enabled()
@@ -585,14 +557,10 @@ class Loaders(Case, frozen=True):
 
 def _epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
     is_loader = isinstance(loader, torch.utils.data.DataLoader)
-    order: list[int] = []
-    sizes: list[int] = []
-    pinned: list[bool] = []
-    for pictures, numbers in loader if is_loader else ():
-        sizes.append(len(pictures))
-        order += map(int, numbers.tolist())
-        pinned.append(pictures.is_pinned() and numbers.is_pinned())
-    workers = loader.num_workers if is_loader else 0
+    batches = list(loader) if is_loader else []
+    order = [int(number) for _, numbers in batches for number in numbers.tolist()]
+    pinned = [pictures.is_pinned() and numbers.is_pinned() for pictures, numbers in batches]
+    workers, sizes = loader.num_workers if is_loader else 0, [len(pictures) for pictures, _ in batches]
     return LoaderEpoch(type(loader).__name__, is_loader, order, sizes, pinned, workers, list(settings))
 
 
@@ -602,12 +570,11 @@ def _numbered(count: int) -> Any:
 
 def _devices(call: Call) -> dict[str, LoaderEpoch]:
     """One epoch for each way of naming a device; without CUDA no host memory can be pinned."""
-    spelled: dict[str, Any] = {"'cpu'": "cpu", "device('cpu')": torch.device("cpu")}
+    spelled: list[Any] = ["cpu", torch.device("cpu")]
     if call.device.type == "cuda":
-        spelled |= {"'cuda'": "cuda", "'cuda:0'": "cuda:0", "'mps'": "mps"}
-        spelled |= {"device('cuda')": torch.device("cuda"), "device('cuda:0')": torch.device("cuda:0")}
+        spelled += ["cuda", "cuda:0", "mps", torch.device("cuda"), torch.device("cuda:0")]
     data = _numbered(3)
-    return {name: _epoch(call(data, 2, device)) for name, device in spelled.items()}
+    return {repr(device).replace("type=", ""): _epoch(call(data, 2, device)) for device in spelled}
 
 
 def _samples(call: Call) -> dict[str, LoaderEpoch]:
