@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,13 +22,14 @@ from gpudojo.model.results import CheckRow
 from gpudojo.model.results_file import iterate
 
 SECRET: Final = "variants"  # the same scenarios in every run, so that what was graded is graded
+USUAL: Final = 160  # mutants of each exercise, and rewrites, in the figures of docs/fairness.md
 EQUIVALENT: Final = "equivalent.toml"  # in a day's folder of tests
 
 
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A mutant that is as good as its original."""
+    """A mutant that is as good as its original: its name, which changes with the solution, and what was changed."""
 
-    solution: str
+    name: str
     diff: str
 
 
@@ -55,7 +56,7 @@ def doubtful(
     exercise: Exercise, entries: Sequence[Equivalent], made: Sequence[Variant], root: Path, day: str
 ) -> Iterator[Finding]:
     """Entries without a reason, with words that no docstring has, or about mutants that are not made any more."""
-    there = {(one.solution, one.diff) for one in made}
+    there = {one.name: one.diff for one in made}
     reference = (root / "reference" / day / f"{exercise.stem}.py").read_text(encoding="utf-8")
     for entry in entries:
         where = f"{EQUIVALENT}: {entry.why[:40]!r}"
@@ -64,9 +65,8 @@ def doubtful(
         if entry.quote and " ".join(entry.quote.split()) not in " ".join(reference.split()):
             yield Finding(exercise.stem, f"{where}: the reference's file does not say {entry.quote!r}")
         for one in entry.mutants:
-            if (one.solution, one.diff.strip()) not in there:
-                text = one.diff.strip().replace("\n", " ")
-                yield Finding(exercise.stem, f"{where}: there is no such mutant of {one.solution} any more: {text}")
+            if there.get(one.name) != one.diff:
+                yield Finding(exercise.stem, f"{where}: there is no such mutant any more: {one.name}\n{one.diff}")
 
 
 @dataclass
@@ -89,12 +89,13 @@ def originals(day: str, exercise: Exercise, root: Path) -> list[tuple[str, str]]
     return [("reference", reference), *((one.path.stem, one.source) for one in kept)]
 
 
-def all_mutants(day: str, exercise: Exercise, root: Path) -> list[list[Variant]]:
-    """Every mutant of every right solution."""
+def all_mutants(day: str, exercise: Exercise, root: Path, only: Container[str] | None = None) -> list[list[Variant]]:
+    """Every mutant of every right solution, or of these."""
     stub = root / "exercises" / day / f"{exercise.stem}.py"
     given = stub.read_text(encoding="utf-8") if stub.is_file() else ""
     names = [function.name for function in exercise.functions]
-    return [mutants(source, name, names, given) for name, source in originals(day, exercise, root)]
+    tried = [one for one in originals(day, exercise, root) if only is None or one[0] in only]
+    return [mutants(source, name, names, given) for name, source in tried]
 
 
 def examine(
@@ -107,12 +108,12 @@ def examine(
     same = chosen([rewrites(source, name, names) for name, source in originals(day, exercise, root)], limit)
     row = FairnessRow(exercise.stem, len(changed), len(same))
     entries = [each for each in equivalents(root / "tests" / day / EQUIVALENT) if each.exercise == exercise.stem]
-    known = {(one.solution, one.diff.strip()) for entry in entries for one in entry.mutants}
+    known = {one.name for entry in entries for one in entry.mutants}
     row.findings += doubtful(exercise, entries, [one for each in every for one in each], root, day)
     results = dict(_graded(day, exercise, [*changed, *same], root, out / exercise.stem, progress, jobs))
     for variant in changed:
         if all(check.points == check.max_points for check in results[variant.name]):
-            if (variant.solution, variant.diff) in known:
+            if variant.name in known:
                 row.equivalent.append(variant)
             else:
                 row.alive.append((variant, sum(check.points for check in results[variant.name])))
@@ -151,7 +152,6 @@ def as_entries(row: FairnessRow) -> str:
     """The mutants that are alive, as entries that lack a reason."""
     text = ""
     for variant, _ in row.alive:
-        text += f'[[equivalent]]\nexercise = "{row.stem}"\nwhy = ""  # {variant.kind}\nmutants = [\n'
-        text += f"  {{ solution = {msgspec.json.encode(variant.solution).decode()}, "
-        text += f"diff = {msgspec.json.encode(variant.diff).decode()} }},\n]\n\n"
+        text += f"[[equivalent]]\nexercise = '{row.stem}'\nwhy = ''  # {variant.kind}, {', '.join(variant.functions)}\n"
+        text += f"[[equivalent.mutants]]\nname = '{variant.name}'\ndiff = '''\n{variant.diff}'''\n\n"
     return text
