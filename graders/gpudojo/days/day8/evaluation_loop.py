@@ -11,6 +11,7 @@ from typing import Any, Final
 from gpudojo.days.day8.sprites import CLASSES, SIZE, linear, sprites
 from gpudojo.grading.call import Call, StudentRaised, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
+from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -55,17 +56,10 @@ class Pass(Case, frozen=True):
     devices: list[str]  # of inputs and parameters
 
 
-class EvaluationLog(list[Pass]):
-    """The forward passes of a model and of its copies."""
-
-    def __deepcopy__(self, memo: Any) -> EvaluationLog:
-        return self
-
-
-def watched(values: tuple[Any, ...], log: EvaluationLog) -> Any:
+def watched(values: tuple[Any, ...], passes: list[Pass]) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
     first, first_bias, last, last_bias, mean, variance = (each.clone() for each in values)
-    model = _class()(linear(first, first_bias), linear(last, last_bias), log)
+    model = _class()(linear(first, first_bias), linear(last, last_bias), keep(passes))
     model.norm.running_mean, model.norm.running_var = mean, variance
     return model
 
@@ -75,11 +69,11 @@ def _class() -> Any:
     """A class made once, and only where torch is needed."""
 
     class WatchedClassifier(nn.Module):
-        def __init__(self, first: Any, last: Any, log: EvaluationLog) -> None:
+        def __init__(self, first: Any, last: Any, key: int) -> None:
             super().__init__()
             # Batch norm over four values per channel: in training mode a batch of one changes it, but does not raise.
             self.first, self.norm, self.dropout, self.last = first, nn.BatchNorm1d(3), nn.Dropout(0.5), last
-            self.log = log
+            self.key = key
 
         def forward(self, pictures: Any) -> Any:
             hidden = self.norm(self.first(pictures.flatten(1)).unflatten(1, (3, -1)))
@@ -87,7 +81,7 @@ def _class() -> Any:
             parts = (("model", self), ("batch norm", self.norm), ("dropout", self.dropout))
             training = sorted(name for name, part in parts if part.training)
             devices = sorted({str(pictures.device), *(str(p.device) for p in self.parameters())})
-            self.log.append(Pass(training, outputs.requires_grad, devices))
+            kept(self.key).append(Pass(training, outputs.requires_grad, devices))
             return outputs
 
     return WatchedClassifier
@@ -111,7 +105,7 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
     while True:
         values, pictures = _values(seed), sprites(MOST, seed + 1)[0]
         with torch.no_grad():
-            logits = watched(values, EvaluationLog()).eval()(pictures)  # plain torch on the CPU
+            logits = watched(values, []).eval()(pictures)  # plain torch on the CPU
         if all(_telling(logits[:samples]) for samples in (FEW, MOST)):
             return values, pictures, logits
         seed += 100_003
@@ -198,7 +192,8 @@ def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
 
 def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
     loader, means = batches(call.seed, samples)
-    model = watched(_drawn(call.seed)[0], EvaluationLog())
+    passes: list[Pass] = []
+    model = watched(_drawn(call.seed)[0], passes)
     model.first.bias.requires_grad_(False)  # frozen before, so frozen afterwards
     for parameter in list(model.parameters())[:-1]:  # the last one has no gradient yet, and gets none
         if parameter.requires_grad:
@@ -220,7 +215,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
             for part in (value if isinstance(value, (tuple, list)) else ())
         ],
         is_tuple=isinstance(value, tuple),
-        passes=list(model.log),
+        passes=passes,
         graph_line=call.first_line(f for f in forwards if f.builds_graph),
         forward_line=call.first_line(forwards),
         wanted_device=name_of(device),
