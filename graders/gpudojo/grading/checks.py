@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gpudojo.grading.call import Call, array, name_of, settled, torch
-from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Observation, Raised
-from gpudojo.model.exercise import Diagnose, Failed, Function, Judge, Probe, Seen, called
+from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
+from gpudojo.model.exercise import Diagnose, Failed, Function, Probe, Seen, called
 
 T = TypeVar("T")
 
@@ -93,25 +93,27 @@ def runs(
 
     def judge(seen: Seen, wanted: Seen) -> None:
         for name, observation in seen.observations.items():
-            if observation.status is not CallStatus.RETURNED and name not in edges:
-                raise _failure(function.name, name, observation, seen, diagnose)
+            if observation.status is CallStatus.RETURNED or name in edges:
+                continue
+            if observation.status is CallStatus.MISSING:
+                raise Failed(f"`{function.name}` was not handed in", f"a function named `{function.name}`")
+            error = observation.raised
+            assert error is not None
+            if observation.status is CallStatus.BROKEN:
+                key = diagnosis(error.message)
+                raise Failed(f"the file could not be run: {error.short}", "no error", error.line, key)
+            error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
+            raise scenario_raised(error, diagnose(error, seen))
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
         for name in expected:
             if name not in found:  # evidence comes from where student code ran: what is missing does not pass
                 raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
         for name in expected if chosen is None else chosen:
-            raised = found[name]
-            if raised is not None:
-                raise scenario_raised(raised, diagnose(raised, seen))
+            if (error := found[name]) is not None:
+                raise scenario_raised(error, diagnose(error, seen))
 
-    function.check(points, needs=())(
-        _named(judge, "runs", f"`{function.name}` runs in every scenario without an error.")
-    )
-
-
-def _named(judge: Judge, name: str, claim: str) -> Judge:
-    judge.__name__, judge.__doc__ = name, claim
-    return judge
+    judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
+    function.check(points, needs=())(judge)
 
 
 def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
@@ -123,17 +125,6 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
         for cases in [found] if isinstance(found, Cases) else found.values():
             yield from ((name, None) for name in cases)
             yield from cases.errors.items()
-
-
-def _failure(function: str, probe: str, observation: Observation, seen: Seen, diagnose: Diagnose) -> Failed:
-    if observation.status is CallStatus.MISSING:
-        return Failed(f"`{function}` was not handed in", f"a function named `{function}`")
-    raised = observation.raised
-    assert raised is not None
-    if observation.status is CallStatus.BROKEN:
-        return Failed(f"the file could not be run: {raised.short}", "no error", raised.line, diagnosis(raised.message))
-    raised = raised if raised.scenario else msgspec.structs.replace(raised, scenario=probe)
-    return scenario_raised(raised, diagnose(raised, seen))
 
 
 def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
@@ -171,105 +162,86 @@ JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's c
 
 
 def _for_each(
-    function: Function, probe: Ready, points: float, name: str, claim: str, judge: JudgeRan, after: str | None = None
-) -> None:
-    """Declare a check that judges every scenario of a probe. Raises ValueError if `after` is not declared."""
+    function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
+) -> Callable[[JudgeRan], None]:
+    """Declare a check that judges every scenario of a probe; its claim is the docstring, or this one.
 
-    def every(seen: Seen, wanted: Seen) -> None:
-        for scenario, found, right in pairs(seen[probe], wanted[probe]):
-            judge(scenario, found, right)
-
+    Raises ValueError if the check `after`, which must pass first, is not declared.
+    """
     if after is not None and after not in [check.name for check in function.checks]:
         raise ValueError(f"declare the check {after} of {function.name} first: without it, doing nothing would pay")
-    function.check(points, ("runs", after) if after else ("runs",))(_named(every, name, claim))
+
+    def declare(judge: JudgeRan) -> None:
+        def every(seen: Seen, wanted: Seen) -> None:
+            for scenario, found, right in pairs(seen[probe], wanted[probe]):
+                judge(scenario, found, right)
+
+        every.__name__, every.__doc__ = judge.__name__, claim or judge.__doc__
+        function.check(points, ("runs", after) if after else ("runs",))(every)
+
+    return declare
 
 
-def same_as_reference(
-    function: Function,
-    probe: Ready,
-    points: float,
-    name: str = "same_as_reference",
-    claim: str = "It returns the right values.",
-) -> None:
-    """Declare that every scenario returns what the reference returns."""
+def same_as_reference(function: Function, probe: Ready, points: float, claim: str = "") -> None:
+    """Declare that every scenario returns what the reference returns: equal plain data, or arrays with close values."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
-        expect_same(found, right, f"scenario `{scenario}`: ")
+    @_for_each(function, probe, points, claim)
+    def same_as_reference(scenario: str, found: Ran, right: Ran) -> None:
+        """It returns the right values."""
+        where, value = f"scenario `{scenario}`: ", right.value
+        if found.kind != right.kind:
+            shown = f"{value}, {called(right.kind)}" if isinstance(value, (bool, int, float)) else right.kind
+            raise Failed(f"{where}it returned {called(found.kind)}", shown)
+        if isinstance(value, Array):
+            if not close(found.value, value):
+                raise Failed(f"{where}the values are wrong", "the reference's values")
+        elif found.value != value:
+            raise Failed(f"{where}it returned {found.value!r}", repr(value))
 
-    _for_each(function, probe, points, name, claim, judge)
 
-
-def on_the_device(
-    function: Function,
-    probe: Ready,
-    points: float,
-    name: str = "on_the_device",
-    claim: str = "The result is on the device.",
-    after: str = "same_as_reference",
-) -> None:
+def on_the_device(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
     """Declare that every scenario returns a tensor on the device."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
+    @_for_each(function, probe, points, after=after)
+    def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
+        """The result is on the device."""
         if found.device != found.wanted_device:
             shown = f"a tensor on {found.device}" if found.device else called(found.kind)
             raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
-
-    _for_each(function, probe, points, name, claim, judge, after)
 
 
 def at_most(
     function: Function,
     probe: Ready,
     points: float,
+    after: str = "same_as_reference",
     *,
     copies: int | None = None,
     waits: int | None = None,
-    name: str = "stays_on_the_device",
-    claim: str = "It makes no needless copies between host and device, and no needless waits for the device.",
-    after: str = "same_as_reference",
 ) -> None:
     """Declare that no scenario makes more copies between host and device, or more waits, than this."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
+    @_for_each(function, probe, points, after=after)
+    def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
+        """It makes no needless copies between host and device, and no needless waits for the device."""
         for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
             if most is not None and count > most:
                 raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
 
-    _for_each(function, probe, points, name, claim, judge, after)
 
-
-def leaves_its_input_alone(
-    function: Function,
-    probe: Ready,
-    points: float,
-    name: str = "leaves_its_input_alone",
-    claim: str = "The tensors passed in and the settings of torch are not changed.",
-    after: str = "same_as_reference",
-) -> None:
+def leaves_its_input_alone(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
+    @_for_each(function, probe, points, after=after)
+    def leaves_its_input_alone(scenario: str, found: Ran, right: Ran) -> None:
+        """The tensors passed in and the settings of torch are not changed."""
         if found.changed:
             happened = f"scenario `{scenario}`: argument {found.changed[0]} has other values after the call"
             raise Failed(happened, "the values from before", None, "input-modified")
         expect_settings_kept(found.settings, scenario)
 
-    _for_each(function, probe, points, name, claim, judge, after)
-
 
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------
-
-
-def expect_same(found: Ran, right: Ran, where: str = "", misconception: str | None = None) -> None:
-    """Raises Failed unless both returned the same: equal plain data, or arrays with close values."""
-    if found.kind != right.kind:
-        shown = f"{right.value}, {called(right.kind)}" if isinstance(right.value, (bool, int, float)) else right.kind
-        raise Failed(f"{where}it returned {called(found.kind)}", shown)
-    if isinstance(right.value, Array):
-        if not close(found.value, right.value):
-            raise Failed(f"{where}the values are wrong", "the reference's values", None, misconception)
-    elif found.value != right.value:
-        raise Failed(f"{where}it returned {found.value!r}", repr(right.value), None, misconception)
 
 
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
@@ -301,16 +273,11 @@ def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> boo
     if [(a.dtype, a.shape) for a in found] != [(b.dtype, b.shape) for b in right]:
         return False
     # All arrays of one dtype at once: comparing a few numbers takes as long as comparing all of them.
-    return all(
-        np.allclose(_joined(found, dtype), _joined(right, dtype), rtol=rtol, atol=atol)
-        for dtype in {array.dtype for array in right}
-    )
-
-
-def _joined(arrays: Sequence[Array], dtype: str) -> Any:
-    import numpy as np
-
-    return np.frombuffer(b"".join(a.data for a in arrays if a.dtype == dtype), dtype)
+    for dtype in {each.dtype for each in right}:
+        one, other = (b"".join(a.data for a in arrays if a.dtype == dtype) for arrays in (found, right))
+        if not np.allclose(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol=rtol, atol=atol):
+            return False
+    return True
 
 
 def times(count: int) -> str:

@@ -19,6 +19,7 @@ from gpudojo.grading.checks import (
     runs,
     times,
 )
+from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -79,8 +80,14 @@ class Watch:
         self.latest: int | None = None  # at the latest batch
         self.last: int | None = None  # at the end of the loader
 
-    def __deepcopy__(self, memo: Any) -> Watch:
-        return self
+    def fetched(self, inputs: Any, targets: Any) -> None:
+        self.latest = self.ledger.mark()
+        self.first = self.latest if self.first is None else self.first
+        self.sizes["inputs"].add(inputs.nbytes)
+        self.sizes["targets"].add(targets.nbytes)
+
+    def ended(self) -> None:
+        self.last = self.ledger.mark()
 
     def moves(self) -> None:
         """Keeps the line of the student's file that is running, if batches are being fetched."""
@@ -89,6 +96,9 @@ class Watch:
             while frame is not None and frame.f_code.co_filename != self.path:
                 frame = frame.f_back
             self.walks.append(None if frame is None else frame.f_lineno)
+
+    def stepping(self) -> None:
+        self.steps.append(self.model[-1].bias.grad is not None)
 
     def keep_gradients(self) -> None:
         """Keeps those of the last layer. Copied now and read after the call: to read them here would be a wait."""
@@ -106,42 +116,38 @@ def _classes() -> tuple[Any, Any, Any]:
     """Model, loader and loss that record what is done with them; made once, and only where torch is needed."""
 
     class Sequential(nn.Sequential):
-        watch: Any
+        key: int  # of a Watch
 
         def forward(self, input: Any) -> Any:
             device = str(input.device) if isinstance(input, torch.Tensor) else None
             training = all(module.training for module in self.modules())  # the outermost flag is not enough
-            self.watch.forwards.append(TrainForward(training, device, self is self.watch.model))
+            watch = kept(self.key)
+            watch.forwards.append(TrainForward(training, device, self is watch.model))
             return super().forward(input)  # type: ignore[no-untyped-call]
 
         def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
-            self.watch.moves()
-            return super()._apply(*args, **kwargs)
+            kept(self.key).moves()
+            return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
-        watch: Any
+        key: int
 
         def __iter__(self) -> Any:
-            watch = self.watch
-            for inputs, targets in super().__iter__():
-                watch.latest = watch.ledger.mark()
-                if watch.first is None:
-                    watch.first = watch.latest
-                watch.sizes["inputs"].add(inputs.nbytes)
-                watch.sizes["targets"].add(targets.nbytes)
-                yield [inputs, targets]
-            watch.last = watch.ledger.mark()
+            for batch in super().__iter__():
+                kept(self.key).fetched(*batch)
+                yield batch
+            kept(self.key).ended()
 
     class CrossEntropyLoss(nn.CrossEntropyLoss):
-        watch: Any
+        key: int
 
         def forward(self, input: Any, target: Any) -> Any:
-            watch = self.watch
+            watch, key = kept(self.key), self.key
             value = super().forward(input, target)
             watch.losses.append((value.detach(), len(target)))
             watch.loss_devices.append([str(input.device), str(target.device)])
             if value.requires_grad:
-                value.register_hook(lambda gradient: watch.keep_gradients())
+                value.register_hook(lambda gradient: kept(key).keep_gradients())
             return value
 
     return Sequential, DataLoader, CrossEntropyLoss
@@ -201,11 +207,12 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
     """An epoch; the model may be on the device before, and the optimizer may have stepped before."""
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
     watch = Watch(call)
+    key = keep(watch)
     sequential, loader, loss = _classes()
     model = watch.model = sequential(nn.Flatten(), linear(weight, bias))
     data = torch.utils.data.TensorDataset(pictures[:samples], classes[:samples])
     batches, loss_fn = loader(data, batch_size=BATCH), loss()
-    model.watch = batches.watch = loss_fn.watch = watch
+    model.key = batches.key = loss_fn.key = key
     if moved:
         model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -214,7 +221,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
             parameter.grad = torch.full_like(parameter, gradient)  # must not leak into the first step
         if gradient != 1.0:
             optimizer.step()  # it has momentum from before, which only this optimizer knows
-    optimizer.register_step_pre_hook(lambda *_: watch.steps.append(model[-1].bias.grad is not None))
+    optimizer.register_step_pre_hook(lambda *_: kept(key).stepping())
     model.eval()
     try:
         value, settings = settled(call, model, batches, loss_fn, optimizer, device)
