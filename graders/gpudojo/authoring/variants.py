@@ -25,11 +25,12 @@ class Variant:
     functions: tuple[str, ...]  # of the exercise, that the change may concern
     diff: str  # the changed lines, without their indentation, after "-" and "+"
     source: str
+    digest: str
 
     @property
     def name(self) -> str:
         """A name by which it is known as long as neither the solution nor the change is another one."""
-        return f"{self.solution}-{hashlib.sha256(self.source.encode()).hexdigest()[:10]}"
+        return f"{self.solution}-{self.digest}"
 
 
 OPPOSITES: Final[dict[type[ast.AST], type[ast.AST]]] = {
@@ -50,8 +51,11 @@ STEPS: Final = frozenset(
     "backward step update unscale_ zero_grad clip_grad_norm_ synchronize reset_peak_memory_stats all_reduce".split()
 )
 DEVICES: Final = ("cuda", "cpu")
-_UNTOUCHED: Final = frozenset({"annotation", "returns", "ctx", "decorator_list", "type_params", "names", "keywords"})
-Place = tuple[Any, str, int | None, ast.AST]  # the node's parent, the field it is in, and where in a list
+MODULES: Final = frozenset("torch nn F dist time gc np itertools functools copy".split())
+_UNTOUCHED: Final = frozenset({"annotation", "returns", "ctx", "decorator_list", "type_params", "names"})
+_IMPORTS = ast.Import | ast.ImportFrom
+_FIXED = _IMPORTS | ast.Pass | ast.Return | ast.Global | ast.Nonlocal
+_FOR_PEOPLE = _IMPORTS | ast.Raise | ast.Assert | ast.JoinedStr | ast.Global | ast.Nonlocal
 
 
 def mutants(source: str, solution: str, functions: Sequence[str], given: str = "") -> list[Variant]:
@@ -61,17 +65,17 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
     """
     tree = parsed(source)
     shown = {ast.unparse(statement) for statement in parsed(given).body}
-    texts = [ast.unparse(statement) for statement in tree.body]
+    texts, forms = [ast.unparse(one) for one in tree.body], [_form(one) for one in tree.body]
     found = []
     for index, statement in enumerate(tree.body):
-        if isinstance(statement, ast.Import | ast.ImportFrom) or texts[index] in shown:
+        if isinstance(statement, _IMPORTS) or texts[index] in shown:
             continue
         concerned, needed = _concerned(tree, statement, functions)
         # The functions that are not needed would be run for nothing.
         kept = [not isinstance(one, ast.FunctionDef) or one.name in needed for one in tree.body]
         known = {_compiled(statement)}
         for kind, undo in _changes(statement):
-            after = ast.unparse(ast.fix_missing_locations(statement))
+            after, form = ast.unparse(ast.fix_missing_locations(statement)), _form(statement)
             try:
                 code = _compiled(statement)
             except (SyntaxError, ValueError):  # a `yield` outside a function, a name that is now nonlocal of nothing
@@ -79,9 +83,10 @@ def mutants(source: str, solution: str, functions: Sequence[str], given: str = "
             undo()
             if code not in known:
                 known.add(code)
-                parts = [*texts[:index], after, *texts[index + 1 :]]
-                source = "\n\n".join(part for part, keep in zip(parts, kept, strict=True) if keep) + "\n"
-                found.append(Variant(solution, kind, concerned, difference(texts[index], after), source))
+                source = "\n\n".join(itertools.compress([*texts[:index], after, *texts[index + 1 :]], kept)) + "\n"
+                whole = itertools.compress([*forms[:index], form, *forms[index + 1 :]], kept)
+                change = difference(texts[index], after)
+                found.append(Variant(solution, kind, concerned, change, source, _digest(*whole)))
     return found
 
 
@@ -97,6 +102,20 @@ def difference(before: str, after: str) -> str:
     first, second = ([line.strip() for line in text.splitlines()] for text in (before, after))
     lines = difflib.unified_diff(first, second, n=0, lineterm="")
     return "\n".join(line for line in lines if line[:3] not in ("---", "+++") and line[0] in "+-" and len(line) > 1)
+
+
+def _form(node: Any) -> str:
+    """A node as a text that is the same with every version of Python, which `ast.unparse` and `ast.dump` are not."""
+    if isinstance(node, list):
+        return f"[{' '.join(map(_form, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind", "type_params"))
+    return f"({type(node).__name__} {' '.join(f'{name}={_form(value)}' for name, value in fields)})"
+
+
+def _digest(*forms: str) -> str:
+    return hashlib.sha256("\n".join(forms).encode()).hexdigest()[:10]
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -169,16 +188,13 @@ def _put(parent: Any, field: str, index: int | None, other: Any) -> Callable[[],
     return lambda: setattr(parent, field, before)
 
 
-def _places(node: ast.AST) -> Iterator[Place]:
-    """Where something can be changed: no texts that only people read, no type hints."""
-    if isinstance(
-        node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Global | ast.Nonlocal | ast.Import | ast.ImportFrom
-    ):
-        return
-    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("print", "warn"):
+def _places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
+    """Where something can be changed: a node, its parent and field; no texts for people, no type hints."""
+    printed = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("print", "warn")
+    if printed or isinstance(node, _FOR_PEOPLE):
         return
     for field, value in ast.iter_fields(node):
-        if field in _UNTOUCHED and not (field == "keywords" and isinstance(node, ast.Call)):
+        if field in _UNTOUCHED:
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST) and not _is_text(child):
@@ -190,11 +206,7 @@ def _places(node: ast.AST) -> Iterator[Place]:
 def _orders(body: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     """A list of statements with one of them dropped, or two neighbours exchanged."""
     for index, one in enumerate(body):
-        if isinstance(one, ast.Import | ast.ImportFrom | ast.Pass | ast.Return | ast.Global | ast.Nonlocal) or _is_text(
-            one
-        ):
-            continue
-        if not isinstance(one, ast.stmt):
+        if not isinstance(one, ast.stmt) or isinstance(one, _FIXED) or _is_text(one):
             continue
         yield "statement dropped", [*body[:index], *body[index + 1 :]] or [ast.Pass()]
         if index + 1 < len(body) and _depend(one, body[index + 1]):
@@ -205,11 +217,10 @@ def _depend(one: ast.stmt, other: ast.stmt) -> bool:
     """Whether it may matter which of two statements comes first."""
     if any(isinstance(each, ast.Return | ast.FunctionDef | ast.ClassDef) for each in (one, other)):
         return False
-    stored = [
-        {n.id for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} for s in (one, other)
-    ]
-    steps = [{n.attr for n in ast.walk(s) if isinstance(n, ast.Attribute)} & STEPS for s in (one, other)]
-    return bool(stored[0] & _used(other) or stored[1] & _used(one) or (steps[0] and steps[1]))
+    if set(_bound(one)) & _used(other) or set(_bound(other)) & _used(one):
+        return True
+    steps = [any(isinstance(n, ast.Attribute) and n.attr in STEPS for n in ast.walk(each)) for each in (one, other)]
+    return all(steps)
 
 
 def _of_parent(parent: ast.AST, field: str, node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -290,15 +301,7 @@ def _calls(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
                 fewer = ast.Tuple([*args[1].elts[:index], *args[1].elts[index + 1 :]], ast.Load())
                 yield "type dropped", ast.Call(func, [args[0], fewer], [])
         return
-    if isinstance(func, ast.Attribute) and name.partition(".")[0] not in (
-        "torch",
-        "nn",
-        "F",
-        "dist",
-        "time",
-        "gc",
-        "np",
-    ):
+    if isinstance(func, ast.Attribute) and name.partition(".")[0] not in MODULES:
         yield "call dropped", func.value
     elif len(args) == 1 and not keywords:
         yield "call dropped", args[0]
@@ -327,11 +330,12 @@ def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Varia
     """The solution in other words: each kind of rewrite, wherever the file has a place for it."""
     plain = ast.unparse(parsed(source)) + "\n"
     concerned = tuple(name for name in functions if any(name in _bound(one) for one in ast.parse(source).body))
-    found = [Variant(solution, "comments and layout", concerned, "", plain)]
+    found = [Variant(solution, "comments and layout", concerned, "", plain, _digest(_form(ast.parse(plain))))]
     for kind, rewrite in REWRITES.items():
-        changed = ast.unparse(ast.fix_missing_locations(_Rewriter(rewrite).visit(ast.parse(plain)))) + "\n"
-        if changed != plain:
-            found.append(Variant(solution, kind, concerned, difference(plain, changed), changed))
+        tree = ast.fix_missing_locations(_Rewriter(rewrite).visit(ast.parse(plain)))
+        if (changed := ast.unparse(tree) + "\n") != plain:
+            change = difference(plain, changed)
+            found.append(Variant(solution, kind, concerned, change, changed, _digest(_form(tree))))
     return found
 
 
