@@ -190,6 +190,8 @@ def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
             found.append(f"not graded: {incident.detail}")
+        elif incident.what is IncidentKind.REACHED:
+            found.append(incident.detail)
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     for result in results:

@@ -111,6 +111,9 @@ class SubmissionRun:
             return self._saw(frame)
         elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
+        elif isinstance(frame, protocol.Reached):
+            where = f"{frame.file} line {frame.line} " if frame.line else f"{frame.file} " if frame.file else "it "
+            self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpudojo.grading.judge import judge_function
-from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, compressed_timelines, pack
+from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease, DojoError
 from gpudojo.model.evidence import Evidence, Observation, Race, decode_evidence, encode_evidence, plain, typed
@@ -71,7 +71,7 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
                     if found.observations:
                         evidence[f"{seed}/{bench}/{key}"] = compressed(found)
             if drawn := _drawn(exercise, function, written):
-                timelines[key] = compressed_timelines(drawn)
+                timelines[key] = compressed(drawn)
     return Shipped(name, tuple(seeds), signatures, evidence, timelines=timelines)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from gpudojo import notebook
 from gpudojo.grading import references
-from gpudojo.grading.references import Shipped, compressed, compressed_timelines, pack
+from gpudojo.grading.references import Shipped, compressed, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
@@ -64,7 +64,7 @@ def test_without_a_reference_its_recorded_calls_are_compared(session: Session, m
     written = references.Written(ROOT / "reference" / "day8" / f"{exercise.stem}.py")
     key = f"{exercise.stem}::train_epoch"
     evidence = {f"8/virtual/{key}": compressed(written.evidence(exercise, function, "virtual", 8))}
-    drawn = compressed_timelines(_drawn(exercise, function, written))
+    drawn = compressed(_drawn(exercise, function, written))
     packed = pack(Shipped("day8", (8,), {key: "(…)"}, evidence, timelines={key: drawn}))
     release = msgspec.msgpack.decode(packed, type=Shipped)
 

@@ -22,7 +22,7 @@ from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded
 from gpudojo.platforms._entries import one_line, printable
 from gpudojo.release.manifest import Change
-from gpudojo.sandbox.isolation import missing
+from gpudojo.sandbox.layers import missing
 
 OUTPUT: Final = "GITHUB_OUTPUT"
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"

@@ -11,7 +11,7 @@ from gpudojo.model.errors import DojoError
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded, JudgedBy, graded
 from gpudojo.platforms._entries import save_json
-from gpudojo.sandbox.isolation import missing
+from gpudojo.sandbox.layers import missing
 
 # The smallest container has 768 MB, of which torch and the grader take 340.
 MEMORY: Final = 256 << 20
