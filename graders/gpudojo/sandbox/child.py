@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpudojo.model.catalogue import day
+from gpudojo.model.errors import described
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity
@@ -228,8 +229,9 @@ def _plain(error: Raised, home: Path) -> Raised:
 
 def _signature(function: object) -> str:
     try:
-        return str(inspect.signature(function))[:200] if callable(function) else ""
-    except (TypeError, ValueError):
+        text = str(inspect.signature(function))[:200] if callable(function) else ""
+        return text.encode("utf-8", "backslashreplace").decode()
+    except Exception:  # the repr of a default may be the student's code
         return ""
 
 
@@ -262,7 +264,7 @@ def _frames(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Gl
         yield Isolated(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
-        yield Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE])
+        yield Stumbled(": ".join(described(error))[:MESSAGE])
         traceback.print_exc()
         return
     yield Paused() if paused else Finished()
