@@ -25,7 +25,7 @@ from gpudojo.model.catalogue import wrong_points
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import iterate, write, write_csv
-from gpudojo.sandbox.isolation import missing
+from gpudojo.sandbox.layers import missing
 from gpudojo.submissions.entries import ReadSubmission, SourceFile, SubmissionEntry, digest
 from gpudojo.submissions.listing import list_one, list_submissions
 from gpudojo.submissions.reading import read

@@ -20,7 +20,7 @@ from gpudojo.model.catalogue import registered
 from gpudojo.model.errors import BadClass
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import total
-from gpudojo.sandbox.isolation import examine
+from gpudojo.sandbox.layers import examine
 from gpudojo.sandbox.protocol import RunOptions
 
 BITS: Final = 31  # accepted by every generator

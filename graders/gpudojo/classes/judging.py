@@ -32,7 +32,7 @@ from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, de
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
 from gpudojo.model.results import SubmissionStatus as Became
-from gpudojo.model.results_file import encode_results
+from gpudojo.model.results_file import encoded
 from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
@@ -191,6 +191,8 @@ def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
             found.append(f"not graded: {incident.detail}")
+        elif incident.what is IncidentKind.REACHED:
+            found.append(incident.detail)
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     for result in results:
@@ -256,7 +258,7 @@ class Verdicts:
             found = judged(record, self.reference, exercises_of(self.day), self.only)
         except Exception as error:  # of ours: it costs this submission a review, and not the class its results
             return self.unreadable(f"the grader could not judge it ({': '.join(described(error))})")
-        text = encode_results(found)
+        text = encoded(found)
         if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
         return found

@@ -29,6 +29,7 @@ class IncidentKind(enum.StrEnum):
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out of memory"
     TAMPERED = "tampered"
+    REACHED = "reached"  # for the grader or for Python's inside, which may be harmless
     NOT_RUN = "not run"
 
 

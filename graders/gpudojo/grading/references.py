@@ -23,7 +23,6 @@ from gpudojo.model.evidence import (
     checked_timeline,
     decode_evidence,
     decoded,
-    encode_evidence,
 )
 from gpudojo.model.exercise import Exercise, Function
 
@@ -103,12 +102,9 @@ def pack(shipped: Shipped) -> bytes:
     return msgspec.msgpack.encode(shipped, order="sorted")
 
 
-def compressed(evidence: Evidence) -> bytes:
-    return zlib.compress(encode_evidence(evidence), 9)
-
-
-def compressed_timelines(timelines: Sequence[Timeline]) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(timelines), 9)
+def compressed(found: Evidence | Sequence[Timeline]) -> bytes:
+    """Evidence, or timelines, as `Shipped` holds it."""
+    return zlib.compress(msgspec.msgpack.encode(found), 9)
 
 
 @functools.cache
@@ -200,42 +196,31 @@ class Recorded:
 
 
 def reference_for(path: Path, exercise: Exercise) -> Reference:
-    """The reference of one exercise, for a student's file or notebook."""
+    """The reference of one exercise, for a student's file or notebook. Raises NoReference."""
+    recorded = recorded_for(path, exercise)
+    return Recorded(recorded) if recorded else Written(reference_of(path.with_name(f"{exercise.stem}.py")))
+
+
+def recorded_for(path: Path, exercise: Exercise) -> Shipped | None:
+    """What a file is judged by where there is no reference solution; None where there is one, or neither."""
     try:
-        return Written(reference_of(path.with_name(f"{exercise.stem}.py")))
+        reference_of(path.with_name(f"{exercise.stem}.py"))
     except NoReference:
-        recorded = recorded_of(exercise)
-        if recorded is None:
-            raise
-        return recorded
+        name = day_with(exercise)
+        return None if name is None else shipped(name)
+    return None
 
 
 def refuse_unrecorded(path: Path, exercise: Exercise, kind: str, seed: int) -> None:
     """Raises where a file would be judged by recorded evidence, and there is none for this device or seed."""
-    recorded = _in_place_of_a_file(path, exercise)
-    if recorded is not None:
+    if recorded := recorded_for(path, exercise):
         recorded.refuse_unknown(kind, seed)
 
 
 def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
     """The seeds a file can be judged on; None: any, or it cannot be judged at all."""
-    recorded = _in_place_of_a_file(path, exercise)
+    recorded = recorded_for(path, exercise)
     return None if recorded is None else recorded.seeds
-
-
-def _in_place_of_a_file(path: Path, exercise: Exercise) -> Shipped | None:
-    try:
-        reference_of(path.with_name(f"{exercise.stem}.py"))
-    except NoReference:
-        recorded = recorded_of(exercise)
-        return None if recorded is None else recorded.recorded
-    return None
-
-
-def recorded_of(exercise: Exercise) -> Recorded | None:
-    name = day_with(exercise)
-    found = None if name is None else shipped(name)
-    return None if found is None else Recorded(found)
 
 
 def reference_of(path: Path) -> Path:
