@@ -228,10 +228,14 @@ def put_back() -> Iterator[None]:
                     setattr(owner, name, value)
 
 
-def copied(call: Call, **tensors: Any) -> dict[str, int | None]:
-    """The line that copied each of these CPU tensors to the device, recognised by size; only those that were copied."""
+def copied(call: Call, since: int | None = None, **tensors: Any) -> dict[str, int | None]:
+    """The line that copied each of these CPU tensors to the device, in the last call or since a mark of the ledger.
+
+    They are recognised by size; only those that were copied.
+    """
+    ledger = call.ledger if since is None else call.bench.ledger.since(since)
     found: dict[str, int | None] = {}
-    for transfer in call.ledger.transfers_to_device():
+    for transfer in ledger.transfers_to_device():
         for name, tensor in tensors.items():
             if transfer.bytes == tensor.nbytes:
                 found.setdefault(name, call.line_of(transfer))

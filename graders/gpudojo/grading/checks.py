@@ -1,8 +1,9 @@
 """Ready-made checks, and what checks of several exercises share.
 
 For a simple exercise a probe returns `Cases[Ran]`, made by `ran`, and these declare its checks: `runs`,
-`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The functions named `expect_…` raise Failed
-and are for checks that an exercise declares itself.
+`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last three hold for a function that does
+nothing, too, so they need `same_as_reference`, or another check named by `after`, to pass first. The functions named
+`expect_…` raise Failed and are for checks that an exercise declares itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from gpudojo.grading.call import Call, array, name_of, settled, torch
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
-from gpudojo.model.exercise import Failed, Function, Probe, Seen, called
+from gpudojo.model.exercise import Diagnose, Failed, Function, Probe, Seen, called
 
 T = TypeVar("T")
 
@@ -69,7 +70,6 @@ def _plain(value: Any, depth: int = 0) -> Fact:
 
 # ---- ready-made checks -----------------------------------------------------------------------------------------------
 
-Diagnose = Callable[[Raised, Seen], str | None]
 # Which tensor each of these mistakes is about.
 _LEFT_BEHIND: Final = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "numpy-on-device-tensor": "tensor"}
 
@@ -83,13 +83,17 @@ def runs(
 ) -> None:
     """Declare the check `runs`, which the others need: no error in these scenarios (in this order), or in any.
 
-    `diagnose` names the misconception behind an error of the student's function.
+    Name the main scenarios and leave out edge cases, or try those in a probe declared with `edge=True`: an error there
+    fails the checks that look at it, and no others. `diagnose` names the misconception behind any error of the
+    student's function. To return without an error earns no points.
     """
     chosen = None if scenarios is None else tuple(scenarios)
+    function.diagnose = diagnose
+    edges = {probe.name for probe in function.probes if probe.edge}
 
     def judge(seen: Seen, wanted: Seen) -> None:
         for name, observation in seen.observations.items():
-            if observation.status is CallStatus.RETURNED:
+            if observation.status is CallStatus.RETURNED or name in edges:
                 continue
             if observation.status is CallStatus.MISSING:
                 raise Failed(f"`{function.name}` was not handed in", f"a function named `{function.name}`")
@@ -99,14 +103,14 @@ def runs(
                 key = diagnosis(error.message)
                 raise Failed(f"the file could not be run: {error.short}", "no error", error.line, key)
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
-            raise _error(error.scenario, error, diagnose(error, seen))
+            raise scenario_raised(error, diagnose(error, seen))
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
         for name in expected:
             if name not in found:  # evidence comes from where student code ran: what is missing does not pass
                 raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
         for name in expected if chosen is None else chosen:
             if (error := found[name]) is not None:
-                raise _error(name, error, diagnose(error, seen))
+                raise scenario_raised(error, diagnose(error, seen))
 
     judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
     function.check(points, needs=())(judge)
@@ -115,7 +119,7 @@ def runs(
 def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
     """Every scenario of the probes that try several, with the error it ended with."""
     for probe in function.probes:
-        if "Cases[" not in str(probe.look.__annotations__.get("return")):
+        if probe.edge or "Cases[" not in str(probe.look.__annotations__.get("return")):
             continue
         found = seen[probe]
         for cases in [found] if isinstance(found, Cases) else found.values():
@@ -123,12 +127,13 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
             yield from cases.errors.items()
 
 
-def _error(scenario: str, raised: Raised, misconception: str | None) -> Failed:
+def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
+    """The failure of a check that looks at a scenario in which the student's function raised."""
     line = raised.line
     if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
         line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
-    return Failed(f"scenario `{scenario}` raised: {raised.short}", "no error", line, misconception)
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", "no error", line, misconception)
 
 
 def between_gpus(message: str) -> bool:
@@ -156,8 +161,15 @@ Ready = Probe[Cases[Ran]]
 JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's call and the reference's
 
 
-def _for_each(function: Function, probe: Ready, points: float, claim: str = "") -> Callable[[JudgeRan], None]:
-    """Declare a check that judges every scenario of a probe; its claim is the docstring, or this one."""
+def _for_each(
+    function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
+) -> Callable[[JudgeRan], None]:
+    """Declare a check that judges every scenario of a probe; its claim is the docstring, or this one.
+
+    Raises ValueError if the check `after`, which must pass first, is not declared.
+    """
+    if after is not None and after not in [check.name for check in function.checks]:
+        raise ValueError(f"declare the check {after} of {function.name} first: without it, doing nothing would pay")
 
     def declare(judge: JudgeRan) -> None:
         def every(seen: Seen, wanted: Seen) -> None:
@@ -165,7 +177,7 @@ def _for_each(function: Function, probe: Ready, points: float, claim: str = "") 
                 judge(scenario, found, right)
 
         every.__name__, every.__doc__ = judge.__name__, claim or judge.__doc__
-        function.check(points)(every)
+        function.check(points, ("runs", after) if after else ("runs",))(every)
 
     return declare
 
@@ -187,10 +199,10 @@ def same_as_reference(function: Function, probe: Ready, points: float, claim: st
             raise Failed(f"{where}it returned {found.value!r}", repr(value))
 
 
-def on_the_device(function: Function, probe: Ready, points: float) -> None:
+def on_the_device(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
     """Declare that every scenario returns a tensor on the device."""
 
-    @_for_each(function, probe, points)
+    @_for_each(function, probe, points, after=after)
     def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
         """The result is on the device."""
         if found.device != found.wanted_device:
@@ -199,11 +211,17 @@ def on_the_device(function: Function, probe: Ready, points: float) -> None:
 
 
 def at_most(
-    function: Function, probe: Ready, points: float, *, copies: int | None = None, waits: int | None = None
+    function: Function,
+    probe: Ready,
+    points: float,
+    after: str = "same_as_reference",
+    *,
+    copies: int | None = None,
+    waits: int | None = None,
 ) -> None:
     """Declare that no scenario makes more copies between host and device, or more waits, than this."""
 
-    @_for_each(function, probe, points)
+    @_for_each(function, probe, points, after=after)
     def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
         """It makes no needless copies between host and device, and no needless waits for the device."""
         for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
@@ -211,10 +229,10 @@ def at_most(
                 raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
 
 
-def leaves_its_input_alone(function: Function, probe: Ready, points: float) -> None:
+def leaves_its_input_alone(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
-    @_for_each(function, probe, points)
+    @_for_each(function, probe, points, after=after)
     def leaves_its_input_alone(scenario: str, found: Ran, right: Ran) -> None:
         """The tensors passed in and the settings of torch are not changed."""
         if found.changed:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gpudojo.grading.checks import scenario_raised
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import author_line
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, ScenarioRaised
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, pattern_key
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -45,7 +46,7 @@ def judge(exercise: Exercise, function: Function, evidence: Evidence, reference:
         if todo or blocked is not None:
             outcome = Outcome.TODO if todo else Outcome.BLOCKED
         else:
-            outcome, failed = _outcome(check, seen, wanted)
+            outcome, failed = _outcome(function, check, seen, wanted)
         if outcome is Outcome.PASSED:
             passed.add(check.name)
         results.append(result_of(exercise, function, check, outcome, failed, blocked))
@@ -60,7 +61,7 @@ def _converted(reference: Evidence) -> Seen:
     return known[1]
 
 
-def _outcome(check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | None]:
+def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | None]:
     """What came of a check, and why.
 
     One that raises is an error of ours, which costs the student nothing, if it raises for the reference's evidence
@@ -79,6 +80,8 @@ def _outcome(check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | 
             check.judge(wanted, wanted)
         except Exception:
             return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict")
+        if isinstance(error, ScenarioRaised):
+            return Outcome.FAILED, scenario_raised(error.raised, function.diagnose(error.raised, seen))
         return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
     return Outcome.PASSED, None
 
@@ -121,7 +124,10 @@ def explained(
         return result
     line = shown(result, function, lines)
     happened, expected = result.happened, result.expected
-    scenario, first = next(((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED), ("", None))
+    ended = ((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED)
+    # An edge case that ended with an error explains the check that asked for it, and no other.
+    about = ((n, o) for n, o in ended if o.raised is None or o.raised.short in happened)
+    scenario, first = next(about, ("", None))
     if first is None:
         return msgspec.structs.replace(result, line=line)
     raised = first.raised or Raised("", "", None)

@@ -137,7 +137,7 @@ class _Watching:
                 self._choose(watching, probe.name)
 
         # Nothing of the standard library's in between: student code may have put something in its place.
-        return Probe(probe.name, watched, probe.machine)
+        return Probe(probe.name, watched, probe.machine, probe.edge)
 
     def _choose(self, call: _Watched, scenario: str) -> None:
         raise NotImplementedError

@@ -68,14 +68,27 @@ class Case(msgspec.Struct, frozen=True):
     """What was seen in one scenario. Each exercise declares its own as a subclass, beside its probes."""
 
 
+class ScenarioRaised(KeyError):
+    """What a check asked for is not there, because the student's function raised. Costs the points of that check."""
+
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(raised.short)
+        self.raised = raised
+
+
 class Cases(dict[str, T], Generic[T]):
-    """What was seen in each scenario, by name. `errors` has the scenarios in which the student's function raised."""
+    """What was seen in each scenario, by name. `errors` has the scenarios in which the student's function raised;
+    to ask for one of these by `[…]` raises ScenarioRaised.
+    """
 
     def __init__(
         self, cases: Mapping[str, T] | Iterable[tuple[str, T]] = (), errors: Mapping[str, Raised] = {}
     ) -> None:
         super().__init__(cases)
         self.errors = dict(errors)
+
+    def __missing__(self, name: str) -> T:
+        raise ScenarioRaised(self.errors[name]) if name in self.errors else KeyError(name)
 
     def add(self, other: Cases[T]) -> Cases[T]:
         """Take over the scenarios of another probe or part of one."""

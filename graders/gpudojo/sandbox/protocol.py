@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from enum import IntEnum
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -14,7 +15,8 @@ from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, validated
 
 # Requests to the fork server, and its events.
-SPAWN, KILL, READY, EXITED, FAILED, OVER_MEMORY, OVER_GPU_MEMORY = 1, 2, 3, 4, 5, 6, 7
+Request = IntEnum("Request", "SPAWN KILL")
+Event = IntEnum("Event", "READY EXITED FAILED OVER_MEMORY OVER_GPU_MEMORY")
 # Request, number of the child, its limits in bytes: of the host and of a GPU.
 REQUEST: Final = struct.Struct("<BQQQ")
 # Event, number of the child, exit code, peak KiB, µs of CPU, peak KiB of the GPU.
