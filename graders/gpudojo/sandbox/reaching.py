@@ -240,7 +240,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _makes_code(frame: FrameType) -> bool:
-    """Whether a library, in this frame, executes text of its own making; other parts of Python execute what they get."""
+    """Whether a library, in this frame, executes text of its own making, and not what it was given."""
     pythons = {"site-packages", "dist-packages"}.isdisjoint(frame.f_code.co_filename.split(os.sep))
     return _module(frame) in ("dataclasses", "collections") or not pythons
 
