@@ -486,8 +486,17 @@ def _answer(call: Call, *things: Any) -> Answer:
     return Answer(type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings)
 
 
-def _answers(call: Call, questions: Mapping[str, tuple[Any, ...]]) -> Cases[Answer]:
-    return tried({name: functools.partial(_answer, call, *things) for name, things in questions.items()})
+def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> dict[str, Cases[Answer]]:
+    """The answers to some groups of questions, asked in an order drawn from the seed."""
+    every = {title: things for questions in groups.values() for title, things in questions.items()}
+    found = tried({title: functools.partial(_answer, call, *things) for title, things in every.items()}, call.seed)
+    return {
+        group: Cases(
+            {title: found[title] for title in questions if title in found},
+            {title: found.errors[title] for title in questions if title in found.errors},
+        )
+        for group, questions in groups.items()
+    }
 
 
 @same.probe
@@ -539,7 +548,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a model without parameters": (nn.ReLU(),),
         },
     }
-    return {group: _answers(call, asked) for group, asked in questions.items()}
+    return _answers(call, questions)
 
 
 @same.probe(machine="two gpus")
@@ -552,7 +561,7 @@ def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
         "one on each GPU, in a list": ([first, second],),
         "a model over two GPUs": (_model(first, last=second),),
     }
-    return {"gpus": _answers(call, questions)}
+    return _answers(call, {"gpus": questions})
 
 
 LAST = "three on the device, the last one on the CPU"
