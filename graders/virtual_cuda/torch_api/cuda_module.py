@@ -106,8 +106,11 @@ class Devices:
         return _properties(self.gpu)
 
     def synchronize(self, device: Any = None) -> None:
-        self.check(index_of(self.gpu, device))
-        placement.note("synchronize", explicit=True)
+        before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
+        try:
+            placement.note("synchronize", explicit=True)
+        finally:
+            self.exchange(before)
 
     def set_sync_debug_mode(self, mode: Any) -> None:
         self.gpu.sync_debug = sync_debug_mode(mode)
