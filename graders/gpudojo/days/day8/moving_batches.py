@@ -250,11 +250,13 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
     already.add(_group(call, device.type, {"by its type": [there, there[:1], there.mT]}))
     already.add(_group(call, str(device), {"half of the pair": [there, labels(seed)]}))
     already.add(_group(call, "cpu", {"on the CPU": list(pair(seed))}))
+    back = _group(call, torch.device("cpu"), {"from the device": [there, there_too]})
+    back.add(_group(call, "cpu", {"to the CPU, not waiting": [there, labels(seed)]}, non_blocking=True))
     return {
         "a_pair": pairs.add(_group(call, str(device), {"a tuple": pair(seed)})),
         **{name: _group(call, device, group) for name, group in batches.items()},
         "already_there": already,
-        "back_to_the_cpu": _group(call, torch.device("cpu"), {"from the device": [there, there_too]}),
+        "back_to_the_cpu": back,
         "without_waiting": _without_waiting(call),
     }
 
@@ -274,13 +276,13 @@ def _without_waiting(call: Call) -> Cases[Moved]:
 @move.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
     first = [tensor.to("cuda:0") for tensor in pair(call.seed)]
-    found = _group(call, "cuda:1", {"from the CPU": list(pair(call.seed))})
+    found = _group(call, "cuda:1", {"from the CPU": list(pair(call.seed))}, non_blocking=True)
     return {"to_the_second_gpu": found.add(_group(call, torch.device("cuda", 1), {"from the first": first}))}
 
 
 PAIRS = ("a list", "a tuple")
 BASIC = ("a list", "a tuple", "a tensor", "a tensor that is there", "by its type", "half of the pair", "on the CPU")
-runs(move, scenarios=(*BASIC, "from the device", "from the CPU", "from the first"))
+runs(move, scenarios=(*BASIC, "from the device", "to the CPU, not waiting", "from the CPU", "from the first"))
 
 
 def _in(seen: Seen, *groups: str) -> Cases[Moved]:
@@ -436,7 +438,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             if place.device in (None, case.device):
                 continue
             key = None
-            if name == "on the CPU":
+            if name in ("on the CPU", "to the CPU, not waiting"):
                 key = "hard-coded-cuda"
             elif name in second and place.device == "cuda:0":
                 key = "device-index-dropped"
@@ -484,8 +486,17 @@ def _answer(call: Call, *things: Any) -> Answer:
     return Answer(type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings)
 
 
-def _answers(call: Call, questions: Mapping[str, tuple[Any, ...]]) -> Cases[Answer]:
-    return tried({name: functools.partial(_answer, call, *things) for name, things in questions.items()})
+def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> dict[str, Cases[Answer]]:
+    """The answers to some groups of questions, asked in an order drawn from the seed."""
+    every = {title: things for questions in groups.values() for title, things in questions.items()}
+    found = tried({title: functools.partial(_answer, call, *things) for title, things in every.items()}, call.seed)
+    return {
+        group: Cases(
+            {title: found[title] for title in questions if title in found},
+            {title: found.errors[title] for title in questions if title in found.errors},
+        )
+        for group, questions in groups.items()
+    }
 
 
 @same.probe
@@ -537,7 +548,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a model without parameters": (nn.ReLU(),),
         },
     }
-    return {group: _answers(call, asked) for group, asked in questions.items()}
+    return _answers(call, questions)
 
 
 @same.probe(machine="two gpus")
@@ -550,7 +561,7 @@ def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
         "one on each GPU, in a list": ([first, second],),
         "a model over two GPUs": (_model(first, last=second),),
     }
-    return {"gpus": _answers(call, questions)}
+    return _answers(call, {"gpus": questions})
 
 
 LAST = "three on the device, the last one on the CPU"

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, linear, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, torch, tried
+from gpudojo.grading.call import Call, StudentRaised, array, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import (
     between_gpus,
     close,
@@ -75,16 +75,15 @@ class Watch:
         self.loss_devices: list[list[str]] = []  # of outputs and targets
         self.found: list[Any] = []  # for every backward pass, a copy of the gradients from before, or None
         self.steps: list[bool] = []  # for every optimizer step, whether there were gradients
-        self.sizes: dict[str, set[int]] = {"inputs": set(), "targets": set()}  # bytes of the batches
-        self.first: int | None = None  # ledger mark at the first batch
-        self.latest: int | None = None  # at the latest batch
+        self.batch: dict[str, Any] = {}  # the latest
+        self.latest: int | None = None  # ledger mark at the latest batch
+        self.first: int | None = None  # at the first batch
         self.last: int | None = None  # at the end of the loader
 
     def fetched(self, inputs: Any, targets: Any) -> None:
         self.latest = self.ledger.mark()
         self.first = self.latest if self.first is None else self.first
-        self.sizes["inputs"].add(inputs.nbytes)
-        self.sizes["targets"].add(targets.nbytes)
+        self.batch = {"inputs": inputs, "targets": targets}
 
     def ended(self) -> None:
         self.last = self.ledger.mark()
@@ -226,7 +225,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
     try:
         value, settings = settled(call, model, batches, loss_fn, optimizer, device)
     except StudentRaised as error:
-        raise error.with_facts(copied=_copied(call, watch)) from None
+        raise error.with_facts(copied=copied(call, watch.latest, **watch.batch) if watch.batch else {}) from None
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
@@ -246,19 +245,6 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
         batches=-(-samples // BATCH),
         settings=settings,
     )
-
-
-def _copied(call: Call, watch: Watch) -> dict[str, int | None]:
-    """Which tensors of the latest batch had been copied to the device before an error, and by which lines."""
-    if watch.latest is None:
-        return {}
-    copies = call.bench.ledger.since(watch.latest).transfers_to_device()
-    found: dict[str, int | None] = {}
-    for part, sizes in watch.sizes.items():
-        line = call.first_line(copy for copy in copies if copy.bytes in sizes)
-        if line is not None:
-            found[part] = line
-    return found
 
 
 def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:

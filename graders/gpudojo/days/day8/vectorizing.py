@@ -158,12 +158,14 @@ class Pictures(Case, frozen=True):
     usual: dict[str, Picture]
     on_the_cpu: dict[str, Picture]
     growth: Growth
-    edges: dict[str, dict[str, Picture]]  # "smallest" and "tied"
-    errors: dict[str, Raised]  # of the edges that ended with one
+    smallest: dict[str, Picture]
+    tied: dict[str, Picture]
+    errors: dict[str, Raised]  # of the last two
 
     def edge(self, name: str) -> dict[str, Picture]:
-        """Raises ScenarioRaised where the student's function raised."""
-        return Cases(self.edges, self.errors)[name]
+        """The smallest or the tied pictures. Raises ScenarioRaised where the student's function raised."""
+        found: dict[str, Picture] = getattr(self, name)
+        return Cases({} if name in self.errors else {name: found}, self.errors)[name]
 
 
 class Painter:
@@ -189,7 +191,7 @@ class Painter:
             pixels=[count * height * width for count, height, width, _ in GROWING],
             operations=[len(ledger.operations()) for ledger in self.ledgers],
             steps=[lines.total() for lines in self.lines],
-            line=max(grown, key=lambda line: grown[line], default=None),
+            line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
             trips=trips,
         )
 
@@ -273,7 +275,14 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
         found = tried(edges)
         # After the GPU: what was made there and kept is of no use here.
         sizes = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
-        return Pictures(usual, painter.each(make, sizes, "cpu"), growth, dict(found), found.errors)
+        return Pictures(
+            usual,
+            painter.each(make, sizes, "cpu"),
+            growth,
+            found.get("smallest", {}),
+            found.get("tied", {}),
+            found.errors,
+        )
 
     @function.probe(machine="unwatched")
     def timed(call: Call) -> Race:
@@ -363,11 +372,9 @@ def _reshaped(found: Picture, right: Picture) -> tuple[str, str | None]:
 
 
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
-    for found, right in ((seen.usual, wanted.usual), (seen.on_the_cpu, wanted.on_the_cpu)):
-        yield from (found[size] for size in right)
-    for group, sizes in wanted.edges.items():
+    for group in ("usual", "smallest", "tied", "on_the_cpu"):
         if group not in seen.errors:  # its own check reports it
-            yield from (seen.edges[group][size] for size in sizes)
+            yield from (getattr(seen, group)[size] for size in getattr(wanted, group))
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
