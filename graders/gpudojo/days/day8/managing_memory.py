@@ -464,7 +464,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     data = torch.utils.data.TensorDataset(*(part[:count] for part in sprites(9, call.seed + 1)))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
+        model: Any = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
     moved, dirty, state = (before.get(name) for name in ("moved", "dirty", "state"))
     if moved:
         model.to(device)
@@ -484,7 +484,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         modes.append(module.training is (module is model[1]))
         places.add(str(inputs[0].device))
 
-    for part in model:
+    for part in model.children():
         part.register_forward_pre_hook(Sealed(called_with))
     scales: list[Any] = []
     clean: list[bool] = []
@@ -795,7 +795,7 @@ def passes(call: Call) -> Passes:
     return Passes(**found, stored=stored.stored, stored_curve=stored.curve)
 
 
-def _beside_plain(call: Call, blocks: Any, x: Any, **options: bool) -> Through:
+def _beside_plain(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
     found = _through(call, blocks, x, **options)
     if call.bench.kind != "cuda":
         return found
