@@ -25,7 +25,7 @@ from gpudojo.authoring import sample
 from gpudojo.classes.store import Store
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import header, iterate
-from gpudojo.sandbox.isolation import Layers, sentence
+from gpudojo.sandbox.layers import Layers, sentence
 from rich.console import Console
 from rich.table import Table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,13 @@ from tests.sharing import LoadedForkServers, WarmPython
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the packages before any worker starts.
+    """Compile the packages before any worker starts, and give every process one thread.
 
     Hundreds of processes import them, often where Python is told to write no bytecode; and a test that watches the
-    folder for changes must not see a `__pycache__` appear.
+    folder for changes must not see a `__pycache__` appear. Threads of many processes on few cores wait for each other.
     """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     sys.dont_write_bytecode = False  # half the time of collecting is compiling the tests themselves
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(__file__).parents[1] / "graders", quiet=2)

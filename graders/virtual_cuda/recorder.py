@@ -29,17 +29,22 @@ _LIBRARIES: Final = tuple(
         sysconfig.get_path("purelib"),
         sysconfig.get_path("platlib"),
         os.path.dirname(os.__file__),
+        *(path for path in sys.path if path.endswith(("site-packages", "dist-packages"))),
     }
 )
+
+
+def from_library(filename: str) -> bool:
+    """Whether code of this file is Python's, an installed package's or ours, and not a student's."""
+    return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
 
 class _Files(dict[str, bool]):
     """Whether a file is a student's. By file name: hashing a code object takes longer than an operation."""
 
     def __missing__(self, filename: str) -> bool:
-        library = filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
-        self[filename] = not library
-        return not library
+        self[filename] = not from_library(filename)
+        return self[filename]
 
 
 student_file: Final = _Files()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.sandbox.isolation import missing, sentence
+from gpudojo.sandbox.layers import missing, sentence
 from gpudojo.submissions.entries import IgnoredPath
 
 if TYPE_CHECKING:

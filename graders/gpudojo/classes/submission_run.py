@@ -12,27 +12,10 @@ from typing import Final
 
 import msgspec
 
-from gpudojo.classes.store import FunctionRecord, GradedDefinition, Incident, IncidentKind, LoadedFile, Record
-from gpudojo.model.evidence import CallStatus, Evidence, Raised
-from gpudojo.sandbox.protocol import (
-    ALL,
-    ELSEWHERE,
-    HERE,
-    WHOLE,
-    Began,
-    Chosen,
-    Finished,
-    Frame,
-    Frames,
-    Isolated,
-    Job,
-    Loaded,
-    Paused,
-    RunOptions,
-    Saw,
-    Stumbled,
-    Tampered,
-)
+from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.model.evidence import CallStatus, Raised
+from gpudojo.sandbox import protocol
+from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, RunOptions
 
 GRACE: Final = 2.0  # seconds in which a child itself notices that a function is out of time
 STARTING: Final = 30.0  # seconds before the first step
@@ -108,37 +91,38 @@ class SubmissionRun:
             self._reject(self._frames.problem)
         return self.trusted
 
-    def _handle(self, frame: Frame) -> bool:
+    def _handle(self, frame: protocol.Frame) -> bool:
         now, record = self.clock(), self.record
-        if isinstance(frame, Isolated):
+        if isinstance(frame, protocol.Isolated):
             record.layers = {
                 name: record.layers.get(name) or why for name, why in (record.layers | frame.layers).items()
             }
             self.deadline = now + self.options.seconds + GRACE
-        elif isinstance(frame, Chosen):
+        elif isinstance(frame, protocol.Chosen):
             if not any((p.exercise, p.function) == (frame.exercise, frame.function) for p in record.places):
-                record.places.append(
-                    GradedDefinition(frame.exercise, frame.function, frame.file, frame.line, frame.cell, frame.note)
-                )
-        elif isinstance(frame, Began):
+                record.places.append(frame)
+        elif isinstance(frame, protocol.Began):
             self.step = frame.step
             self.deadline = now + self.options.seconds + GRACE
-        elif isinstance(frame, Loaded):
-            record.files[frame.file] = LoadedFile(frame.lines, frame.cells, frame.broken)
+        elif isinstance(frame, protocol.Loaded):
+            record.files[frame.file] = frame
             self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
-        elif isinstance(frame, Saw):
+        elif isinstance(frame, protocol.Saw):
             return self._saw(frame)
-        elif isinstance(frame, Tampered):
+        elif isinstance(frame, protocol.Tampered):
             self._reject(f"it changed {frame.what} of the grader while it was graded")
-        elif isinstance(frame, Stumbled):
+        elif isinstance(frame, protocol.Reached):
+            where = f"{frame.file} line {frame.line} " if frame.line else f"{frame.file} " if frame.file else "it "
+            self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
+        elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
-        elif isinstance(frame, Paused):
+        elif isinstance(frame, protocol.Paused):
             self.paused = True
-        elif isinstance(frame, Finished):
+        elif isinstance(frame, protocol.Finished):
             self.finished = True
         return self.trusted
 
-    def _saw(self, frame: Saw) -> bool:
+    def _saw(self, frame: protocol.Saw) -> bool:
         evidence = frame.evidence
         key = f"{evidence.exercise}::{evidence.function}"
         missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
@@ -146,7 +130,9 @@ class SubmissionRun:
         # A child does not compare its code where it was interrupted: then nothing can be earned.
         unchecked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
         known = self.record.seen.get(key)
-        again = key in self._received or (known is not None and not self._adds(known, evidence))
+        # With a real GPU a second child adds the rest of a function that an earlier one began, from other probes.
+        adds = known is None or (self.options.bench == "cuda" and not _probes(known) & set(evidence.observations))
+        again = key in self._received or not adds
         if key not in self.options.known or again or (self.step != key and not missing) or unchecked:
             self._reject("it sent evidence that the grader did not ask for")
             return False
@@ -156,10 +142,6 @@ class SubmissionRun:
         self._received.add(key)
         self._note(key, raised)
         return True
-
-    def _adds(self, known: FunctionRecord, evidence: Evidence) -> bool:
-        """Whether it is the rest of a function that an earlier child began: with a real GPU, from other probes."""
-        return self.options.bench == "cuda" and not _probes(known) & set(evidence.observations)
 
     def _note(self, step: str, raised: Sequence[Raised]) -> None:
         """Note time and memory that ran out, where Python itself reported it."""
@@ -217,16 +199,13 @@ class SubmissionRun:
         elif code == -signal.SIGXCPU:
             self._end_step(step, IncidentKind.TIMED_OUT, "it used up its CPU time")
         else:
-            self._end_step(
-                step, IncidentKind.CRASHED, f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
-            )
+            how = f"{STUMBLED}: {self.stumbled}" if self.stumbled else how_it_ended(code)
+            self._end_step(step, IncidentKind.CRASHED, how)
         used_up = self.clock() - self.began > WHOLE * self.options.seconds
         if self.step is None or self._children >= CHILDREN or used_up:
             left = sorted(self.options.known - set(self.record.seen) - self.skip)
             if left:
-                self.record.incidents.append(
-                    Incident(IncidentKind.NOT_RUN, left[0], f"{len(left)} functions were not run")
-                )
+                self._add(Incident(IncidentKind.NOT_RUN, left[0], f"{len(left)} functions were not run"))
             return False
         return True
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gpudojo.authoring import sample as sampling
 from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
-from gpudojo.cli.options import processors, repository, which_day, which_root, writing
+from gpudojo.cli.options import FOLDER, day_and_root, processors, repository, which_root, writing
 
 
 @click.group()
@@ -28,7 +28,6 @@ def new() -> None:
 @which_root
 def exercise(day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None) -> None:
     """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
-
     words = () if functions is None else tuple(word.strip() for word in functions.split(","))
     _write(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
     click.echo(f"To see what to do next, run: dojo lint --day {day}")
@@ -42,27 +41,23 @@ def exercise(day: str, name: str, functions: str | None, points: int, title: str
 @which_root
 def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
     """Make the day NAME, such as day9, without exercises."""
-
     _write(root, lambda known: day_files(name, known, title, exercises, points))
     click.echo(f"Make its first exercise with: dojo new exercise {name} NAME")
 
 
 def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
-
     root = (root or repository()).resolve()
     for path in write_new(root, files(surroundings(root))):
         click.echo(f"written: {path}")
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.option("--students", default=60, show_default=True, type=click.IntRange(min=1), help="Number of submissions.")
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
-@which_day
-@which_root
+@day_and_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
     """Make a sample class in FOLDER from the right and wrong solutions of this repository."""
-
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")
     with writing(folder):
@@ -79,13 +74,8 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 @click.option("--exercise", "only", multiple=True, metavar="NAME", help="With --mutants: only exercises that begin so.")
 @click.option("--limit", type=click.IntRange(min=1), help="With --mutants: at most so many of each exercise.")
 @click.option("--jobs", type=click.IntRange(min=1), help="With --mutants: how many at once.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="With --mutants: where results are kept (default: build/mutants in the repository).",
-)
-@which_day
-@which_root
+@click.option("--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants).")
+@day_and_root
 def lint(
     quick: bool,
     mutants: bool,

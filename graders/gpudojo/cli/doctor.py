@@ -11,7 +11,7 @@ import click
 from gpudojo import __version__
 from gpudojo.cli.options import processors
 from gpudojo.model.errors import DojoError
-from gpudojo.sandbox.isolation import ADVICE, PURPOSE, examine
+from gpudojo.sandbox.layers import ADVICE, PURPOSE, examine
 
 
 @click.command()

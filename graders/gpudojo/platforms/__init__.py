@@ -1,8 +1,9 @@
 """What other programs read: class results in their formats, and autograders for platforms that run student code.
 
 Each module or folder here is one platform, found by listing the package; what begins with an underscore is shared. Its
-`export(results, target, options) -> list[Path]` writes class results. A folder may have a module `bundle`, which makes
-what a teacher uploads, and a module `workflow`, whose `seal(files, day)` adds files to a student's repository.
+`export(header, rows, target, options) -> list[Path]` writes class results. It may go through the rows several times,
+and holds one at a time, as there may be ten thousand. A folder may have modules that make what a teacher uploads,
+and a module `workflow`, whose `seal(files, day)` adds files to a student's repository.
 """
 
 from __future__ import annotations
@@ -14,25 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from gpudojo.model import catalogue
-from gpudojo.model.results import SubmissionRow
-
-
-class Results(Protocol):
-    """A class's results, of which an exporter holds one row at a time: there may be ten thousand."""
-
-    @property
-    def day(self) -> str: ...
-    @property
-    def bench(self) -> str: ...
-    @property
-    def gpudojo(self) -> str: ...
-    @property
-    def max_score(self) -> float: ...
-    @property
-    def submissions(self) -> Iterable[SubmissionRow]: ...
+from gpudojo.model.results import ClassResults, SubmissionRow
 
 
 @dataclass(frozen=True)
@@ -63,7 +49,7 @@ def parts_of(day: str) -> tuple[Part, ...]:
     return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(day))
 
 
-Exporter = Callable[[Results, Path, Options], list[Path]]
+Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list[Path]]
 
 
 def formats() -> list[str]:

@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
@@ -22,29 +23,8 @@ import msgspec
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
-from gpudojo.sandbox import integrity
+from gpudojo.sandbox import integrity, protocol
 from gpudojo.sandbox.integrity import Changed
-from gpudojo.sandbox.protocol import (
-    ALL,
-    ELSEWHERE,
-    HEAD,
-    MESSAGE,
-    NUMBER,
-    TOKEN,
-    WHOLE,
-    Began,
-    Chosen,
-    Finished,
-    Frame,
-    Glimpse,
-    Isolated,
-    Job,
-    Loaded,
-    Paused,
-    Saw,
-    Stumbled,
-    Tampered,
-)
 from gpudojo.submissions.definitions import choose
 
 if TYPE_CHECKING:
@@ -52,27 +32,32 @@ if TYPE_CHECKING:
 
     from gpudojo.grading.limits import Limits
     from gpudojo.grading.load import Submission
-    from gpudojo.grading.watching import Busiest
     from gpudojo.sandbox.isolation import Isolation
+    from gpudojo.sandbox.reaching import Reaching
 
 
-def sender(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse], None]:
+def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame | protocol.Glimpse], None]:
     """A function that signs frames and writes them to a pipe. The key is kept only within a hash object.
 
     In place of evidence that changed code may have made, the function sends what has changed and ends the process.
     """
-    keyed = hashlib.blake2b(key=key, digest_size=TOKEN)
-    numbers = itertools.count()
+    keyed = hashlib.blake2b(key=key, digest_size=protocol.TOKEN)
     # By local names: student code may replace those of modules. A closure, since it could replace a method.
-    encode, pack, number, count = msgspec.msgpack.Encoder().encode, HEAD.pack, NUMBER.pack, numbers.__next__
+    encode, count = msgspec.msgpack.Encoder().encode, itertools.count().__next__
+    pack, number = protocol.HEAD.pack, protocol.NUMBER.pack
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
-    saw, stumbled, tampered, glimpse, raw = Saw, Stumbled, Tampered, Glimpse, msgspec.Raw
-    replace = msgspec.structs.replace
+    saw, stumbled, tampered, glimpse = protocol.Saw, protocol.Stumbled, protocol.Tampered, protocol.Glimpse
+    raw, replace, reached = msgspec.Raw, msgspec.structs.replace, protocol.Reached
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
+    one_at_a_time = threading.RLock()  # what is reached for is told by the thread that does it
 
-    def emit(frame: Frame | Glimpse) -> None:
+    def emit(frame: protocol.Frame | protocol.Glimpse) -> None:
         if own_number() != own:  # a copy of this process that student code has forked
             leave(0)
+        with one_at_a_time:
+            send(frame)
+
+    def send(frame: protocol.Frame | protocol.Glimpse) -> None:
         what = None
         if kind(frame) is glimpse:
             seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
@@ -83,7 +68,8 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse]
             what = None if frame.interrupted else changed()  # type: ignore[union-attr]
             frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
         body = encode(frame if what is None else tampered(what))
-        seen.clear()
+        if kind(frame) is not reached:
+            seen.clear()
         signed = keyed.copy()
         signed.update(number(count()))
         signed.update(body)
@@ -99,36 +85,41 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[Frame | Glimpse]
 LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
 
 
-def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
+def grade(job: protocol.Job, home: Path) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
     """Load each file that matters and look at each function in it; True if another child has to go on."""
+    from gpudojo.grading.observe import load_file
+
     exercises = day(job.day)
     loaded: dict[str, Submission] = {}
     choice = choose(job.files, exercises)
     asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
     if job.bench == "cuda":
         asked = [(e, left) for e, f in asked if (left := _left(job, e, f)).probes]
-    if job.machines == ELSEWHERE:
+    if job.machines == protocol.ELSEWHERE:
         job = msgspec.structs.replace(job, bench="virtual")  # as there is no GPU in this process
     for exercise, function in asked:
-        one = choice.of(function.name)
-        if one is not None:
-            yield Chosen(exercise.stem, function.name, one.file, one.line, one.cell, one.note[:MESSAGE])
+        if (one := choice.of(function.name)) is not None:
+            note = one.note[: protocol.MESSAGE]
+            yield protocol.Chosen(exercise.stem, function.name, one.file, one.line, one.cell, note)
     for exercise, function in asked:
         key, one = f"{exercise.stem}::{function.name}", choice.of(function.name)
         file = one.file if one is not None else None
         if key in job.skip:
             continue
         if file is None:
-            yield from (Glimpse(probe.name, Observation(CallStatus.MISSING)) for probe in function.probes)
-            yield Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
+            yield from (protocol.Glimpse(probe.name, Observation(CallStatus.MISSING)) for probe in function.probes)
+            yield protocol.Saw(Evidence(exercise.stem, function.name, job.bench, 0, {}), 0.0)
             continue
         if f"file {file}" in job.skip:
             continue
         if file not in loaded:
-            yield Began(f"file {file}")
-            loaded[file], ran = _load(job, home, file)
-            yield ran
-        yield Began(key)
+            yield protocol.Began(f"file {file}")
+            began = time.perf_counter()
+            loaded[file] = read = load_file(home / file, _limits(job))
+            broken = None if read.broken is None else _plain(read.broken, home)
+            lines = dict(itertools.islice(read.lines.items(), LINES))
+            yield protocol.Loaded(file, time.perf_counter() - began, lines, read.cells[:LINES], broken)
+        yield protocol.Began(key)
         saw = yield from observed(job, exercise, function, loaded[file], home)
         yield saw
         if saw.interrupted or saw.spent:
@@ -136,32 +127,23 @@ def grade(job: Job, home: Path) -> Generator[Frame | Glimpse, None, bool]:
     return False
 
 
-def _left(job: Job, exercise: Exercise, function: Function) -> Function:
+def _left(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
     """The function with those of its probes that this child can be the machine for, and that none has looked with."""
     key = f"{exercise.stem}::{function.name}"
-    here = [p for p in function.probes if job.machines == ALL or p.elsewhere == (job.machines == ELSEWHERE)]
+    elsewhere = job.machines == protocol.ELSEWHERE
+    here = [p for p in function.probes if job.machines == protocol.ALL or p.elsewhere == elsewhere]
     return dataclasses.replace(function, probes=[p for p in here if f"{key}::{p.name}" not in job.done])
 
 
-def _load(job: Job, home: Path, file: str) -> tuple[Submission, Loaded]:
-    from gpudojo.grading.observe import load_file
-
-    began = time.perf_counter()
-    submission = load_file(home / file, _limits(job))
-    lines = dict(list(submission.lines.items())[:LINES])
-    broken = None if submission.broken is None else _plain(submission.broken, home)
-    return submission, Loaded(file, time.perf_counter() - began, lines, submission.cells[:LINES], broken)
-
-
-def _limits(job: Job) -> Limits:
+def _limits(job: protocol.Job) -> Limits:
     from gpudojo.grading.limits import Limits
 
     return Limits(job.seconds, shared=True, interruptible=False)
 
 
 def observed(
-    job: Job, exercise: Exercise, function: Function, submission: Submission, home: Path
-) -> Generator[Glimpse, None, Saw]:
+    job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, home: Path
+) -> Generator[protocol.Glimpse, None, protocol.Saw]:
     """The evidence of one function."""
     from virtual_cuda import device_failure
 
@@ -185,29 +167,27 @@ def observed(
             spent = True
             if seen.raised is None:  # it came up after everything had been observed
                 seen = Observation(CallStatus.RAISED, raised=_plain(raised(error, submission.path), home))
-        yield Glimpse(probe.name, seen)
+        yield protocol.Glimpse(probe.name, seen)
         if spent and late is None:
             break
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
-    signature = _signature(submission.names.get(function.name))
+    signature = ""
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # of what has none
+        signature = str(inspect.signature(submission.names[function.name]))[:200]
     interrupted = late is not None and late.status is CallStatus.RAISED
     seconds = time.perf_counter() - began
+    timeline, every = None, []
     if job.drawn_with is not None:
-        draws = late is None and not spent and bool(busiest.records)
-        drawn = _drawn(job, exercise, function, submission) if draws else []
-        return Saw(evidence, seconds, signature, interrupted, timelines=drawn, spent=spent)
-    timeline = None if late is not None else _timeline(busiest, function.name)
-    return Saw(evidence, seconds, signature, interrupted, timeline, spent=spent)
+        if late is None and not spent and busiest.records:
+            every = _drawn(job, exercise, function, submission)
+    elif late is None:
+        # For the report: whatever student code has done to what it is made of, its evidence is worth the same without.
+        with contextlib.suppress(Exception):
+            timeline = busiest.timeline(function.name)
+    return protocol.Saw(evidence, seconds, signature, interrupted, timeline, every, spent)
 
 
-def _timeline(busiest: Busiest, function: str) -> Timeline | None:
-    """For the report; whatever student code has done to what it is made of, its evidence is worth the same without."""
-    with contextlib.suppress(Exception):
-        return busiest.timeline(function)
-    return None
-
-
-def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submission) -> list[Timeline]:
+def _drawn(job: protocol.Job, exercise: Exercise, function: Function, submission: Submission) -> list[Timeline]:
     """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
     from gpudojo.grading.observe import observe_one
     from gpudojo.grading.watching import EveryCall
@@ -223,49 +203,49 @@ def _drawn(job: Job, exercise: Exercise, function: Function, submission: Submiss
 
 def _plain(error: Raised, home: Path) -> Raised:
     """Without the name of the scratch folder, which tells a student nothing and is another one in every run."""
-    return msgspec.structs.replace(error, message=error.message.replace(f"{home}{os.sep}", "")[:MESSAGE])
-
-
-def _signature(function: object) -> str:
-    try:
-        return str(inspect.signature(function))[:200] if callable(function) else ""
-    except (TypeError, ValueError):
-        return ""
+    return msgspec.structs.replace(error, message=error.message.replace(f"{home}{os.sep}", "")[: protocol.MESSAGE])
 
 
 def run(
-    number: int, job_end: int, evidence_end: int, output_end: int, isolation: Isolation, changed: Changed | None
+    number: int,
+    job_end: int,
+    evidence_end: int,
+    output_end: int,
+    isolation: Isolation,
+    reaching: Reaching,
+    changed: Changed | None,
 ) -> None:
     """Everything a child does. An exception of our own goes to its output, and the grader sees that it crashed."""
     if sys.platform == "win32":
         raise NotImplementedError
     with os.fdopen(job_end, "rb") as file:
         file.seek(0)
-        job = msgspec.msgpack.decode(file.read(), type=Job)
-    evidence_end = _close_descriptors(evidence_end, output_end, isolation.descriptors())
-    seconds = WHOLE * job.seconds
+        job = msgspec.msgpack.decode(file.read(), type=protocol.Job)
+    evidence_end = _close_descriptors(evidence_end, output_end)
+    seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
     tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
     os.register_at_fork(after_in_child=_closing(evidence_end))
-    emit = sender(evidence_end, job.token, changed or integrity.watch())
+    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers))
+    reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))
     job = msgspec.structs.replace(job, token=b"")
     for frame in _frames(job, layers, Path(os.getcwd())):
         emit(frame)
 
 
-def _frames(job: Job, layers: dict[str, str], home: Path) -> Iterator[Frame | Glimpse]:
+def _frames(job: protocol.Job, layers: dict[str, str], home: Path) -> Iterator[protocol.Frame | protocol.Glimpse]:
     try:
         if job.on_gpu:
             from virtual_cuda import limit_memory
 
             limit_memory(job.gpu_memory)
-        yield Isolated(layers)
+        yield protocol.Isolated(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
-        yield Stumbled(f"{type(error).__name__}: {error}"[:MESSAGE])
+        yield protocol.Stumbled(f"{type(error).__name__}: {error}"[: protocol.MESSAGE])
         traceback.print_exc()
         return
-    yield Paused() if paused else Finished()
+    yield protocol.Paused() if paused else protocol.Finished()
 
 
 def _closing(end: int) -> Callable[[], None]:
@@ -279,21 +259,16 @@ def _closing(end: int) -> Callable[[], None]:
     return close
 
 
-def _close_descriptors(evidence_end: int, output_end: int, needed: list[int]) -> int:
-    """Close all but the two pipes and what the isolation needs; returns the new number of the evidence pipe."""
+def _close_descriptors(evidence_end: int, output_end: int) -> int:
+    """Close all but the two pipes; returns the new number of the evidence pipe."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(output_end, 1)
     os.dup2(output_end, 2)
     kept = random.SystemRandom().randrange(100, 200)
-    while kept in needed:
-        kept += 1
     os.dup2(evidence_end, kept, inheritable=False)
-    last = 3
-    for descriptor in sorted({*needed, kept}):
-        os.closerange(last, descriptor)
-        last = descriptor + 1
-    os.closerange(last, 4096)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 4096)
     # Buffered by line: a process that is killed does not write what is still in a buffer.
     sys.stdout = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115

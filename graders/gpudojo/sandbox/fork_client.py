@@ -17,18 +17,7 @@ import msgspec
 import gpudojo
 from gpudojo.model.errors import ForkServerFailed
 from gpudojo.sandbox.gpus import hidden
-from gpudojo.sandbox.protocol import (
-    EVENT,
-    EXITED,
-    FAILED,
-    KILL,
-    OVER_GPU_MEMORY,
-    OVER_MEMORY,
-    READY,
-    REQUEST,
-    SPAWN,
-    Job,
-)
+from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Job, Request
 
 STARTING: Final = 120.0  # seconds: torch may be imported from a slow disk
 STARTS: Final = 3
@@ -115,21 +104,20 @@ class ForkClient:
                 if error.log or not left:
                     raise
 
-    def wait_ready(self, seconds: float = STARTING) -> None:
+    def wait_ready(self) -> None:
         assert self._control is not None
-        self._control.settimeout(seconds)
+        self._control.settimeout(STARTING)
         try:
             message = self._control.recv(EVENT.size, socket.MSG_WAITALL)
         except TimeoutError:
-            raise ForkServerFailed(f"it was not ready after {seconds:g} s", self._log_text()) from None
+            raise ForkServerFailed(f"it was not ready after {STARTING:g} s", self._log_text()) from None
         finally:
             self._control.settimeout(None)
-        if len(message) < EVENT.size or EVENT.unpack(message)[0] != READY:
+        if len(message) < EVENT.size or EVENT.unpack(message)[0] != Event.READY:
             raise ForkServerFailed("it ended while it started", self._log_text())
 
     def _log_text(self) -> str:
-        if self._log is None:
-            return ""
+        assert self._log is not None
         self._log.seek(0)
         return self._log.read()[-2000:].decode(errors="replace").strip()
 
@@ -148,7 +136,7 @@ class ForkClient:
             ends.callback(os.close, evidence_end)
             ends.callback(os.close, output_end)
             try:
-                message = REQUEST.pack(SPAWN, self._numbers, job.memory, job.gpu_memory if job.on_gpu else 0)
+                message = REQUEST.pack(Request.SPAWN, self._numbers, job.memory, job.gpu_memory if job.on_gpu else 0)
                 socket.send_fds(self._control, [message], [file.fileno(), evidence_end, output_end])
             except OSError:
                 pipes.close()
@@ -160,26 +148,24 @@ class ForkClient:
     def kill(self, number: int) -> None:
         assert self._control is not None
         with contextlib.suppress(OSError):
-            self._control.sendall(REQUEST.pack(KILL, number, 0, 0))
+            self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0))
 
     def exits(self) -> list[ChildExit] | None:
         """The children that have ended, to be called when the client is readable; None where the fork server has."""
         assert self._control is not None
-        try:
+        data = b""
+        with contextlib.suppress(OSError):
             data = self._control.recv(1 << 16)
-        except OSError:
-            data = b""
         if not data:
             return None
         self._received += data
+        whole = len(self._received) // EVENT.size * EVENT.size
         found = []
-        while len(self._received) >= EVENT.size:
-            event, number, code, peak, cpu, device = EVENT.unpack_from(self._received)
-            del self._received[: EVENT.size]
-            if event in (EXITED, FAILED, OVER_MEMORY, OVER_GPU_MEMORY):
-                ended, over = None if event == FAILED else code, event in (OVER_MEMORY, OVER_GPU_MEMORY)
-                on_gpu = event == OVER_GPU_MEMORY
-                found.append(ChildExit(number, ended, peak << 10, cpu / 1e6, over, device << 10, on_gpu))
+        for event, number, code, peak, cpu, device in EVENT.iter_unpack(bytes(self._received[:whole])):
+            ended, on_gpu = None if event == Event.FAILED else code, event == Event.OVER_GPU_MEMORY
+            over = on_gpu or event == Event.OVER_MEMORY
+            found.append(ChildExit(number, ended, peak << 10, cpu / 1e6, over, device << 10, on_gpu))
+        del self._received[:whole]
         return found
 
     def close(self) -> None:

@@ -17,25 +17,14 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
-from gpudojo.sandbox.gpus import GpuMemoryWatch
-from gpudojo.sandbox.isolation import DEVICE, Isolation, prepared
-from gpudojo.sandbox.memory_watch import MemoryLimits, MemoryWatch
-from gpudojo.sandbox.protocol import (
-    EVENT,
-    EXITED,
-    FAILED,
-    KILL,
-    OVER_GPU_MEMORY,
-    OVER_MEMORY,
-    READY,
-    REQUEST,
-    SPAWN,
-)
+from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
+from gpudojo.sandbox.isolation import LINUX, Isolation, prepared
+from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
 
 assert sys.platform != "win32"  # forks
 
@@ -109,7 +98,91 @@ def _train(backward: bool) -> None:
             torch.cuda.synchronize()
 
 
-LINUX: Final = sys.platform == "linux"
+FIELDS: Final = ("PPid", "NSpid", "RssAnon", "RssShmem", "RssFile")
+
+
+class Usage(NamedTuple):
+    """Bytes that a child holds together with all processes it has started."""
+
+    host: int = 0
+    mapped: int = 0  # of files and devices: with CUDA also memory that host and GPU share
+    device: int = 0
+
+
+class MemoryLimits(NamedTuple):
+    """Bytes that a child may hold; of a GPU, where it uses one."""
+
+    host: int
+    device: int = 0
+
+    def over_device(self, usage: Usage) -> bool:
+        return bool(self.device) and usage.device > self.device + CUDA_DEVICE_BYTES
+
+    def over_host(self, usage: Usage) -> bool:
+        if self.device:
+            return usage.host + usage.mapped > self.host + CUDA_HOST_BYTES
+        return usage.host > self.host
+
+
+class MemoryWatch:
+    """Measures children of this process, each with all processes it has started, less what they share with this one.
+
+    Process namespaces do not matter: /proc is the one this process started with, and counts in its own numbers.
+    """
+
+    def __init__(self, gpu: GpuMemoryWatch | None = None) -> None:
+        own = _status("self")
+        self._here = own.get("NSpid", [])  # this process, from the outermost namespace to its own
+        self._shared, self._mapped, self._gpu = _bytes(own, "RssAnon", "RssShmem"), _bytes(own, "RssFile"), gpu
+
+    def usages(self) -> dict[int, Usage]:
+        """What each child holds, by the process number this process knows it by."""
+        if not self._here:
+            return {}
+        on_gpu = self._gpu.held() if self._gpu is not None else {}
+        found = {int(name): _status(name) for name in os.listdir("/proc") if name.isdigit()}
+        found = {pid: status for pid, status in found.items() if "PPid" in status}
+        owners: dict[int, int | None] = {}
+
+        def child_of(pid: int) -> int | None:
+            """The child that a process belongs to."""
+            if pid not in owners:
+                owners[pid] = None  # ends the search where parents form a loop
+                parent = found[pid]["PPid"][0] if pid in found else 0
+                if parent == self._here[0]:
+                    numbers = found[pid]["NSpid"]
+                    owners[pid] = numbers[len(self._here) - 1] if len(numbers) >= len(self._here) else None
+                elif parent:
+                    owners[pid] = child_of(parent)
+            return owners[pid]
+
+        usages: dict[int, Usage] = {}
+        for pid, status in found.items():
+            child = child_of(pid)
+            if child is not None:
+                host, mapped, device = usages.get(child, Usage())
+                host += max(0, _bytes(status, "RssAnon", "RssShmem") - self._shared)
+                mapped += max(0, _bytes(status, "RssFile") - self._mapped)
+                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0))
+        return usages
+
+
+def _status(name: str) -> dict[str, list[int]]:
+    """Fields of a process with the numbers in them; empty where there is no such process."""
+    with contextlib.suppress(OSError), open(f"/proc/{name}/status", encoding="ascii", errors="replace") as file:
+        lines = [line.partition(":") for line in file.read().split("\n")]
+        return {
+            field: [int(word) for word in value.split() if word.isdigit()]
+            for field, _, value in lines
+            if field in FIELDS
+        }
+    return {}
+
+
+def _bytes(status: Mapping[str, list[int]], *fields: str) -> int:
+    return sum(status.get(field, [0])[0] for field in fields) << 10
+
+
 PASSES: Final = 100
 MEASURED: Final = 0.2  # seconds between two measurements of the children's memory
 
@@ -119,20 +192,21 @@ def main(number: int, gpu: bool) -> None:
     control = socket.socket(fileno=number)
     # One folder for all children; each mounts its own file system there.
     with tempfile.TemporaryDirectory(prefix="dojo-") as scratch:
-        isolation, gpu_watch = prepared(scratch, gpu)
-        from gpudojo.sandbox import child, integrity  # here: they import torch, which must come after the namespaces
+        isolation = prepared(scratch, gpu)
+        # Here, since they import torch, which must come after the namespaces.
+        from gpudojo.sandbox import child, integrity, reaching
 
         changed = None
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
             warm_up(gpu)
-            changed = integrity.watch()
-        if gpu_watch is not None:
-            gpu_watch.wait_ready()
-            isolation.layers[DEVICE] = gpu_watch.why
+        reached = reaching.install()
+        if LINUX:
+            changed = integrity.watch(reached.remove_tracers)
+        isolation.wait_ready()
         gc.collect()
         gc.freeze()
-        run = functools.partial(child.run, isolation=isolation, changed=changed)
-        ForkServer(control, isolation, gpu_watch, run).serve()
+        run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
+        ForkServer(control, isolation, run).serve()
 
 
 @dataclass
@@ -141,19 +215,17 @@ class Child:
 
     number: int
     limits: MemoryLimits
-    ended: int = EXITED  # the event that is sent when it has ended
+    ended: Event = Event.EXITED  # the event that is sent when it has ended
     device_peak: int = 0
 
 
 class ForkServer:
     """Starts and ends children on request, and reports each that has ended."""
 
-    def __init__(
-        self, control: socket.socket, isolation: Isolation, gpu: GpuMemoryWatch | None, run: Callable[..., None]
-    ) -> None:
+    def __init__(self, control: socket.socket, isolation: Isolation, run: Callable[..., None]) -> None:
         self.control, self.isolation, self.run_child = control, isolation, run
         self.children: dict[int, Child] = {}  # by process number
-        self.memory = MemoryWatch(gpu) if LINUX else None
+        self.memory = MemoryWatch(isolation.gpu_watch) if LINUX else None
         self.waiting = selectors.DefaultSelector()
 
     def serve(self) -> None:
@@ -165,7 +237,7 @@ class ForkServer:
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         self.waiting.register(self.control, selectors.EVENT_READ)
         self.waiting.register(woken, selectors.EVENT_READ)
-        self.control.sendall(EVENT.pack(READY, 0, 0, 0, 0, 0))
+        self.control.sendall(EVENT.pack(Event.READY, 0, 0, 0, 0, 0))
         measured = 0.0
         while True:
             ready = self.waiting.select(MEASURED if self.children and self.memory else None)
@@ -183,15 +255,15 @@ class ForkServer:
 
     def _limit_memory(self, memory: MemoryWatch) -> None:
         for pid, usage in memory.usages().items():
-            child = self.children.get(pid)
-            if child is not None:
-                child.device_peak = max(child.device_peak, usage.device)
-                if child.limits.over_host(usage):
-                    child.ended = OVER_MEMORY
-                elif child.limits.over_device(usage):
-                    child.ended = OVER_GPU_MEMORY
-                if child.ended != EXITED:
-                    _kill(pid)
+            if (child := self.children.get(pid)) is None:
+                continue
+            child.device_peak = max(child.device_peak, usage.device)
+            if child.limits.over_host(usage):
+                child.ended = Event.OVER_MEMORY
+            elif child.limits.over_device(usage):
+                child.ended = Event.OVER_GPU_MEMORY
+            if child.ended != Event.EXITED:
+                _kill(pid)
 
     def _handle_request(self) -> bool:
         """One request; False where the grader is gone."""
@@ -199,10 +271,10 @@ class ForkServer:
         if len(message) < REQUEST.size:
             return False
         request, number, memory, gpu_memory = REQUEST.unpack(message)
-        if request == KILL:
+        if request == Request.KILL:
             for pid in [pid for pid, child in self.children.items() if child.number == number]:
                 _kill(pid)
-        elif request == SPAWN:
+        elif request == Request.SPAWN:
             pid = self._spawn(number, descriptors)
             if pid > 0:
                 self.children[pid] = Child(number, MemoryLimits(memory, gpu_memory))
@@ -213,7 +285,7 @@ class ForkServer:
             self.isolation.before_fork()
             pid = os.fork()
         except OSError:
-            self.control.sendall(EVENT.pack(FAILED, number, 0, 0, 0, 0))
+            self.control.sendall(EVENT.pack(Event.FAILED, number, 0, 0, 0, 0))
             pid = -1
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -259,7 +331,12 @@ class ForkServer:
         if not LINUX or os.getpid() == 1:
             return
         for _ in range(PASSES):  # several, since orphans may fork meanwhile
-            orphans = [pid for pid in _own_children() if pid not in self.children]
+            own = [
+                int(name)
+                for name in os.listdir("/proc")
+                if name.isdigit() and _status(name).get("PPid") == [os.getpid()]
+            ]
+            orphans = [pid for pid in own if pid not in self.children]
             for pid in orphans:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
@@ -269,21 +346,8 @@ class ForkServer:
                 return
 
 
-def _own_children() -> list[int]:
-    own, found = os.getpid(), []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
-            if int(file.read().rpartition(")")[2].split()[1]) == own:
-                found.append(int(name))
-    return found
-
-
 def _kill(pid: int) -> None:
     """A child with its process group; not a group of ours where it has none of its own yet."""
     for end in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), "gpu" in sys.argv[2:])

@@ -14,8 +14,6 @@ import sys
 import time
 from typing import Any, Final
 
-from gpudojo.sandbox import kernel
-
 # Measured on an H200 with cuBLAS and cuDNN in use: 0.35 GB of the host and 0.85 GB of the device.
 CUDA_HOST_BYTES: Final = 1 << 30
 CUDA_DEVICE_BYTES: Final = 3 << 29
@@ -53,32 +51,9 @@ def devices() -> list[str]:
 
 def libraries() -> list[str]:
     """Where the driver's own libraries are; they are opened when CUDA is first used."""
-    listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if os.path.isabs(folder)]
+    listed = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     found = [*listed, *(path for pattern in LIBRARIES for path in glob.glob(pattern))]
     return sorted({os.path.realpath(path) for path in found if os.path.isdir(path)})
-
-
-def can_mount_proc() -> bool:
-    """Whether a process can have a process namespace with its own /proc; tried in a process that then ends."""
-    if sys.platform == "win32":
-        raise NotImplementedError
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            root = os.getuid() == 0
-            kernel.unshare(kernel.NEWPID | kernel.NEWNS | (0 if root else kernel.NEWUSER))
-            first = os.fork()
-            if first == 0:
-                kernel.private_mounts()
-                kernel.mount_processes()
-                os._exit(0)
-            code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
-        except OSError:
-            pass
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class Nvml:

@@ -21,23 +21,20 @@ NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
-_PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_SET_CHILD_SUBREAPER = 1, 8, 36
+# Attributes of a process: the signal when its parent dies; whether capabilities stay at the next change of user;
+# whether descendants whose parent has died become its children.
+PARENT_DEATH, KEEP_CAPABILITIES, ADOPTS_ORPHANS = 1, 8, 36
 _CAPABILITY_VERSION_3: Final = 0x20080522
 DAC_READ_SEARCH: Final = 2
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
-_libc: Any = None
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def _call(name: str, *args: Any) -> int:
-    global _libc
-    if _libc is None:
-        _libc = ctypes.CDLL(None, use_errno=True)
-    result = int(getattr(_libc, name)(*args))
-    if result < 0:
+def _call(name: str, *args: Any) -> None:
+    if int(getattr(_libc, name)(*args)) < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}: {os.strerror(error)}")
-    return result
 
 
 def unshare(flags: int) -> None:
@@ -71,20 +68,9 @@ def loopback_up() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
-def die_with_parent() -> None:
-    if sys.platform == "win32":
-        raise NotImplementedError
-    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def adopt_orphans() -> None:
-    """Descendants whose parent has died become children of this process."""
-    _call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def keep_capabilities() -> None:
-    """For the next change of user only."""
-    _call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+def set_own(attribute: int, value: int) -> None:
+    """Set an attribute of this process."""
+    _call("prctl", attribute, value, 0, 0, 0)
 
 
 class _Header(ctypes.Structure):
@@ -104,9 +90,8 @@ def capable(capability: int) -> bool:
 def only_capabilities(*kept: int) -> None:
     """Give up every capability but these."""
     header, data = _Header(_CAPABILITY_VERSION_3, 0), (_Data * 2)()
-    for capability in kept:
-        data[capability // 32].effective |= 1 << (capability % 32)
-        data[capability // 32].permitted |= 1 << (capability % 32)
+    for one in kept:
+        data[one // 32].effective = data[one // 32].permitted = data[one // 32].permitted | 1 << (one % 32)
     _call("capset", ctypes.byref(header), data)
 
 

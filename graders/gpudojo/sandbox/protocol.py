@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from enum import IntEnum
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -14,7 +15,8 @@ from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, validated
 
 # Requests to the fork server, and its events.
-SPAWN, KILL, READY, EXITED, FAILED, OVER_MEMORY, OVER_GPU_MEMORY = 1, 2, 3, 4, 5, 6, 7
+Request = IntEnum("Request", "SPAWN KILL")
+Event = IntEnum("Event", "READY EXITED FAILED OVER_MEMORY OVER_GPU_MEMORY")
 # Request, number of the child, its limits in bytes: of the host and of a GPU.
 REQUEST: Final = struct.Struct("<BQQQ")
 # Event, number of the child, exit code, peak KiB, µs of CPU, peak KiB of the GPU.
@@ -118,6 +120,14 @@ class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
     what: str
 
 
+class Reached(msgspec.Struct, frozen=True, tag="reached"):
+    """Student code reached for the grader or for Python's inside: sent at once, from wherever it did."""
+
+    what: Annotated[str, msgspec.Meta(max_length=300)]
+    file: Annotated[str, msgspec.Meta(max_length=300)]
+    line: int | None
+
+
 class Stumbled(msgspec.Struct, frozen=True, tag="stumbled"):
     """The grader's own code in the child failed."""
 
@@ -132,7 +142,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """Every function has been observed."""
 
 
-Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Stumbled | Paused | Finished
+Frame = Isolated | Chosen | Began | Loaded | Saw | Tampered | Reached | Stumbled | Paused | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)

@@ -17,21 +17,11 @@ from typing import Final
 
 from virtual_cuda import format_size
 
-from gpudojo.submissions.entries import (
-    ARCHIVES,
-    SOURCES,
-    ReadLimits,
-    Unreadable,
-    is_junk,
-    natural,
-    reason,
-    shown,
-    suffix,
-)
+from gpudojo.submissions import entries
+from gpudojo.submissions.entries import ReadLimits, Unreadable, natural, reason, shown, suffix
 
 NOT_A_FILE: Final = "is neither a file nor a folder but a pipe, socket or device"
 _LINK: Final = "is a link, which is not followed"
-_TWICE: Final = "is in the archive more than once; the last one counts, as when it is unpacked"
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 # Names that Windows reserves for devices, with any ending; and characters it does not allow.
 _DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
@@ -51,16 +41,29 @@ class ListedFile:
 class Contents:
     """The files of one folder or archive, and notes on those that cannot be used."""
 
-    files: list[ListedFile] = field(default_factory=list)
+    files: dict[str, ListedFile] = field(default_factory=dict)  # by path, or by name on disk
     notes: list[str] = field(default_factory=list)
 
     def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
         """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
         # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
         path = placed(re.sub(r"[\\:]", "_", name) if on_disk else name, limits)
-        if path is not None and path != "/".join(_parts(name)) and suffix(path, (*SOURCES, *ARCHIVES)):
+        if path is not None and path != "/".join(_parts(name)) and suffix(path, (*entries.SOURCES, *entries.ARCHIVES)):
             self.refuse(name, f"is read as {shown(path)}, because not every system can store its name")
         return path
+
+    def add(self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Callable[[int], bytes]) -> None:
+        """Take a file of an archive, or note what is wrong with it."""
+        try:
+            path = self.place(name, limits)
+            if path is not None and problem:
+                raise Unreadable(problem)
+        except Unreadable as error:
+            return self.refuse(name, error)
+        if path in self.files:
+            self.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
+        if path is not None:
+            self.files[path] = ListedFile(path, size, fetch)
 
     def refuse(self, name: str, reason: object) -> None:
         self.notes.append(f"{shown(name)} {reason}.")
@@ -75,7 +78,7 @@ def placed(name: str, limits: ReadLimits) -> str | None:
     parts = _parts(name)
     if ".." in parts:
         raise Unreadable("has a path with `..`, which leads out of the submission")
-    if any(is_junk(part) for part in parts):
+    if any(entries.is_junk(part) for part in parts):
         return None
     if len(parts) - 1 > limits.depth:
         raise Unreadable(f"lies more than {limits.depth} folders deep")
@@ -115,8 +118,8 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
     while waiting:
         folder, inside, depth = waiting.pop(0)
         try:
-            with os.scandir(folder) as entries:
-                children = sorted(entries, key=lambda child: natural(child.name))
+            with os.scandir(folder) as listing:
+                children = sorted(listing, key=lambda child: natural(child.name))
         except OSError as error:
             contents.refuse(inside or "The folder", f"cannot be read: {reason(error)}")
             continue
@@ -127,7 +130,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
             if looked_at > limits.entries:
                 contents.notes.append(f"There are more than {limits.entries} files; the rest was ignored.")
                 return contents
-            if is_junk(child.name):
+            if entries.is_junk(child.name):
                 continue
             name = f"{inside}/{child.name}" if inside else child.name
             try:
@@ -141,7 +144,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
                 elif child.is_file(follow_symlinks=False):
                     if path := contents.place(name, limits, on_disk=True):
                         size = child.stat(follow_symlinks=False).st_size
-                        contents.files.append(ListedFile(path, size, partial(fetch, folder / child.name)))
+                        contents.files[name] = ListedFile(path, size, partial(fetch, folder / child.name))
                 else:
                     contents.refuse(name, NOT_A_FILE)
             except Unreadable as error:
@@ -200,30 +203,17 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
             raise Unreadable("is cut off or damaged: a zip's directory is missing at its end; pack it again") from None
         raise Unreadable("is not a zip file") from None
     contents = Contents()
-    latest: dict[str, ListedFile] = {}
     overlapping = _overlapping(archive)
     for info in archive.infolist():
-        if info.is_dir():
-            continue
-        name = info.orig_filename
         mode = stat.S_IFMT(info.external_attr >> 16)
-        try:
-            path = contents.place(name, limits)
-            if path is None:
-                continue
-            if mode == stat.S_IFLNK:
-                raise Unreadable(_LINK)
-            if mode not in (0, stat.S_IFREG):
-                raise Unreadable(NOT_A_FILE)
-            if info.header_offset in overlapping:
-                raise Unreadable("shares its bytes with another file of the archive, as only a zip bomb does")
-        except Unreadable as error:
-            contents.refuse(name, error)
-            continue
-        if path in latest:
-            contents.refuse(path, _TWICE)
-        latest[path] = ListedFile(path, info.file_size, partial(_fetch_from_zip, archive, info, limits))
-    contents.files = list(latest.values())
+        problem = ""
+        if mode not in (0, stat.S_IFREG):
+            problem = _LINK if mode == stat.S_IFLNK else NOT_A_FILE
+        elif info.header_offset in overlapping:
+            problem = "shares its bytes with another file of the archive, as only a zip bomb does"
+        if not info.is_dir():
+            fetching = partial(_fetch_from_zip, archive, info, limits)
+            contents.add(info.orig_filename, limits, problem, info.file_size, fetching)
     return contents
 
 
@@ -258,8 +248,7 @@ def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Rea
 
 _BLOCK: Final = 512
 _REGULAR: Final = (b"0", b"\0", b"7")
-_LINKS: Final = (b"1", b"2")
-_SPECIAL: Final = (b"3", b"4", b"6")
+_KINDS: Final = {**dict.fromkeys((b"1", b"2"), _LINK), **dict.fromkeys((b"3", b"4", b"6"), NOT_A_FILE)}
 
 
 def is_tar(data: bytes) -> bool:
@@ -302,7 +291,6 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
             raise Unreadable(f"{remark}, and nothing in it could be read" if remark else "is packed, but not a tar")
     elif not is_tar(data):
         raise Unreadable("is not a tar file")
-    latest: dict[str, ListedFile] = {}
     at, seen, long_name = 0, 0, None
     while at + _BLOCK <= len(data):
         header = data[at : at + _BLOCK]
@@ -331,30 +319,11 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
         name = raw.decode("utf-8", "surrogateescape")
         if kind == b"5" or (kind in _REGULAR and name.endswith("/")):
             continue
-        try:
-            path = contents.place(name, limits)
-            if path is None:
-                continue
-            _check(kind, len(body) == size)
-        except Unreadable as error:
-            contents.refuse(name, error)
-            continue
-        if path in latest:
-            contents.refuse(path, _TWICE)
-        latest[path] = ListedFile(path, size, partial(_fetch_from_tar, data, start, size))
-    contents.files = list(latest.values())
+        problem = "is cut off" if len(body) < size else ""
+        if kind not in _REGULAR:
+            problem = _KINDS.get(kind, "is stored in a way that is not supported")
+        contents.add(name, limits, problem, size, partial(_fetch_from_tar, data, start, size))
     return contents
-
-
-def _check(kind: bytes, whole: bool) -> None:
-    if kind in _LINKS:
-        raise Unreadable(_LINK)
-    if kind in _SPECIAL:
-        raise Unreadable(NOT_A_FILE)
-    if kind not in _REGULAR:
-        raise Unreadable("is stored in a way that is not supported")
-    if not whole:
-        raise Unreadable("is cut off")
 
 
 def _fetch_from_tar(data: bytes, start: int, size: int, most: int) -> bytes:

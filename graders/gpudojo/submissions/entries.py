@@ -45,7 +45,7 @@ class Named(NamedTuple):
 
     naming: Naming
     student: str
-    identifier: str
+    identifier: str | None
     rest: str  # the student's own name of the file; empty for a folder
     late: bool = False
 
@@ -54,6 +54,11 @@ def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """A sort key that puts `student-2` before `student-10`, the same on every machine."""
     parts = re.split(r"(\d{1,18})", folded(name))
     return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
+
+
+def in_order(path: str) -> tuple[int, object]:
+    """A sort key that puts the shallowest files first."""
+    return path.count("/"), natural(path)
 
 
 def is_junk(name: str) -> bool:

@@ -45,6 +45,14 @@ def shut(place: Place) -> Exception:
     return device_assert() if place.gpu.lost else DeviceClosed(place.label)
 
 
+def open_place(tensor: Any) -> Place:
+    """The device of a tensor; raises DeviceClosed, or what has ended the device."""
+    place: Place = tensor._block.place
+    if place.shut:
+        raise shut(place)
+    return place
+
+
 def allocate(place: Place, nbytes: int) -> Block:
     try:
         return Block(place, nbytes)

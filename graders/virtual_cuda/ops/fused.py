@@ -15,7 +15,7 @@ from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, shut, write
+from virtual_cuda.ops.dispatch import allocate, open_place, shut, write
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
@@ -73,9 +73,7 @@ class FusedRmsNorm(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         input, weight, kept = ctx.saved_tensors
-        place, r = input._block.place, kept._inner
-        if place.shut:
-            raise shut(place)
+        place, r = open_place(input), kept._inner
         g = gradient._inner.to(r.dtype)
         normal = input._inner.to(r.dtype) * r
         found: list[Any] = [None, None]
@@ -317,9 +315,7 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
             "'lengths' argument should be a 1D CPU int64 tensor, "
             f"but got {lengths.dim()}D {label_of(lengths)} {kind} tensor"
         )
-    place = data._block.place
-    if place.shut:
-        raise shut(place)
+    place = open_place(data)
     packed, sizes = func(data._inner, lengths, *rest, **kwargs)
     write(str(func), place, packed.nbytes)
     return wrap(packed, Block(place, packed.untyped_storage().nbytes())), sizes

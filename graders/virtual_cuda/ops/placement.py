@@ -217,11 +217,12 @@ def crosses(source: Any, target: Any) -> None:
     record_copy(way, plain, False, False, label_of(source), label_of(target))
 
 
-def _opened(value: Any) -> Any:
+def inner_of(value: Any) -> Any:
+    """A value with the CPU tensors that are inside the device's."""
     if type(value) in VIRTUAL:
         return value._inner
     if isinstance(value, (list, tuple)):
-        return type(value)([_opened(item) for item in value])
+        return type(value)([inner_of(item) for item in value])
     return value
 
 
@@ -230,7 +231,7 @@ def stays(call: OperatorCall, base: Any) -> Any:
     if not on_host(base):
         return ALLOWED
     func, args, kwargs, _ = call
-    out = call_of(func)(*_opened(args), **{key: _opened(value) for key, value in kwargs.items()})
+    out = call_of(func)(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
     if (count_waits := waits_of(func)) is not None:
         count_waits(args, kwargs)
     return out

@@ -9,7 +9,7 @@ import torch
 from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, shut, wrap_output, write
+from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, open_place, shut, wrap_output, write
 from virtual_cuda.ops.operators import rescue
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import call_of, operator
@@ -166,9 +166,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     """Between host and device, or to another dtype where it is."""
     source = args[0]
     device = kwargs.get("device")
-    place, inner = source._block.place, source._inner
-    if place.shut:
-        raise shut(place)
+    place, inner = open_place(source), source._inner
     target = place if device is None else place_of(device)
     moved = inner.to(kwargs["dtype"]) if kwargs.get("dtype") is not None else inner.clone()
     if target is None:

@@ -7,9 +7,9 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import Place, is_pinned, place_of
-from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
+from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.ops import elementwise
-from virtual_cuda.ops.dispatch import allocate, deliver, shut, write
+from virtual_cuda.ops.dispatch import allocate, deliver, open_place, shut, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import operator
 
@@ -41,10 +41,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
         target = place_of(device)
         assert target is not None
         return to_device(source, target, non_blocking, options.get("dtype"), options.get("memory_format"))
-    place = source._block.place
-    if place.shut:
-        raise shut(place)
-    inner = source._inner
+    place, inner = open_place(source), source._inner
     target = place if device is None else place_of(device)
     if target is None and device.type != "cpu":
         return func(inner, device=device, **options)
@@ -64,9 +61,7 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source = args[0], args[1]
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
     on_device, from_device = type(target) in VIRTUAL, type(source) in VIRTUAL
-    place = target._block.place if on_device else source._block.place
-    if place.shut:
-        raise shut(place)
+    place = open_place(target if on_device else source)
     if not on_device:
         elementwise.copy_(target, source._inner)
         write(str(func), place, 0)
@@ -90,21 +85,5 @@ def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return _copy_(aten.copy_.default, (target, source, non_blocking), {})
 
 
-def _set_(func: Any, args: Any, kwargs: Any) -> Any:
-    target, source = args
-    if type(target) not in VIRTUAL or type(source) not in VIRTUAL:
-        raise RuntimeError(
-            f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on different device '
-            f'"{source.device}".  This is no longer allowed; the devices must match.'
-        )
-    if target._block.place.shut:
-        raise shut(target._block.place)
-    target._inner.set_(source._inner)
-    target._block = source._block
-    refresh(target)
-    return target
-
-
 operator("_to_copy", plan=_to_copy, kernel=elementwise.to_copy)
 operator("copy_", plan=_copy_, kernel=elementwise.copy_)
-operator("set_.source_Tensor", plan=_set_)

@@ -20,9 +20,9 @@ from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
 from gpudojo.sandbox import gpus
+from gpudojo.sandbox.fork_server import MemoryLimits, Usage
 from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES
 from gpudojo.sandbox.isolation import limit
-from gpudojo.sandbox.memory_watch import MemoryLimits, Usage
 from gpudojo.sandbox.protocol import (
     ALL,
     ELSEWHERE,
@@ -189,7 +189,7 @@ def test_proc_is_never_mounted_for_the_whole_machine(tmp_path: Path) -> None:
     from gpudojo.sandbox import kernel
     from gpudojo.sandbox.isolation import Isolation
 
-    isolation = Isolation(str(tmp_path), with_gpu=True)
+    isolation = Isolation(str(tmp_path))
     isolation.own_processes, isolation.namespaces = 5, kernel.NEWNET
     assert not isolation.may_mount_processes()
     isolation.namespaces |= kernel.NEWNS

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from gpudojo.release import leaks
 from gpudojo.release.leaks import Secret, is_idiom, secrets
+from gpudojo.release.stubs import solutions
 from gpudojo.release.wheel import staged
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +22,9 @@ from .conftest import REFERENCE, Released
 
 LINES, BLOCKS = secrets(REFERENCE)
 SOLUTIONS = {
-    (path.name, number): textwrap.dedent(block)
+    (path.name, block[0][0]): textwrap.dedent("\n".join(line for _, line in block))
     for path in sorted(REFERENCE.glob("*.py"))
-    for number, block in leaks._solutions(path.read_text(encoding="utf-8"))
+    for block in solutions(path.read_text(encoding="utf-8"))
 }
 PROSE = "Sprites are small.\n\nThey are drawn on the device, and the host waits for nobody.\n"
 

@@ -250,11 +250,13 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
     already.add(_group(call, device.type, {"by its type": [there, there[:1], there.mT]}))
     already.add(_group(call, str(device), {"half of the pair": [there, labels(seed)]}))
     already.add(_group(call, "cpu", {"on the CPU": list(pair(seed))}))
+    back = _group(call, torch.device("cpu"), {"from the device": [there, there_too]})
+    back.add(_group(call, "cpu", {"to the CPU, not waiting": [there, labels(seed)]}, non_blocking=True))
     return {
         "a_pair": pairs.add(_group(call, str(device), {"a tuple": pair(seed)})),
         **{name: _group(call, device, group) for name, group in batches.items()},
         "already_there": already,
-        "back_to_the_cpu": _group(call, torch.device("cpu"), {"from the device": [there, there_too]}),
+        "back_to_the_cpu": back,
         "without_waiting": _without_waiting(call),
     }
 
@@ -274,13 +276,13 @@ def _without_waiting(call: Call) -> Cases[Moved]:
 @move.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
     first = [tensor.to("cuda:0") for tensor in pair(call.seed)]
-    found = _group(call, "cuda:1", {"from the CPU": list(pair(call.seed))})
+    found = _group(call, "cuda:1", {"from the CPU": list(pair(call.seed))}, non_blocking=True)
     return {"to_the_second_gpu": found.add(_group(call, torch.device("cuda", 1), {"from the first": first}))}
 
 
 PAIRS = ("a list", "a tuple")
 BASIC = ("a list", "a tuple", "a tensor", "a tensor that is there", "by its type", "half of the pair", "on the CPU")
-runs(move, scenarios=(*BASIC, "from the device", "from the CPU", "from the first"))
+runs(move, scenarios=(*BASIC, "from the device", "to the CPU, not waiting", "from the CPU", "from the first"))
 
 
 def _in(seen: Seen, *groups: str) -> Cases[Moved]:
@@ -436,7 +438,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             if place.device in (None, case.device):
                 continue
             key = None
-            if name == "on the CPU":
+            if name in ("on the CPU", "to the CPU, not waiting"):
                 key = "hard-coded-cuda"
             elif name in second and place.device == "cuda:0":
                 key = "device-index-dropped"

@@ -191,7 +191,7 @@ class Painter:
             pixels=[count * height * width for count, height, width, _ in GROWING],
             operations=[len(ledger.operations()) for ledger in self.ledgers],
             steps=[lines.total() for lines in self.lines],
-            line=max(grown, key=lambda line: grown[line], default=None),
+            line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
             trips=trips,
         )
 

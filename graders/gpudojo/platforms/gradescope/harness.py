@@ -11,7 +11,7 @@ from gpudojo.model.errors import DojoError
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded, JudgedBy, graded
 from gpudojo.platforms._entries import save_json
-from gpudojo.sandbox.isolation import missing
+from gpudojo.sandbox.layers import missing
 
 # The smallest container has 768 MB, of which torch and the grader take 340.
 MEMORY: Final = 256 << 20
@@ -24,7 +24,7 @@ def main(root: Path, day: str, seconds: float) -> None:
         measure = JudgedBy(evidence=root / "source" / "evidence")
         found = graded(root / "submission", day, measure, seconds=seconds, memory=MEMORY)
         options = Options(submission=found.row.submission, exercises=parts_of(day))
-        exporter("gradescope")(found.results, target, options)
+        exporter("gradescope")(found.results, found.results.submissions, target, options)
         _log(found)
     except (DojoError, OSError) as error:
         fault(target, str(error))
