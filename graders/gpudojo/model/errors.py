@@ -9,8 +9,40 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from unicodedata import category
 
 from virtual_cuda.errors import VirtualCudaError
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Foreign text, such as a name, as it may be printed anywhere: on a terminal, in a table, on a page.
+
+    Control characters, marks that turn the direction of writing and halves of characters are shown as code points, but
+    for those to keep.
+    """
+    if text.isprintable():
+        return text
+    shown = (c if c.isprintable() or c in keep else " " if category(c) == "Zs" else f"⟨U+{ord(c):04X}⟩" for c in text)
+    return "".join(shown)
+
+
+def described(error: BaseException, most: int = 2000) -> tuple[str, str]:
+    """The name of an exception's class and its text: plain, of a limited length, and such that UTF-8 can write them.
+
+    The class may be a student's own: whatever it has made of its methods, no error comes out of them.
+    """
+    try:
+        text = str(error)
+    except (Exception, SystemExit):
+        text = "its text could not be made"
+    name = type.__dict__["__name__"].__get__(type(error))
+    return _plain(name, 100), _plain(text, most)
+
+
+def _plain(text: str, most: int) -> str:
+    # `join` makes a text of the class str, and no other method of a subclass is called.
+    return "".join([text])[:most].encode("utf-8", "backslashreplace").decode()
+
 
 # The base class of every error that gpudojo or its device raises on purpose, so that one `except` reports both.
 DojoError = VirtualCudaError

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import encoded, number, replacing
@@ -21,7 +22,6 @@ from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
-NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parts(points: float) -> int:
@@ -94,12 +94,13 @@ def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without characters that neither XML nor a terminal should get."""
-    return NOT_XML.sub("\ufffd", text.replace("\x1b", "\ufffd"))
+    """The text without characters that neither XML nor a terminal should get; its lines stay."""
+    return errors.printable(text, keep="\t\n\r")
 
 
 def one_line(text: str) -> str:
-    return " ".join(printable(text).split())
+    """A name or message on one line, as it may be printed anywhere."""
+    return errors.printable(" ".join(text.split()))
 
 
 def _reason(row: SubmissionRow) -> str:
