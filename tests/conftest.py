@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 
 from tests.sharing import LoadedForkServers, WarmPython
 
-
 # A busy machine is no reason to fail. `DOJO_FUZZ=100` tries a hundred times as many examples.
 settings.register_profile(
     "dojo",
