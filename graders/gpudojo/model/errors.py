@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
 from unicodedata import category
 
@@ -50,13 +50,6 @@ DojoError = VirtualCudaError
 
 class Refusal(DojoError):
     """An error whose text is complete where it is raised."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return self.why
 
 
 class CannotBegin(Refusal):
@@ -140,12 +133,11 @@ class BadEvidence(DojoError, ValueError):
         return f"this is not evidence: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class NoReference(DojoError, FileNotFoundError):
     """There is nothing to judge a file against."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    name: str
 
     def __str__(self) -> str:
         return f"no reference solution for {self.name} was found in a `reference` folder above it"
@@ -258,11 +250,7 @@ _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 
 def author_line(error: BaseException, student: Path | None = None) -> str:
     """`file:line` of the author's code that raised an error: of the probe or check, or of what it called nearby."""
-    places: list[tuple[FrameType, int]] = []
-    trace = error.__traceback__
-    while trace is not None:
-        places.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
+    places = list(traceback.walk_tb(error.__traceback__))
     ours = [place for place in places if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)]
     theirs = [place for place in places if place not in ours and place[0].f_code.co_filename != str(student)]
     # The first is the probe or check itself; below it may be torch's frames, which say nothing to an author.
