@@ -146,19 +146,19 @@ def install() -> Reaching:
     for owner in map(sys.modules.get, ("torch.nn.modules.module", "torch.optim.optimizer")):
         named = ((name, table) for name, table in vars(owner).items() if name.startswith("_global"))
         hooks += [("a hook for all modules or optimizers", table) for _, table in named if hasattr(table, "clear")]
-    lengths = [len(held) for _, held in hooks]
 
     def remove_tracers() -> None:
-        for (what, held), length in zip(hooks, lengths, strict=True):
-            if len(held) > length:
-                report(f"left {what} in place", None)
-                for one in list(held)[length:]:
+        for what, held in hooks:
+            for one in list(held) if held else ():
+                code = _code_of(one if isinstance(held, list) else held[one])
+                if code is not None and files.students(code.co_filename):
+                    report(f"left {what} in place", None, code.co_filename, code.co_firstlineno)
                     held.remove(one) if isinstance(held, list) else held.pop(one)
         for what, get, put in getters:
             function = get()
             if function is None:
                 continue
-            code = getattr(getattr(function, "__func__", function), "__code__", None)
+            code = _code_of(function)
             if code is None or not files.ours(code.co_filename):
                 put(None)
                 if not isinstance(function, profiler):  # cProfile, which runs nothing of the student's
@@ -168,6 +168,13 @@ def install() -> Reaching:
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
     return Reaching(tell_to, remove_tracers)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """The code that runs when this is called; None where it is not Python's."""
+    for name in ("func", "__func__", "__call__", "__func__"):  # of a partial, a method, an object
+        function = function if isinstance(function, FunctionType) else getattr(function, name, function)
+    return getattr(function, "__code__", None)
 
 
 def _by_cprofile(method: Any) -> Any:
