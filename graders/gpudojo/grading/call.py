@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import random
 import sys
 import time
 import warnings
@@ -128,22 +129,25 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     return found
 
 
-def tried(scenarios: Mapping[str, Callable[[], T]]) -> Cases[T]:
+def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
     """What each scenario gives, or the error it ended with: which check an error belongs to, the checks decide.
 
-    Raises errors about a closed device, because a fresh start may help, and about memory, which concern the whole
-    submission.
+    With a seed they are tried in an order drawn from it, so that no list of answers is right by its order. Raises
+    errors about a closed device, because a fresh start may help, and about memory, which concern the whole submission.
     """
     found: Cases[T] = Cases()
-    for name, scenario in scenarios.items():
+    names = list(scenarios)
+    for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
-            found[name] = scenario()
+            found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
             found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
-    return found
+    # In the order given, whatever the seed: checks report the first that is wrong.
+    errors = {name: found.errors[name] for name in names if name in found.errors}
+    return Cases({name: found[name] for name in names if name in found}, errors)
 
 
 def of_known_classes(result: Any, depth: int = 0) -> Any:
