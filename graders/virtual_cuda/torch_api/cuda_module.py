@@ -12,9 +12,8 @@ import torch
 import torch.cuda.nvtx
 import torch.cuda.profiler
 
-from virtual_cuda.device.memory import Allocator
 from virtual_cuda.device.messages import forked, invalid_ordinal
-from virtual_cuda.device.state import VirtualGpu, index_of
+from virtual_cuda.device.state import Allocator, VirtualGpu, index_of
 from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
@@ -88,8 +87,11 @@ class Devices:
         return types.SimpleNamespace(name=self.gpu.name, total_memory=memory, **_PROPERTIES)
 
     def synchronize(self, device: Any = None) -> None:
-        self.check(index_of(self.gpu, device))
-        placement.note("synchronize", explicit=True)
+        before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
+        try:
+            placement.note("synchronize", explicit=True)
+        finally:
+            self.exchange(before)
 
     def set_fraction(self, fraction: Any, device: Any = None) -> None:
         if not isinstance(fraction, float):
