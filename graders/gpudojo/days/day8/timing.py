@@ -500,7 +500,7 @@ class Ranked(Case, frozen=True):
 def _names(call: Call, work: Any, **options: int) -> Names:
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
-    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:20])
+    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:60])
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
