@@ -76,7 +76,7 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help="With --mutants: at most so many of each exercise, and half as many rewrites.",
+    help="With --mutants: at most so many of each exercise, and a third as many rewrites.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="With --mutants: how many at once.")
 @click.option("--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants).")
