@@ -26,6 +26,7 @@ from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, f
 from gpudojo.classes.store import Record, decode, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
+from gpudojo.model.evidence import decoded
 from gpudojo.sandbox import fork_client
 from gpudojo.sandbox.layers import examine
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
@@ -100,9 +101,9 @@ def unpack(message: object, kind: type[T]) -> T:
     if not hmac.compare_digest(message[:HASH], hashlib.sha256(message[HASH:]).digest()):
         raise BadMessage("its hash does not match")
     try:
-        return msgspec.msgpack.decode(message[HASH:], type=kind)
-    except msgspec.DecodeError as error:
-        raise BadMessage(str(error)) from None
+        return decoded(msgspec.msgpack.Decoder(kind).decode, message[HASH:])
+    except BadEvidence as error:
+        raise BadMessage(error.reason) from None
 
 
 def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from virtual_cuda.errors import BadTimeline
 from virtual_cuda.ledger import Timeline, check_timeline
 
-from gpudojo.model.errors import BadEvidence
+from gpudojo.model.errors import BadEvidence, printable
 
 EVIDENCE_VERSION: Final = 1
 
@@ -183,7 +183,9 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 LARGEST: Final = 16 << 20
+LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
 DEEPEST: Final = 16
+DIMENSIONS: Final = 64  # of an array: as many as NumPy has
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 LEAVES: Final = PLAIN | {Array}
@@ -203,11 +205,19 @@ def decode_evidence(data: bytes) -> Evidence:
     """The evidence in some bytes from an untrusted process. Raises BadEvidence."""
     if len(data) > LARGEST:
         raise BadEvidence(f"{len(data)} bytes are more than {LARGEST}")
+    return validated(decoded(_decoder.decode, data))
+
+
+_decoder: Final = msgspec.msgpack.Decoder(Evidence)
+
+
+def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
+    """What a decoder makes of bytes from outside. Raises BadEvidence, whatever is wrong with them."""
     try:
-        evidence = msgspec.msgpack.decode(data, type=Evidence)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadEvidence(str(error)) from None
-    return validated(evidence)
+        return decode(data)
+    # Not only msgspec's own errors: UnicodeDecodeError, RecursionError, OverflowError, MemoryError for a size it names.
+    except Exception as error:
+        raise BadEvidence(printable(str(error)[:200]) or type(error).__name__) from None
 
 
 def validated(evidence: Evidence) -> Evidence:
@@ -253,6 +263,8 @@ def _array(value: dict[str, Any]) -> Array:
     size = ELEMENTS.get(array.dtype)
     if size is None:
         raise BadEvidence(f"an array of {array.dtype[:40]!r} is no fact")
+    if len(array.shape) > DIMENSIONS:
+        raise BadEvidence(f"an array of {len(array.shape)} dimensions is no fact")
     if any(length < 0 for length in array.shape) or math.prod(array.shape) * size != len(array.data):
         raise BadEvidence(f"an array of shape {array.shape} has {len(array.data)} bytes")
     return array

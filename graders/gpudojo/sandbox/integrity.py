@@ -148,12 +148,12 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
                 return f"the probe {probe.name}"
         for where, table, keys, before in tables:
             if not every(each(same, each(table.get, keys), before)):
-                return f"{where}[{first(k for k, v in together(keys, before) if table.get(k) is not v)!r}]"
+                return where
         for where, table, looked_at in grown:
             right = kind(table)()
             for key in table.keys() - looked_at:
                 if table[key] != right[key]:
-                    return f"{where}[{key!r}]"
+                    return where
                 looked_at.add(key)
         for where, held, names in objects:
             if not names.isdisjoint(held):

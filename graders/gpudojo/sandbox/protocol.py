@@ -12,7 +12,7 @@ import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
 
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, validated
+from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, decoded, validated
 
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
@@ -165,6 +165,7 @@ class Frames:
         self.key, self.left = key, largest
         self.count = 0
         self.problem: str | None = None
+        self.too_much = False  # no more than that is wrong with it
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -172,7 +173,7 @@ class Frames:
             return []
         self.left -= len(data)
         if self.left < 0:
-            self.problem = "it sent more evidence than there can be"
+            self.problem, self.too_much = "it sent more evidence than there can be", True
             return []
         self._bytes += data
         found: list[Frame] = []
@@ -191,8 +192,8 @@ class Frames:
                     self.problem = STRANGER
                     break
                 self.count += 1
-                found.append(_checked(_decoder.decode(body)))
-            except (msgspec.DecodeError, RecursionError, BadEvidence) as error:
+                found.append(_checked(decoded(_decoder.decode, body)))
+            except BadEvidence as error:
                 self.problem = str(error)
                 break
         return found

@@ -115,12 +115,13 @@ def install() -> Reaching:
             return
         busy.add(me)
         try:
-            if event == "exec" or event == "function.__new__":
-                if files.students(args[0].co_filename):
-                    for what, line in scan(args[0]):
-                        report(what, None, args[0].co_filename, line)
-                return
             frame = frame_at(1)
+            if event == "exec" or event == "function.__new__":
+                name = args[0].co_filename
+                if files.students(name) and not (name.startswith("<") and _makes_code(frame)):
+                    for what, line in scan(args[0]):
+                        report(what, frame if name.startswith("<") else None, name.partition("<")[0], line)
+                return
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
@@ -187,7 +188,8 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
     code = frame.f_code
     students = files.students(code.co_filename)
     if event in DIRECT:
-        return DIRECT[event] if students or _for_student(event, frame, files) else ""
+        asked = not _debugger_ends(event, frame) if students else _for_student(event, frame, files)
+        return DIRECT[event] if asked else ""
     if event == "object.__getattr__" and args[1] in FRAMES:
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
@@ -212,6 +214,12 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
     return f"{'changed' if event == 'object.__setattr__' else 'read'} `{args[1]}` of something that is not its own"
 
 
+def _debugger_ends(event: str, frame: FrameType) -> bool:
+    """Whether Python itself removes a tracer in a student's frame, as it does when a debugger ends by an exception."""
+    by = getattr(frame.f_trace, "__func__", None) if event == "sys.settrace" else None
+    return by is not None and by.__module__ == "bdb" and "settrace" not in frame.f_code.co_names
+
+
 def _for_student(event: str, frame: FrameType, files: _Files) -> bool:
     """Whether a library, in this frame, raised the event only because student code had it do so."""
     code, module = frame.f_code, _module(frame)
@@ -229,6 +237,12 @@ def _for_student(event: str, frame: FrameType, files: _Files) -> bool:
 def _module(frame: FrameType) -> str:
     """The top-level name of the module whose code a frame runs."""
     return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _makes_code(frame: FrameType) -> bool:
+    """Whether a library, in this frame, executes text of its own making, and not what it was given."""
+    pythons = {"site-packages", "dist-packages"}.isdisjoint(frame.f_code.co_filename.split(os.sep))
+    return _module(frame) in ("dataclasses", "collections") or not pythons
 
 
 def _asked(frame: FrameType, files: _Files, *through: str) -> bool:

@@ -157,10 +157,11 @@ class Streams:
 class _Using:
     """`with torch.cuda.stream(s)`."""
 
-    def __init__(self, stream: Stream | None) -> None:
-        self.stream: Any = contextlib.nullcontext() if stream is None else stream
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
 
     def __enter__(self) -> None:
+        assert self.stream.device is not None
         self.stream.__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -343,7 +344,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield home, "is_current_stream_capturing", capturing
         yield home, "graph_pool_handle", lambda: (0, next(_pools))
     yield torch.cuda, "default_stream", streams.default
-    yield torch.cuda, "stream", _Using
+    yield torch.cuda, "stream", lambda stream: contextlib.nullcontext() if stream is None else _Using(stream)
     yield torch.cuda.graphs.graph, "default_capture_stream", None
     yield torch.nn.parallel._functions, "_streams", None
     yield torch.Tensor, "record_stream", _record_stream

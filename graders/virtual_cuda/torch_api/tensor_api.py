@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -196,7 +197,7 @@ def _patches(opening: Opening) -> list[Patch]:
 
 
 @torch_patches(Stage.RECORD)
-def _recording_patches(opening: Opening) -> list[Patch]:
+def _recording_patches(opening: Opening) -> Iterator[Patch]:
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     for hook in recorder.hooks():
         opening.undo.callback(hook.remove)
