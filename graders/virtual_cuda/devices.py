@@ -29,6 +29,7 @@ from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
 
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 
+_real_gpus: Final = functools.cache(torch.cuda.device_count)
 _NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
 
 # Every module registers its patches of torch when it is imported.
@@ -52,7 +53,7 @@ def virtual_cuda(
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim("virtual CUDA device"))
         if torch.cuda.is_initialized():
-            raise RealDeviceInUse()
+            raise RealDeviceInUse("cuda")
         gpu = VirtualGpu(devices, size, name)
         _open(gpu, undo)
         yield gpu
@@ -61,7 +62,7 @@ def virtual_cuda(
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
     compatibility.check()
     register_kernels()
-    if _real_gpus():
+    if torch.version.cuda is not None and _real_gpus():  # this process may use one once the virtual one is closed
         undo.callback(withdraw_kernels)
     torch.utils._device._device_constructors()  # a cached set that must hold the original functions
     try:
@@ -80,12 +81,6 @@ def _close(gpu: VirtualGpu) -> None:
     for place in gpu.places:
         place.shut = True
         gpu.ledger.peaks[place.label] = place.memory.peak
-
-
-@functools.cache
-def _real_gpus() -> bool:
-    """Whether this process could use a real GPU once the virtual one is closed."""
-    return torch.version.cuda is not None and torch.cuda.device_count() > 0
 
 
 def _after_fork_in_child() -> None:

@@ -41,12 +41,14 @@ class BadDeviceCount(DeviceError, ValueError):
         return f"{self.count!r} is not a number of devices; write a whole number, 1 or more"
 
 
-class AlreadyOpen(DeviceError):
-    """A device is opened while another one is open in this process."""
-
-    def __init__(self, device: str = "virtual CUDA device") -> None:
+class _OfOneDevice(DeviceError):
+    def __init__(self, device: str) -> None:
         super().__init__(device)
         self.device = device
+
+
+class AlreadyOpen(_OfOneDevice):
+    """A device is opened while another one is open in this process."""
 
     def __str__(self) -> str:
         return f"a {self.device} is already open in this process; leave its `with` block before you enter another one"
@@ -70,23 +72,15 @@ class NoSuchDevice(DeviceError):
         return f'{there}; choose "virtual" for a CUDA device that needs no GPU'
 
 
-class SelectionOnly(DeviceError):
+class SelectionOnly(_OfOneDevice):
     """A model is moved to a virtual device that can only be selected."""
-
-    def __init__(self, device: str = "mps") -> None:
-        super().__init__(device)
-        self.device = device
 
     def __str__(self) -> str:
         return f"the virtual device {self.device!r} supports device selection only; models cannot run on it"
 
 
-class RealDeviceInUse(DeviceError):
+class RealDeviceInUse(_OfOneDevice):
     """The virtual device is opened by a process that already uses a real GPU."""
-
-    def __init__(self, device: str = "cuda") -> None:
-        super().__init__(device)
-        self.device = device
 
     def __str__(self) -> str:
         return (
@@ -95,12 +89,8 @@ class RealDeviceInUse(DeviceError):
         )
 
 
-class DeviceClosed(DeviceError):
+class DeviceClosed(_OfOneDevice):
     """A tensor of a virtual device is used after the device was closed."""
-
-    def __init__(self, device: str = "cuda:0") -> None:
-        super().__init__(device)
-        self.device = device
 
     def __str__(self) -> str:
         return (

@@ -43,6 +43,17 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     return done
 
 
+def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
+    """The patch that calls `function` with what is there now as its first argument."""
+    original = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return owner, name, call
+
+
 @contextlib.contextmanager
 def aside(done: list[Replaced]) -> Iterator[None]:
     """Undo the patches for the length of a `with` block."""
@@ -149,23 +160,16 @@ class PatchRegistry:
         matter.
         """
         for makers in self.makers.values():
-            made = [(maker, list(maker(opening))) for maker in makers]
-            if not self._checked:  # the targets are the same at every opening
-                _refuse_duplicates(made)
-            for _, patches in made:
-                yield from patches
+            made = [(maker, patch) for maker in makers for patch in maker(opening)]
+            known: dict[tuple[int, str], str] = {}
+            for maker, (owner, name, _) in () if self._checked else made:  # the targets are the same at every opening
+                title = f"{maker.__module__}.{maker.__qualname__}"
+                if (id(owner), name) in known:
+                    target = f"{getattr(owner, '__name__', owner)}.{name}"
+                    raise DuplicatePatch(target, known[id(owner), name], title)
+                known[id(owner), name] = title
+            yield from (patch for _, patch in made)
         self._checked = True
-
-
-def _refuse_duplicates(made: list[tuple[PatchMaker, list[Patch]]]) -> None:
-    makers: dict[tuple[int, str], str] = {}
-    for maker, patches in made:
-        title = f"{maker.__module__}.{maker.__qualname__}"
-        for owner, name, _ in patches:
-            if (id(owner), name) in makers:
-                target = f"{getattr(owner, '__name__', owner)}.{name}"
-                raise DuplicatePatch(target, makers[id(owner), name], title)
-            makers[id(owner), name] = title
 
 
 registry: Final = PatchRegistry()
@@ -175,22 +179,17 @@ torch_patches: Final = registry.register
 # ---- one device at a time ------------------------------------------------------------------------------------------
 
 
-class _Claimed:
-    """The device that is open in this process."""
-
-    device: str | None = None
-
-
-_claimed: Final = _Claimed()
+_claimed: str | None = None  # the device that is open in this process
 
 
 @contextlib.contextmanager
 def claim(device: str) -> Iterator[None]:
     """Let no other device open while this one is: two recorders would each see half of what happens."""
-    if _claimed.device is not None:
-        raise AlreadyOpen(_claimed.device)
-    _claimed.device = device
+    global _claimed
+    if _claimed is not None:
+        raise AlreadyOpen(_claimed)
+    _claimed = device
     try:
         yield
     finally:
-        _claimed.device = None
+        _claimed = None

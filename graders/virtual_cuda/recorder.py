@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -17,7 +18,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from virtual_cuda.ledger.records import BACKWARD, END, FORWARD, GRAD, INFERENCE, OPTIMIZER_STEP, SCALER_CALL, Row
-from virtual_cuda.patching import Patch
+from virtual_cuda.patching import Patch, around
 
 _LIBRARIES: Final = tuple(
     os.path.join(os.path.realpath(path), "")
@@ -29,17 +30,22 @@ _LIBRARIES: Final = tuple(
         sysconfig.get_path("purelib"),
         sysconfig.get_path("platlib"),
         os.path.dirname(os.__file__),
+        *(path for path in sys.path if path.endswith(("site-packages", "dist-packages"))),
     }
 )
+
+
+def from_library(filename: str) -> bool:
+    """Whether code of this file is Python's, an installed package's or ours, and not a student's."""
+    return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
 
 class _Files(dict[str, bool]):
     """Whether a file is a student's. By file name: hashing a code object takes longer than an operation."""
 
     def __missing__(self, filename: str) -> bool:
-        library = filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
-        self[filename] = not library
-        return not library
+        self[filename] = not from_library(filename)
+        return self[filename]
 
 
 student_file: Final = _Files()
@@ -116,76 +122,75 @@ class Recorder:
 
         return call
 
-    def backward(self, original: Any) -> Any:
-        rows = self.rows
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            outer = self.backward_site
-            self.backward_site = self.here()
-            index = len(rows)
-            rows.append((BACKWARD, perf_counter(), *self.backward_site))
-            try:
-                return original(*args, **kwargs)
-            except Exception as error:
-                better = None if self.reword is None else self.reword(error)
-                if better is None:
-                    raise
-                raise better from None
-            finally:
-                self.backward_site = outer
-                rows.append((END, perf_counter(), None, None, index))
-
-        return call
+    def backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        outer = self.backward_site
+        self.backward_site = self.here()
+        index = len(self.rows)
+        self.rows.append((BACKWARD, perf_counter(), *self.backward_site))
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            better = None if self.reword is None else self.reword(error)
+            if better is None:
+                raise
+            raise better from None
+        finally:
+            self.backward_site = outer
+            self.rows.append((END, perf_counter(), None, None, index))
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        code, offset = self.here()
         name = type(optimizer).__name__
         self._running.steps.append((len(self.rows), name))
-        self.rows.append((OPTIMIZER_STEP, perf_counter(), code, offset, name))
+        self.rows.append((OPTIMIZER_STEP, perf_counter(), *self.here(), name))
 
-    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._close_step(type(optimizer).__name__)
-
-    def _close_step(self, name: str) -> None:
+    def close_step(self, name: str) -> None:
         steps = self._running.steps
         if steps and steps[-1][1] == name:
             self.rows.append((END, perf_counter(), None, None, steps.pop()[0]))
 
-    def left(self, original: Any) -> Any:
+    def leave(self, original: Any, region: Any, kind: Any, *rest: Any) -> Any:
         """A step that raises does not reach its hooks, but it does leave the profiler's region around it."""
+        if kind is not None and region.name.startswith(_STEP):
+            self.close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
+        return original(region, kind, *rest)
 
-        def leave(region: Any, kind: Any, *rest: Any) -> Any:
-            if kind is not None and region.name.startswith(_STEP):
-                self._close_step(region.name.removeprefix(_STEP).rpartition(".")[0])
-            return original(region, kind, *rest)
+    def scale(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self.rows.append((SCALER_CALL, perf_counter(), *self.here(), name))
+        return original(*args, **kwargs)
 
-        return leave
-
-    def scaler(self, name: str, original: Any) -> Any:
-        rows = self.rows
-
-        def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            code, offset = self.here()
-            rows.append((SCALER_CALL, perf_counter(), code, offset, name))
-            return original(scaler, *args, **kwargs)
-
-        return call
-
-    def patches(self) -> list[Patch]:
-        scaler = torch.amp.GradScaler
-        region = torch.autograd.profiler.record_function
-        made: list[Patch] = [
-            (nn.Module, "__call__", self.forward(nn.Module.__call__)),
-            (torch.autograd, "backward", self.backward(torch.autograd.backward)),
-            (torch.autograd, "grad", self.backward(torch.autograd.grad)),
-            (region, "__exit__", self.left(region.__exit__)),
-        ]
-        made += [(scaler, name, self.scaler(name, getattr(scaler, name))) for name in SCALER_CALLS]
-        return made
+    def patches(self) -> Iterator[Patch]:
+        yield nn.Module, "__call__", self.forward(nn.Module.__call__)
+        yield around(torch.autograd, "backward", self.backward)
+        yield around(torch.autograd, "grad", self.backward)
+        yield around(torch.autograd.profiler.record_function, "__exit__", self.leave)
+        for name in SCALER_CALLS:
+            yield around(torch.amp.GradScaler, name, functools.partial(self.scale, name))
 
     def hooks(self) -> list[Any]:
         """Handles whose `remove` ends the watching of optimizers."""
-        return [register_optimizer_step_pre_hook(self.before_step), register_optimizer_step_post_hook(self.after_step)]
+        ended = register_optimizer_step_post_hook(lambda optimizer, *_: self.close_step(type(optimizer).__name__))
+        return [register_optimizer_step_pre_hook(self.before_step), ended]
+
+
+def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:
+    """Keep in `thread.autocast` the dtype that operators on a kind of device are cast to, None where they are not.
+
+    torch's own answer is "none" inside an operator that has just been cast.
+    """
+
+    def entered(original: Any, self: Any) -> Any:
+        given = original(self)
+        self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
+        if self.device == kind:
+            thread.autocast = str(self.fast_dtype) if self._enabled else None
+        return given
+
+    def left(original: Any, self: Any, *error: Any) -> Any:
+        thread.autocast = self.__dict__["_dojo_before"].pop()
+        return original(self, *error)
+
+    yield around(torch.amp.autocast_mode.autocast, "__enter__", entered)
+    yield around(torch.amp.autocast_mode.autocast, "__exit__", left)
 
 
 def devices_of(module: Any, args: Any, kwargs: Any) -> tuple[torch.device, ...]:

@@ -61,7 +61,7 @@ def main() -> None:
             continue
         started = time.perf_counter()
         try:
-            tried = run(kept, arguments.device)
+            tried = run(kept, device=arguments.device)
         except subprocess.CalledProcessError as failed:
             sys.exit(f"the runner stopped with exit code {failed.returncode}; what it said is above")
         seconds = time.perf_counter() - started

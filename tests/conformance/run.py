@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conformance import corpus as corpora
-from tests.conformance.corpus import Corpus, Record, Snippet
+from tests.conformance.corpus import Corpus, Record, Snippet, load_all
 
 VIRTUAL_CUDA = "virtual_cuda:virtual_cuda"
 CHILDREN = 2
@@ -38,8 +37,8 @@ REPOSITORY = Path(__file__).parents[2]
 Device = Callable[[], AbstractContextManager[Any]]
 
 
-def run(corpus: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
-    """Run ``corpus`` in a process of its own and return its records.
+def run(*corpora: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
+    """Run the corpora in one process of their own, since loading torch takes long, and return their records.
 
     A fresh interpreter, because forking needs a parent with one thread and hashing with a fixed seed, and pytest's
     process promises neither.
@@ -51,10 +50,9 @@ def run(corpus: Corpus, device: str = VIRTUAL_CUDA) -> dict[str, Record]:
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         out, only = Path(folder, "out.json"), Path(folder, "only.json")
-        only.write_text(json.dumps(list(corpus.snippets)), encoding="utf-8")
+        only.write_text(json.dumps([id_ for corpus in corpora for id_ in corpus.snippets]), encoding="utf-8")
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.conformance.run", str(out)]
-        options = ["--corpus", corpus.name, "--ids", str(only), "--device", device]
-        subprocess.run([*command, *options], env=environment, check=True)
+        subprocess.run([*command, "--ids", str(only), "--device", device], env=environment, check=True)
         records: dict[str, Record] = json.loads(out.read_text(encoding="utf-8"))
     return records
 
@@ -196,12 +194,11 @@ def _device(path: str) -> Device:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
     parser.add_argument("out", type=Path, help="where the records go")
-    parser.add_argument("--corpus", default="public", choices=corpora.names())
-    parser.add_argument("--ids", type=Path, help="a JSON list of the ids to run; all of the corpus if left out")
+    parser.add_argument("--ids", type=Path, help="a JSON list of the ids to run; all of every corpus if left out")
     parser.add_argument("--device", default=VIRTUAL_CUDA, metavar="MODULE:CALLABLE", help="gives a context manager")
     arguments = parser.parse_args()
 
-    snippets = corpora.load(arguments.corpus).snippets
+    snippets = {id_: snippet for corpus in load_all() for id_, snippet in corpus.snippets.items()}
     ids = json.loads(arguments.ids.read_text(encoding="utf-8")) if arguments.ids else list(snippets)
     device = _device(arguments.device)
     warm_up(device)

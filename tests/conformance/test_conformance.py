@@ -32,14 +32,15 @@ Tried = Callable[[str], tuple[Corpus, dict[str, Record]]]
 
 @pytest.fixture(scope="session")
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
-    """A whole corpus and what came of it; run once, however many tests and workers ask."""
+    """A whole corpus and what came of it; all are run once, however many tests and workers ask."""
 
     @cache
-    def of(name: str) -> tuple[Corpus, dict[str, Record]]:
-        corpus = corpora.load(name)
-        return corpus, once(tmp_path_factory, f"conformance-{name}", lambda _: run(corpus))
+    def every() -> dict[str, tuple[Corpus, dict[str, Record]]]:
+        loaded = corpora.load_all()
+        records = once(tmp_path_factory, "conformance", lambda _: run(*loaded))
+        return {corpus.name: (corpus, {id_: records[id_] for id_ in corpus.snippets}) for corpus in loaded}
 
-    return of
+    return lambda name: every()[name]
 
 
 @each_corpus

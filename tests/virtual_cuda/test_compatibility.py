@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from virtual_cuda import virtual_cuda
 from virtual_cuda.device import tensor
 from virtual_cuda.errors import TorchUnsupported, torch_lacks
 from virtual_cuda.torch_api import compatibility
+
+from tests.sharing import WarmPython
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +95,7 @@ def test_a_library_without_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("torch.library.Library")
 
 
-def test_a_torch_that_the_modules_cannot_even_be_loaded_with() -> None:
+def test_a_torch_that_the_modules_cannot_even_be_loaded_with(warm_python: WarmPython, tmp_path: Path) -> None:
     lines = (
         "import torch",
         "del torch._C._disabled_torch_function_impl",
@@ -102,7 +105,9 @@ def test_a_torch_that_the_modules_cannot_even_be_loaded_with() -> None:
         "except TorchUnsupported as error:",
         "    print(error)",
     )
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    script = tmp_path / "load.py"
+    script.write_text("\n".join(lines), encoding="utf-8")
+    done = warm_python.run(str(script), cwd=tmp_path, env=os.environ)
     assert done.stdout.startswith(
         f"this torch ({torch.__version__}) has changed something (module 'torch._C' has no"
     ), done

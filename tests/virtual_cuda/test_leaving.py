@@ -10,6 +10,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from torch import nn
 from torch.nn import functional as F
 from virtual_cuda import VirtualGpu, virtual_cuda
 from virtual_cuda.errors import AlreadyOpen, BadDeviceCount, BadSize, DeviceClosed, DeviceError, RealDeviceInUse
+
+from tests.sharing import WarmPython
 
 # torch's own doing, with or without a device: caches and counters.
 OWN = {
@@ -158,7 +161,7 @@ def test_everything_is_as_before_after_misuse() -> None:
             torch.cuda.set_device(0)
 
 
-def test_what_torch_imports_meanwhile_sees_the_real_torch() -> None:
+def test_what_torch_imports_meanwhile_sees_the_real_torch(warm_python: WarmPython, tmp_path: Path) -> None:
     """`torch._dynamo`, which the first optimizer of a process imports, copies what it finds."""
     lines = (
         "import sys, torch",
@@ -175,9 +178,9 @@ def test_what_torch_imports_meanwhile_sees_the_real_torch() -> None:
         "assert tensor.all_tensor_attrs['to'] is real[3]",
         "assert type(torch._dynamo.__spec__.loader).__module__ != 'virtual_cuda.torch_api.compatibility'",
     )
-    import subprocess
-
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    script = tmp_path / "imports.py"
+    script.write_text("\n".join(lines), encoding="utf-8")
+    done = warm_python.run(str(script), cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr[-1500:]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import virtual_cuda
 import virtual_cuda.ledger
+
+from tests.sharing import WarmPython
 
 
 @pytest.mark.parametrize("module", [virtual_cuda, virtual_cuda.ledger], ids=lambda module: module.__name__)
@@ -22,15 +26,24 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = virtual_cuda.no_such_name
 
 
-def test_importing_it_imports_neither_torch_nor_numpy_and_using_it_needs_no_gpudojo() -> None:
+def test_importing_it_imports_neither_torch_nor_numpy() -> None:
     script = (
         "import sys, virtual_cuda, virtual_cuda.ledger, virtual_cuda.errors\n"
         "assert not {'torch', 'numpy', 'pytest', 'gpudojo'} & set(sys.modules)\n"
-        "with virtual_cuda.virtual_cuda() as gpu:\n"
-        "    import torch\n"
-        "    torch.ones(3).to('cuda').sum().item()\n"
-        "assert gpu.ledger.sync_counts() == {'copy': 1, 'item': 1}\n"
-        "assert not [name for name in sys.modules if name.partition('.')[0] == 'gpudojo']\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_using_it_needs_no_gpudojo(warm_python: WarmPython, tmp_path: Path) -> None:
+    script = tmp_path / "use.py"
+    script.write_text(
+        "import sys, torch, virtual_cuda\n"
+        "with virtual_cuda.virtual_cuda() as gpu:\n"
+        "    torch.ones(3).to('cuda').sum().item()\n"
+        "assert gpu.ledger.sync_counts() == {'copy': 1, 'item': 1}\n"
+        "assert not [name for name in sys.modules if name.partition('.')[0] == 'gpudojo']\n",
+        encoding="utf-8",
+    )
+    done = warm_python.run(str(script), cwd=tmp_path, env=os.environ)
     assert done.returncode == 0, done.stderr

@@ -17,8 +17,8 @@ from virtual_cuda import real_device, virtual_cuda
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.questions import operations, per_line
-from virtual_cuda.real import waits as real_waits
-from virtual_cuda.real.waits import WARNING, CudaWaits
+from virtual_cuda.real import observer as real_observer
+from virtual_cuda.real.observer import WARNING, CudaWaits
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -211,7 +211,7 @@ class Pretending(CudaWaits):
     """CUDA's sync debug mode, pretended: an operator warns as often as it is told to."""
 
     def __init__(self) -> None:
-        self.tally = real_waits._Tally()
+        self.tally = real_observer._Tally()
         self.students = 0
         self.modes: list[int] = []
         self.set_mode = self.modes.append

@@ -128,14 +128,14 @@ PROBED = [
 
 def record_of(entries: list[Any]) -> dict[str, Any]:
     """What the probe records of these entries, here of the virtual device, as make_facts reads it."""
-    tables = []
+    records = []
     with virtual_cuda():
         for entry in entries:
             recorded = probe.GpuProbe()
             recorded.operator(entry)
-            tables.append(recorded.tables())
-    merged: dict[str, Any] = json.loads(json.dumps(probe.merged(tables)))
-    return merged
+            records.append(json.loads(json.dumps(recorded.record())))
+    tables: dict[str, Any] = json.loads(json.dumps(probe.tables(records)))
+    return tables
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_an_operator_that_ends_its_process_is_left_out(monkeypatch: pytest.Monke
                 print(json.dumps({"began": name}), file=file)
                 if name == "b":
                     return
-                print(json.dumps({"name": name, "tables": {"of": name}}), file=file)
+                print(json.dumps({"name": name, "record": {"of": name}}), file=file)
 
     monkeypatch.setattr(probe.subprocess, "run", worker)
     assert probe._chunk(["a", "b", "c"], "cuda") == ([{"of": "a"}, {"of": "c"}], ["b"])

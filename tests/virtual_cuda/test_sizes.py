@@ -102,7 +102,11 @@ def test_a_printed_size_reads_back_within_its_two_decimals(count: int) -> None:
     ("error", "kinds", "words"),
     [
         (errors.BadDeviceCount(0), (ValueError, RuntimeError), "0 is not a number of devices"),
-        (errors.AlreadyOpen(), (RuntimeError,), "a virtual CUDA device is already open in this process"),
+        (
+            errors.AlreadyOpen("virtual CUDA device"),
+            (RuntimeError,),
+            "a virtual CUDA device is already open in this process",
+        ),
         (errors.RealDeviceInUse("cuda:1"), (RuntimeError,), "already uses the real device 'cuda:1'"),
         (errors.DeviceClosed("cuda:0"), (RuntimeError,), "'cuda:0', whose `with` block has ended"),
         (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpudojo.authoring.variants import parsed
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
@@ -65,20 +66,14 @@ def solutions(folder: Path, exercise: str = "*") -> list[Solution]:
 def _copied_out(path: Path) -> list[Solution]:
     text = path.read_text(encoding="utf-8")
     starts = [match.start() for match in _EXPECTED.finditer(text)]
-    target = Path(tempfile.mkdtemp(dir=_folder()))
+    target = Path(tempfile.mkdtemp(dir=_folder())) / path.parent.name
     found = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         header, _, body = text[start:end].partition("\n")
         line = text.count("\n", 0, start) + 1
         wrong = header.startswith("# fails")
         # As in the other layout, DAY/KIND/EXERCISE/NAME.py: who reads a solution need not know which it is.
-        file = (
-            target
-            / path.parent.name
-            / ("wrong" if wrong else "right")
-            / path.stem.removeprefix(SHARED)
-            / f"line_{line}.py"
-        )
+        file = target / ("wrong" if wrong else "right") / path.stem.removeprefix(SHARED) / f"line_{line}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{header}\n{text[: starts[0]]}{body}", encoding="utf-8")
         found.append(Solution(file, f"{path.name}, line {line}", wrong))
@@ -95,6 +90,10 @@ def _folder() -> str:
 SEED: Final = 8
 SPELLINGS: Final = 4  # right solutions of each function: with fewer, a check that accepts only one is not noticed
 NOTE: Final = re.compile(r"\bTODO: (.*?)\s*(?:\"\"\"|\",?)?$", re.M)
+VALUES: Final = (
+    *("None", "0", "1", "0.0", "1.0", "True", "False", "''", "'cpu'", "[]", "{}", "()", "(0.0, 0.0)"),
+    *("torch.empty(0)", "object()"),
+)
 LAST: Final = "delete this line "  # how the note begins that keeps an exercise unfinished to the end
 
 
@@ -120,7 +119,6 @@ class LintRow:
 
 @dataclass
 class LintReport:
-    day: str
     rows: list[LintRow]
     general: list[Finding]
 
@@ -142,22 +140,18 @@ def lint(name: str, root: Path, quick: bool = False) -> LintReport:
     exercises = {exercise.stem: exercise for exercise in day(name)}
     tried = solutions(root / "tests" / name)
     rows = [examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick) for e in day(name)]
-    general = []
+    unfinished = [row.stem for row in rows if row.notes]
+    general = [*wholeness(name, unfinished), *named_mistakes(name, tried, bool(unfinished))]
     for one in tried:
         if one.wrong and one.claim is None:
             general.append(Finding(one.exercise, f"{one.where}: its first line does not say which check it fails"))
         if one.exercise not in exercises:
             general.append(Finding(one.exercise, f"{one.where}: {name} has no exercise {one.exercise}"))
-    unfinished = [row.stem for row in rows if row.notes]
-    general += wholeness(name, unfinished)
-    general += named_mistakes(name, tried, bool(unfinished))
     # What is found under these names is found in something unfinished.
     folder = registered()[name].folder
     files = [path for stem in unfinished for path in sources(name, exercises[stem])]
     own = {*unfinished, *(path.relative_to(folder).as_posix() for path in files)}
-    return LintReport(
-        name, rows, [replace(found, warning=True) if found.exercise in own else found for found in general]
-    )
+    return LintReport(rows, [replace(found, warning=found.warning or found.exercise in own) for found in general])
 
 
 def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution], quick: bool) -> LintRow:
@@ -196,14 +190,9 @@ def notes(name: str, exercise: Exercise, root: Path) -> list[Note]:
     paths = [root / "reference" / name / f"{exercise.stem}.py", *sources(name, exercise)]
     paths += [tests / f"{SHARED}{exercise.stem}.py"]
     paths += [path for kind in ("right", "wrong") for path in sorted((tests / kind / exercise.stem).glob("*.py"))]
-    found = [note for path in paths if path.is_file() for note in _notes_in(path)]
+    texts = [(path, path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+    found = [Note(p, text.count("\n", 0, m.start()) + 1, m[1]) for p, text in texts for m in NOTE.finditer(text)]
     return sorted(found, key=lambda note: note.text.startswith(LAST))
-
-
-def _notes_in(path: Path) -> Iterator[Note]:
-    text = path.read_text(encoding="utf-8")
-    for match in NOTE.finditer(text):
-        yield Note(path, text.count("\n", 0, match.start()) + 1, match[1])
 
 
 def next_step(exercise: Exercise, found: Sequence[Note], findings: Sequence[Finding], root: Path) -> Finding:
@@ -252,10 +241,8 @@ def wholeness(name: str, unfinished: Sequence[str] = ()) -> Iterator[Finding]:
         said = f"exercises {', '.join(missing)} are missing; {total:g} of {points:g} points are there"
         yield Finding(name, said, warning=True)
     elif total != points:
-        said = f"the points add up to {total:g}, not {points:g}"
-        if unfinished:
-            said += f"; correct this before you finish {' and '.join(unfinished)}"
-        yield Finding(name, said, warning=bool(unfinished))
+        more = f"; correct this before you finish {' and '.join(unfinished)}" if unfinished else ""
+        yield Finding(name, f"the points add up to {total:g}, not {points:g}{more}", warning=bool(unfinished))
     for twice in sorted({number for number in numbers if numbers.count(number) > 1}):
         yield Finding(name, f"two exercises have the number {twice}")
 
@@ -276,10 +263,8 @@ def stub_and_reference(exercise: Exercise, name: str, root: Path) -> Iterator[Fi
                 continue
             for result in results:
                 if result.outcome != wanted:
-                    said = f"{result.outcome}, not {wanted}" + (f": {result.happened}" if result.happened else "")
-                    yield Finding(
-                        exercise.stem, f"{path.parent.parent.name}: {function.name}::{result.check} is {said}"
-                    )
+                    said = f"is {result.outcome}, not {wanted}" + f": {result.happened}" * bool(result.happened)
+                    yield Finding(exercise.stem, f"{path.parts[-3]}: {function.name}::{result.check} {said}")
     if reference.is_file() and stub.is_file():
         yield from leaks(exercise.stem, reference, stub)
 
@@ -315,9 +300,8 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
         except Unparsable as error:
             yield Finding(exercise.stem, f"{one.where} is not Python: {error.evidence.message}")
             continue
-        for function in {name for name, _, stub in bound if not stub}:
-            if function in counts:
-                counts[function] += 1
+        for function in {name for name, _, stub in bound if not stub} & set(counts):
+            counts[function] += 1
     for function, count in counts.items():
         if count < SPELLINGS:
             yield Finding(exercise.stem, f"`{function}` has {count} right solutions; it needs {SPELLINGS}")
@@ -325,31 +309,32 @@ def too_few_spellings(exercise: Exercise, right: Sequence[Solution]) -> Iterator
 
 def unnoticed_checks(exercise: Exercise, wrong: Sequence[Solution]) -> Iterator[Finding]:
     """Checks that no wrong solution says it fails, and claims about checks that do not exist."""
-    claimed = {claim[:2] for one in wrong if (claim := one.claim) is not None}
-    there = {(function.name, check.name) for function in exercise.functions for check in function.checks}
-    for function, check in sorted(there - claimed):
-        yield Finding(exercise.stem, f"{function}::{check} is tested by no wrong solution")
-    for function, check in sorted(claimed - there):
-        yield Finding(exercise.stem, f"a wrong solution says it fails {function}::{check}, which does not exist")
+    claimed = {"::".join(claim[:2]) for one in wrong if (claim := one.claim) is not None}
+    there = {f"{function.name}::{check.name}" for function in exercise.functions for check in function.checks}
+    for check in sorted(there - claimed):
+        yield Finding(exercise.stem, f"{check} is tested by no wrong solution")
+    for check in sorted(claimed - there):
+        yield Finding(exercise.stem, f"a wrong solution says it fails {check}, which does not exist")
 
 
 def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Path) -> Iterator[Finding]:
-    """Whether right solutions pass, and wrong ones fail the check they say, with the misconception they say."""
-    reference = Written(root / "reference" / name / f"{exercise.stem}.py", keep=True)
+    """Whether right solutions pass, wrong ones fail as they say, and answers that do nothing earn nothing."""
+    path = root / "reference" / name / f"{exercise.stem}.py"
+    reference = Written(path, keep=True)
     try:  # before a file that may spoil this process
         for function in exercise.functions:
             reference.evidence(exercise, function, "virtual", SEED)
     except DojoError as error:
         yield Finding(exercise.stem, f"`{function.name}`: {error}")
         return
+    yield from paid_for_nothing(exercise, path.read_text(encoding="utf-8"), reference)
     for one in tried:
         claim = one.claim if one.wrong else None
         if one.wrong and claim is None:
             continue
         for function in exercise.functions:
-            if claim and function.name != claim[0]:
-                continue
-            if not claim and not re.search(rf"(?m)^(def {function.name}\b|{function.name}\b *=)", one.source):
+            defined = re.search(rf"(?m)^(def {function.name}\b|{function.name}\b *=)", one.source)
+            if not (function.name == claim[0] if claim else defined):
                 continue
             results = graded(exercise, function, one.path, reference)
             first = next((r for r in results if r.outcome not in ("passed", "blocked")), None)
@@ -358,6 +343,52 @@ def tried_out(exercise: Exercise, tried: Sequence[Solution], name: str, root: Pa
                 yield Finding(exercise.stem, f"{one.where} should pass and got: {got}: {first.happened}")
             elif claim is not None and got != f"failed {claim[1]} as {claim[2] or '-'}":
                 yield Finding(exercise.stem, f"{one.where} got: {got}; it says: {claim[1]} as {claim[2] or '-'}")
+
+
+def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
+    """Answers to a function that do nothing, made from its signature: what is written, and the file."""
+    tree = parsed(reference)
+    head = "".join(f"{ast.unparse(one)}\n" for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))
+    head = f"{head}import torch\n\n\n"
+    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
+    if not found:
+        yield from ((f"{function} = {value}", f"{head}{function} = {value}\n") for value in ("...", *VALUES))
+        return
+    given = found[-1].args
+    each = [*given.posonlyargs, *given.args, *filter(None, [given.vararg]), *given.kwonlyargs]
+    names = [one.arg for one in each]
+    values = [*VALUES, *names, *([f"({', '.join(names)},)"] if names else [])]
+    if names:
+        first = names[0]
+        values += [
+            f"{first}[0]",
+            f"next(iter({first}))",
+            f"len({first})",
+            f"list({first})",
+            f"getattr({first}, 'device')",
+        ]
+    for body in ("...", *(f"return {value}" for value in values), "raise ValueError"):
+        yield body, f"{head}def {function}({ast.unparse(given)}):\n    {body}\n"
+
+
+def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> Iterator[Finding]:
+    """Answers that do nothing and earn points; `source` is the reference's."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{exercise.stem}.py"
+        for function in exercise.functions:
+            answers = dict(idle_answers(source, function.name))
+            paid: dict[str, float] = {}
+            checks: dict[str, bool] = {}
+            for said, text in answers.items():
+                path.write_text(text, encoding="utf-8")
+                results = graded(exercise, function, path, reference)
+                checks |= {result.check: True for result in results if result.points}
+                paid[said] = sum(result.points for result in results)
+            best = max(paid, key=lambda said: paid[said])
+            if paid[best]:
+                count = f"{sum(map(bool, paid.values()))} of {len(paid)} answers to `{function.name}` that do nothing"
+                most = f"the most, {paid[best]:g}, for `{best}`"
+                yield Finding(exercise.stem, f"{count} earn points, {most}; paid for: {', '.join(checks)}")
 
 
 def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = False) -> Iterator[Finding]:
@@ -385,34 +416,28 @@ def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = Fals
 
 def keys_in(source: str) -> list[tuple[str, int]]:
     """The misconception keys a module's checks name, given by position or by name."""
-    tree = ast.parse(source)
-    places = {"Failed": 3}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            names = [argument.arg for argument in node.args.args]
-            if "misconception" in names:
-                places[node.name] = names.index("misconception")
-    found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        place = places.get(called)
-        given = [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
-        if place is not None and len(node.args) > place:
-            given.append(node.args[place])
-        for value in given:
-            found += [(text, value.lineno) for text in _texts(value)]
-    return found
+    nodes = list(ast.walk(ast.parse(source)))
+    arguments = {
+        node.name: [each.arg for each in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)
+    }
+    places = {"Failed": 3} | {
+        f: args.index("misconception") for f, args in arguments.items() if "misconception" in args
+    }
+    given = []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            given += [keyword.value for keyword in node.keywords if keyword.arg == "misconception"]
+            place = places.get(ast.unparse(node.func).rpartition(".")[2], len(node.args))
+            given += node.args[place : place + 1]
+    return [(text, value.lineno) for value in given for text in _texts(value)]
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
     """The texts an expression may come out as."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from _texts(value)
+    match node:
+        case ast.Constant(value=str() as text):
+            yield text
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (*_texts(body), *_texts(orelse))
+        case ast.BoolOp(values=values):
+            yield from (text for value in values for text in _texts(value))

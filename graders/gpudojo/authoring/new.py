@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import keyword
 import re
 from collections.abc import Iterator, Mapping
@@ -18,17 +19,11 @@ from gpudojo.model.errors import BadName, CannotBegin, NameTaken
 from gpudojo.release.stubs import stub_of
 
 DAYS_FOLDER: Final = "graders/gpudojo/days"
-RUNS: Final = 0.5  # points for a function that runs at all
 LONGEST: Final = 40  # as a file name, and so that a line with two of them is not too long
 _EXERCISE: Final = re.compile(r"[a-z](?:_?[a-z0-9])*")
 _FUNCTION: Final = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
 # A file of such a name cannot be made on Windows, whatever its suffix.
 _DEVICES: Final = {"con", "prn", "aux", "nul", *(f"{word}{digit}" for word in ("com", "lpt") for digit in range(10))}
-_TESTS: Final = '''\
-"""Every right solution of $day passes, every wrong one gets its diagnosis, every check has a wrong solution."""
-
-from tests.solutions import *  # noqa: F403 - the tests are the same for every day
-'''
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,7 @@ class Surroundings:
     clone: bool = True  # whether the repository is the one whose gpudojo runs here
 
     def next_number(self, day: str) -> int:
-        numbers = [int(stem[:2]) for stem in self.stems.get(day, ()) if stem[:2].isdigit()]
-        return max(numbers, default=0) + 1
+        return max((int(stem[:2]) for stem in self.stems.get(day, ()) if stem[:2].isdigit()), default=0) + 1
 
     def folder(self, day: str) -> str:
         return self.folders.get(day, f"{DAYS_FOLDER}/{day}")
@@ -86,9 +80,8 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
     words = {"day": plan.day, "stem": stem, "number": stem[:2], "title": title, "points": plan.points}
     reference, module, solutions = filled("reference", **words), filled("exercise", **words), ""
     for function, points in zip(functions, shares(plan.points, len(functions)), strict=True):
-        runs = min(RUNS, points / 2)
         reference += filled("task", function=function)
-        module += filled("function", function=function, runs=f"{runs:g}", rest=f"{points - runs:g}")
+        module += filled("function", function=function, points=f"{points:g}")
         solutions += "\n\n" * bool(solutions) + filled("solutions", function=function)
     reference += filled("demo") + "".join(filled("demo_call", function=function) for function in functions)
     files = {
@@ -99,9 +92,8 @@ def exercise_files(plan: Plan, known: Surroundings) -> dict[str, str | None]:
     }
     for text in (reference, module):  # a function called as something that its own skeleton has: `torch`, `exercise`
         bound = list(_bound(ast.parse(text)))
-        for function in functions:
-            if bound.count(function) > 1:
-                raise BadName("a function", function, "the files of the exercise use that name for something else")
+        if twice := [function for function in functions if bound.count(function) > 1]:
+            raise BadName("a function", twice[0], "the files of the exercise use that name for something else")
     return dict(files)
 
 
@@ -126,7 +118,7 @@ def day_files(
         f"reference/{name}": None,
         f"exercises/{name}": None,
         f"tests/{name}/__init__.py": "",
-        f"tests/{name}/test_solutions.py": Template(_TESTS).substitute(day=name),
+        f"tests/{name}/test_solutions.py": filled("tests", day=name),
     }
 
 
@@ -192,14 +184,11 @@ def refuse_title(title: str) -> None:
 def _bound(tree: ast.Module) -> Iterator[str]:
     """Every name that is bound anywhere in a file, each time that it is."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.FunctionDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.alias):
-            yield node.asname or node.name
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name
 
 
 def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
@@ -208,24 +197,21 @@ def write_new(root: Path, files: Mapping[str, str | None]) -> list[str]:
         path = root / name
         if path.is_symlink() or (path.exists() and not (text is None and path.is_dir() and not any(path.iterdir()))):
             raise NameTaken(name, "nothing was written")
-    made: list[Path] = []
     try:
-        for name, text in files.items():
-            path = root / name
-            folder = path if text is None else path.parent
-            for each in reversed((folder, *folder.parents)):
-                if not each.is_dir():
-                    each.mkdir()
-                    made.append(each)
-            if text is not None:
-                with path.open("x", encoding="utf-8", newline="\n") as file:
-                    made.append(path)
-                    file.write(text)
-    except BaseException as error:
-        for path in reversed(made):
-            path.rmdir() if path.is_dir() else path.unlink()
-        if isinstance(error, OSError):
-            said = f"cannot write {error.filename or root}: {error.strerror or error}; nothing was written"
-            raise CannotBegin(said) from None
-        raise
+        with contextlib.ExitStack() as undo:
+            for name, text in files.items():
+                path = root / name
+                folder = path if text is None else path.parent
+                for each in reversed((folder, *folder.parents)):
+                    if not each.is_dir():
+                        each.mkdir()
+                        undo.callback(each.rmdir)
+                if text is not None:
+                    with path.open("x", encoding="utf-8", newline="\n") as file:
+                        undo.callback(path.unlink)
+                        file.write(text)
+            undo.pop_all()
+    except OSError as error:
+        said = f"cannot write {error.filename or root}: {error.strerror or error}; nothing was written"
+        raise CannotBegin(said) from None
     return [name for name, text in files.items() if text is not None]

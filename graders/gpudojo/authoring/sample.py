@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import re
 import zipfile
@@ -101,20 +100,17 @@ def _answer(known: Corpus, stem: str, generator: random.Random) -> str:
 
 def hand_in(made: Made, folder: Path) -> Path:
     """Write a submission as its student would have handed it in."""
+    target = folder / (made.name + {"zip": ".zip", "notebook": ".ipynb"}.get(made.form, ""))
     if made.form == "zip":
-        target = folder / f"{made.name}.zip"
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in made.files.items():
                 archive.writestr(zipfile.ZipInfo(f"{made.name}/{name}"), data)
-        return target
-    if made.form == "notebook":
-        target = folder / f"{made.name}.ipynb"
+    elif made.form == "notebook":
         target.write_bytes(_notebook(made))
-        return target
-    target = folder / made.name
-    target.mkdir()
-    for name, data in made.files.items():
-        (target / name).write_bytes(data)
+    else:
+        target.mkdir()
+        for name, data in made.files.items():
+            (target / name).write_bytes(data)
     return target
 
 
@@ -125,7 +121,5 @@ def _notebook(made: Made) -> bytes:
     for number, data in enumerate(made.files.values()):
         source = _without_demo(data.decode(errors="replace"))
         cells.append(nbformat.v4.new_code_cell(source, id=f"cell-{number}"))  # type: ignore[no-untyped-call]
-    notebook = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]
-    text = io.StringIO()
-    nbformat.write(notebook, text)  # type: ignore[no-untyped-call]
-    return text.getvalue().encode()
+    text: str = nbformat.writes(nbformat.v4.new_notebook(cells=cells))  # type: ignore[no-untyped-call]
+    return f"{text}\n".encode()

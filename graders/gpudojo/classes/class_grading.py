@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ import msgspec
 from gpudojo import __version__
 from gpudojo.classes import grading_options, judging, store
 from gpudojo.classes.grading_options import GradingOptions, recorded
-from gpudojo.classes.judging import Verdicts, record_of, row_of
+from gpudojo.classes.judging import Verdicts, row_of
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
 from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
@@ -38,10 +38,10 @@ class GradedClass:
     """What came of a run."""
 
     path: Path
-    count: int = 0
-    ran: int = 0
-    seconds: float = 0.0
-    layers: dict[str, str] = field(default_factory=dict)
+    count: int
+    ran: int
+    seconds: float
+    layers: dict[str, str]
 
 
 class ClassGrading:
@@ -73,6 +73,9 @@ class ClassGrading:
             self.run_options = options.run_options(self.exercises, secret, self.recorded)
             self.conditions = options.conditions(secret, self.recorded)
             entries = found.entries
+            reference_key, self.reference_files = self._reference()
+            measure = store.key_of(reference_key, grading_options.of_checks(options.day))
+            self.verdicts = Verdicts(options.out, options.day, options.only, reference_key, measure)
             ready = {} if options.fresh else self._ready(entries)
             self.progress.begins(len(entries), len(ready), found.ignored)
             keys = self._all_run(entries, ready)
@@ -86,10 +89,7 @@ class ClassGrading:
         ready = {}
         for entry in entries:
             submission = self._read(entry)
-            if submission is None:
-                continue
-            key = store.key_of(submission.digest, *self.conditions)
-            if self.store.has(key):
+            if submission and self.verdicts.has(key := store.key_of(submission.digest, *self.conditions)):
                 ready[entry.name] = key
         return ready
 
@@ -108,15 +108,17 @@ class ClassGrading:
     def _all_run(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> dict[str, str | None]:
         """Run what has not been run. Returns every submission's key, None where it cannot be read."""
         keys: dict[str, str | None] = dict(ready)
-        reference_key, reference_files = self._reference()
-        self.reference_key = reference_key
+        reference_key = self.verdicts.reference_key
         left = [entry for entry in entries if entry.name not in ready]
         if self.recorded:
             self.store.keep(reference_key, self.recorded.record(self.exercises, self.options.bench))
-        needs_reference = not self.recorded and (self.options.fresh or not self.store.has(reference_key))
+        kept = None if self.options.fresh else self.store.record(reference_key)
+        needs_reference = not self.recorded and kept is None
         if self.options.rejudge:
-            self._only_known(left, needs_reference)
-            self._measured_by(reference_key)
+            unknown = [entry.name for entry in left if self._read(entry) is not None]
+            if unknown or needs_reference:
+                what = f"{len(unknown)} submissions (first: {unknown[0]})" if unknown else "the reference"
+                raise BadClass(f"--rejudge runs nothing, but has no record of {what} with these options; leave it out")
             self._tell_ready(entries, ready)
             for entry in left:
                 keys[entry.name] = None
@@ -127,11 +129,9 @@ class ClassGrading:
                 stack.callback(self.runner.close)
                 self.layers = self.runner.start(self.run_options, self.progress)
                 if needs_reference:
-                    self.progress.prepares(f"running {REFERENCE}")
-                    self._run_reference(reference_key, reference_files)
-            self._measured_by(reference_key)
-            judging.complete(self.reference, self.exercises, self.options.only)
-            self.layers = self.layers or dict(self.reference.layers)
+                    self._run_reference(reference_key)
+            judging.complete(self.verdicts.reference, self.exercises, self.options.only)
+            self.layers = self.layers or dict(self.verdicts.reference.layers)
             self.progress.isolated(self.layers)
             if self.options.require_isolation and missing(self.layers):
                 raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
@@ -150,32 +150,22 @@ class ClassGrading:
         sources = tuple(SourceFile(name, data) for name, data in files.items())
         return store.key_of(digest(sources), "reference", *self.conditions), files
 
-    def _run_reference(self, key: str, files: dict[str, bytes]) -> None:
+    def _run_reference(self, key: str) -> None:
+        self.progress.prepares(f"running {REFERENCE}")
         done: list[Record] = []
         run_options = msgspec.structs.replace(self.run_options, drawn_with=PUBLIC_SEEDS[0])
-        task = GradingTask(REFERENCE, SubmissionRun("reference", files, run_options), done.append, time.monotonic())
-        self.runner.run(iter([task]))
+        run = SubmissionRun("reference", self.reference_files, run_options)
+        self.runner.run(iter([GradingTask(REFERENCE, run, done.append, time.monotonic())]))
         judging.complete(done[0], self.exercises, self.options.only)
         self.store.keep(key, done[0])
 
     def _tell_ready(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         known = [entry for entry in entries if entry.name in ready]
-        listed = [ready[entry.name] for entry in known]
-        keys: Iterable[str] = listed
+        keys: Iterable[str] = [ready[entry.name] for entry in known]
         if self.options.rejudge:
-            options = self.options
-            measure = judging.JudgingContext(
-                options.out, options.day, options.only, self.reference_key, self.verdicts.measure
-            )
-            keys = judging.judged_in_parallel(measure, listed, options.jobs)
+            keys = judging.judged_in_parallel(self.verdicts, list(keys), self.options.jobs)
         for entry, key in zip(known, keys, strict=True):
             self._tell(entry, key, ran=False)
-
-    def _only_known(self, left: Sequence[SubmissionEntry], needs_reference: bool) -> None:
-        unknown = [entry.name for entry in left if self._read(entry) is not None]
-        if unknown or needs_reference:
-            what = f"{len(unknown)} submissions (first: {unknown[0]})" if unknown else "the reference"
-            raise BadClass(f"--rejudge runs nothing, but has no record of {what} with these options; leave it out")
 
     def _tasks(self, entries: Sequence[SubmissionEntry], keys: dict[str, str | None]) -> Iterator[GradingTask]:
         """One task after another; a submission is read when it is its turn."""
@@ -191,7 +181,7 @@ class ClassGrading:
             if key in busy:
                 busy[key].append(entry)
                 continue
-            if self.store.has(key) and not self.options.fresh:
+            if self.verdicts.has(key) and not self.options.fresh:
                 self._tell(entry, key, ran=False)
                 continue
             busy[key] = [entry]
@@ -208,12 +198,6 @@ class ClassGrading:
 
     # Judging
 
-    def _measured_by(self, reference_key: str) -> None:
-        """Judge against this record of the reference from now on."""
-        self.reference = record_of(self.store, reference_key)
-        measure = store.key_of(reference_key, grading_options.of_checks(self.options.day))
-        self.verdicts = Verdicts(self.store, self.exercises, self.options.only, self.reference, measure)
-
     def _row(self, entry: SubmissionEntry, key: str | None, anew: bool) -> SubmissionRow:
         known = self.verdicts.unreadable(self.problems[entry.name]) if key is None else self.verdicts.of(key, anew)
         return row_of(entry, known, key or "", self.notes.get(entry.name, ()))
@@ -222,10 +206,6 @@ class ClassGrading:
         """Report one more result; it is on disk."""
         self.progress.graded(self._row(entry, key, anew=self.options.fresh), ran)
 
-    def _rows(self, entries: Sequence[SubmissionEntry], keys: dict[str, str | None]) -> Iterator[SubmissionRow]:
-        for entry in entries:
-            yield self._row(entry, keys[entry.name], anew=False)
-
     def _put_together(self, entries: Sequence[SubmissionEntry], keys: dict[str, str | None]) -> Path:
         header = ClassResults(
             day=self.options.day,
@@ -233,12 +213,12 @@ class ClassGrading:
             torch=importlib.metadata.version("torch"),
             gpudojo=__version__,
             max_score=self.options.worth(self.exercises),
-            layers=self.layers or dict(self.reference.layers),
-            reference=self.reference_key,
+            layers=self.layers or dict(self.verdicts.reference.layers),
+            reference=self.verdicts.reference_key,
         )
         path = self.options.out / "results.json"
         try:
-            write(path, header, self._rows(entries, keys))
+            write(path, header, (self._row(entry, keys[entry.name], anew=False) for entry in entries))
             write_csv(self.options.out / "results.csv", iterate(path), [e.stem for e in self.exercises])
         except OSError as error:
             raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None

@@ -1,15 +1,13 @@
 """Runs submissions on the workers of a Dask cluster.
 
-Workers that may grade get a resource, and every submission asks for one unit of it. Dask chooses the worker, and sends
-a submission to another one where a worker is lost. What is done here: workers are examined, no more is sent than fits,
-replies are checked, and a lost scheduler is reached again.
+Dask chooses the worker that runs a submission, and another one where a worker is lost. What is done here: workers are
+examined, no more is sent than fits, replies are checked, and a lost scheduler is reached again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
 import re
@@ -17,36 +15,33 @@ import time
 import uuid
 import warnings
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
 from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError, FuturesCancelledError
 from distributed.versions import VersionMismatchWarning
 
-from gpudojo.classes import submission_run
 from gpudojo.classes.dask_worker import HASH, Introduction, Order, Versions, pack, unpack, unpack_reply, versions
 from gpudojo.classes.local_runner import TICK, GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
-from gpudojo.sandbox import fork_client
 from gpudojo.sandbox.layers import Layers, missing
-from gpudojo.sandbox.protocol import WHOLE, RunOptions
+from gpudojo.sandbox.protocol import RunOptions
 
 if TYPE_CHECKING:
     from distributed import Future
 
 PER_THREAD: Final = 2  # submissions: one runs, and one is there when it ends
 REFUSALS: Final = 4  # of one submission, after which no worker can run it
+LOSSES: Final = 2  # of a submission with its worker, after which it runs alone; and as many again, then it is given up
 STRIKES: Final = 3  # refusals by one worker in a row, after which it is not used
 INTRODUCTION: Final = 60.0  # seconds: a worker tries out its isolation first
 POLLED: Final = 0.5  # seconds between two looks at which workers there are
 ANSWER: Final = 30.0  # seconds for the scheduler to say so
-STOPPING: Final = 3.0  # seconds for workers to hear that the grader has stopped
 FIRST: Final = 10.0  # seconds to reach a scheduler that has not been reached before
 ONCE: Final = 5.0  # seconds for one try of several
 AGAIN: Final = 0.5  # seconds between two tries
@@ -69,22 +64,22 @@ class TaskQueue:
         self._back: deque[GradingTask] = deque()
         self._suspects: deque[GradingTask] = deque()
         self._refusals: Counter[GradingTask] = Counter()
+        self._losses: Counter[GradingTask] = Counter()
         self.done = 0
 
     def take(self, idle: bool) -> tuple[GradingTask, bool] | None:
         """The next task, and whether it must run alone; `idle` means that nothing else is under way."""
-        if self._more():
+        if not self.left():
+            return None
+        if self._back:
             return self._back.popleft(), False
-        return (self._suspects.popleft(), True) if self._suspects and idle else None
+        return (self._suspects.popleft(), True) if idle else None
 
     def left(self) -> bool:
         """Whether anything is left to send."""
-        return self._more() or bool(self._suspects)
-
-    def _more(self) -> bool:
         if not self._back and (task := next(self._tasks, None)) is not None:
             self._back.append(task)
-        return bool(self._back)
+        return bool(self._back or self._suspects)
 
     def put_back(self, task: GradingTask, alone: bool = False) -> None:
         (self._suspects if alone else self._back).append(task)
@@ -96,6 +91,14 @@ class TaskQueue:
             self.give_up(task, f"no worker could run it: {why}")
         else:
             self.put_back(task)
+
+    def lose(self, task: GradingTask, alone: bool, times: int = 1) -> None:
+        """It was lost with its worker, and may be why: it is sent again, alone where that happened before."""
+        self._losses[task] += times
+        if alone and self._losses[task] >= 2 * LOSSES:
+            self.give_up(task, f"the worker it ran on was lost, {self._losses[task]} times in a row")
+        else:
+            self.put_back(task, alone or self._losses[task] >= LOSSES)
 
     def finish(self, task: GradingTask, record: Record) -> None:
         self.done += 1
@@ -124,62 +127,42 @@ def held_by_all(workers: Mapping[str, Layers]) -> Layers:
     return found
 
 
-def patience(options: RunOptions) -> float:
-    """Seconds after which a submission must be back: twice all it may take and the start of a fork server."""
-    whole = WHOLE * options.seconds + submission_run.GRACE + submission_run.STARTING
-    return 2 * whole + fork_client.STARTS * fork_client.STARTING
+# Functions for workers are nested, so that they are sent by value: gpudojo may be missing there.
 
 
-# Functions for workers and the scheduler are nested, so that they are sent by value: gpudojo may be missing there.
-
-
-def _remote(name: str) -> Callable[..., Awaitable[Any]]:
-    """Calls a function of `dask_worker` on a worker; returns a text where that fails."""
-
-    async def call(*args: Any, dask_worker: Any) -> Any:
+def _introduce() -> Callable[..., Awaitable[Any]]:
+    async def introduce(day: str, dask_worker: Any) -> Any:
         try:
             from gpudojo.classes import dask_worker as module
 
-            return await getattr(module, name)(dask_worker, *args)
+            return await module.introduce(dask_worker, day)
         except ImportError as error:
             return f"gpudojo with its extra `cluster` is not installed there, or another version ({error})"
         except Exception as error:
             return f"it could not be examined ({type(error).__name__}: {error})"
 
-    return call
+    return introduce
 
 
 def _grade() -> Callable[[bytes], tuple[str, bytes | str]]:
     def grade(message: bytes) -> tuple[str, bytes | str]:
         from distributed import get_worker
 
-        address = str(get_worker().address)
+        worker = get_worker()
         try:
             from gpudojo.classes import dask_worker
 
-            return address, dask_worker.graded(message)
+            return worker.address, dask_worker.graded(message, dask_worker.wanted_on(worker))
         except Exception as error:  # Dask would pickle it, and a client that cannot unpickle it waits for ever
-            return address, f"{type(error).__name__}: {error}"
+            return worker.address, f"{type(error).__name__}: {error}"
 
     return grade
 
 
-def _set_resource() -> Callable[..., None]:
-    def set_resource(worker: str, resource: str, quantity: int, dask_scheduler: Any) -> None:
-        known = dask_scheduler.workers.get(worker)
-        if known is not None:
-            dask_scheduler.add_resources(worker=worker, resources={resource: quantity})
-            # Dask does so when a worker joins, but not when one gets a resource.
-            waiting = dask_scheduler.bulk_schedule_unrunnable_after_adding_worker(known)
-            dask_scheduler.transitions(waiting, stimulus_id="gpudojo")
-
-    return set_resource
-
-
-async def introductions(client: Client, workers: list[str], day: str) -> dict[str, Introduction | str]:
+async def introductions(client: Client, workers: list[str], options: RunOptions) -> dict[str, Introduction | str]:
     """What each worker is, or why that is unknown; nothing of workers that are gone before they answer."""
     try:
-        asking = client.run(_remote("introduce"), day, workers=workers, on_error="return")
+        asking = client.run(_introduce(), options.day, workers=workers, on_error="return")
         answers = await asyncio.wait_for(asking, INTRODUCTION)
     except TimeoutError:
         return dict.fromkeys(workers, f"it did not answer within {INTRODUCTION:g} s") if len(workers) == 1 else {}
@@ -187,18 +170,18 @@ async def introductions(client: Client, workers: list[str], day: str) -> dict[st
     for worker, answer in answers.items():
         try:
             if not isinstance(answer, OSError):
-                found[worker] = answer if isinstance(answer, str) else unpack(answer, Introduction)
+                found[worker] = answer if isinstance(answer, str) else unpack(answer, Introduction).on(options.bench)
         except BadMessage as error:
             found[worker] = f"its introduction is damaged: {error}"
     return found
 
 
-async def workers_of(client: Client) -> dict[str, dict[str, Any]]:
-    """What the scheduler knows of its workers, by address; raises Disconnected where it does not answer."""
+async def threads_of(client: Client) -> dict[str, int]:
+    """The addresses of all workers, each with its number of threads; raises Disconnected without a scheduler."""
     try:
         scheduler: Any = client.scheduler
         found = await asyncio.wait_for(scheduler.identity(n_workers=-1), ANSWER)
-        return dict(found["workers"])
+        return {address: max(1, known["nthreads"]) for address, known in found["workers"].items()}
     except LOST as error:
         raise Disconnected(str(error) or "it does not answer") from None
 
@@ -221,8 +204,7 @@ class Sent:
     alone: bool
     order: bytes  # the hash of the message
     future: Future[Any]
-    fetching: asyncio.Task[Any]
-    since: float
+    workers: frozenset[str]  # one of them runs it
     runs: bool = False
 
 
@@ -234,15 +216,12 @@ class Session:
     cluster: Cluster
     queue: TaskQueue
     threads: dict[str, int] = field(default_factory=dict)  # of the workers that may grade
-    refused: dict[str, str] = field(default_factory=dict)
-    sent: list[Sent] = field(default_factory=list)
+    sent: dict[asyncio.Task[Any], Sent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._strikes: Counter[str] = Counter()
+        self._known: dict[str, str] = {}  # of workers that were examined: why one may not grade, or ""
         self._meeting: dict[str, asyncio.Task[None]] = {}
-        self._run = uuid.uuid4().hex
-        self._count = 0
-        self._worked = time.monotonic()  # when there was a worker last
+        self._strikes: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Until nothing is left; raises Disconnected, and has put back then what was not done."""
@@ -250,121 +229,93 @@ class Session:
         try:
             while self.sent or self.queue.left():
                 self._send_what_fits()
-                waited = {polling, *(sent.fetching for sent in self.sent)}
-                await asyncio.wait(waited, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
-                if polling.done():
+                done, _ = await asyncio.wait({polling, *self.sent}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
+                if polling in done:
                     polling.result()
-                for sent in [sent for sent in self.sent if sent.fetching.done()]:
-                    if sent in self.sent:  # else it was put back with its worker
-                        await self._returned(sent)
-                await self._look_after(time.monotonic())
-        except Disconnected:
-            raise
-        except BaseException:  # also Ctrl-C: nobody waits for what is under way
-            with contextlib.suppress(*LOST):
-                stopping = self.client.run(_remote("stop"), self._run, workers=list(self.threads), on_error="ignore")
-                await asyncio.wait_for(stopping, STOPPING)
-            raise
-        finally:
+                for fetching in done & self.sent.keys():
+                    self._returned(fetching)
+                running = list(self.sent.values())[: sum(self.threads.values())]
+                for sent in running:
+                    if not sent.runs:
+                        sent.runs, sent.task.began = True, time.monotonic()
+                self.cluster.progress.under_way([sent.task for sent in running])
+        finally:  # also after Ctrl-C: workers end what is released
             for task in (polling, *self._meeting.values()):
                 task.cancel()
-            for sent in list(self.sent):
-                self._forget(sent)
+            for sent in map(self._forget, list(self.sent)):
                 self.queue.put_back(sent.task, sent.alone)
 
     async def _poll(self) -> None:
-        """Follow which workers there are, and examine new ones; raises Disconnected."""
+        """Follow which workers there are, and examine new ones; raises Disconnected, and NoCluster without any."""
+        last = time.monotonic()  # when there was a worker
         while True:
-            workers = await workers_of(self.client)
-            resource = self.cluster.resource
-            threads = {address: max(1, known["nthreads"]) for address, known in workers.items()}
-            usable = {address for address in threads if address not in self.refused}
-            admitted = {address for address in usable if workers[address]["resources"].get(resource)}
-            self.threads = {address: threads[address] for address in admitted}
-            if usable:  # also where it is still being examined
-                self._worked = time.monotonic()
-            for address in usable - admitted - self._meeting.keys():
-                self._meeting[address] = asyncio.create_task(self._meet(address, threads[address]))
+            threads = await threads_of(self.client)
+            self._known = {address: why for address, why in self._known.items() if address in threads}
+            for address in threads.keys() - self._known.keys() - self._meeting.keys():
+                self._meeting[address] = asyncio.create_task(self._meet(address))
+            self.threads = {address: count for address, count in threads.items() if self._known.get(address) == ""}
+            for lost in [one for one, sent in self.sent.items() if not sent.workers & self.threads.keys()]:
+                sent = self._forget(lost)
+                self.queue.lose(sent.task, sent.alone)
+            refused = [why for why in self._known.values() if why]
+            if len(refused) < len(threads):  # also where one is still being examined
+                last = time.monotonic()
+            elif time.monotonic() - last > self.cluster.wait:
+                more = f"; one that is there cannot be used: {refused[0]}" if refused else ""
+                why = f"has had no workers for {self.cluster.wait:g} s{more}"
+                raise NoCluster(self.cluster.address, why, kept=True)
             await asyncio.sleep(POLLED)
 
-    async def _meet(self, address: str, threads: int) -> None:
+    async def _meet(self, address: str) -> None:
         """Examine a worker, and admit or refuse it."""
         try:
-            answer = (await introductions(self.client, [address], self.cluster.options.day)).get(address)
-            if answer is None:
-                return
-            why = objection(answer, self.cluster.versions, self.cluster.require_isolation)
-            if why is None:
-                resource = self.cluster.resource
-                why = (await self.client.run(_remote("admit"), resource, workers=[address])).get(address)
-            if why is None:
-                await self._set_resource(address, threads)
-            else:
-                self._refuse_worker(address, why)
+            answer = (await introductions(self.client, [address], self.cluster.options)).get(address)
+            if answer is not None:
+                self._decide(address, objection(answer, self.cluster.versions, self.cluster.require_isolation))
         except LOST:
             pass  # the worker is gone, or the scheduler, which polling notices
         finally:
             del self._meeting[address]
 
-    async def _set_resource(self, address: str, quantity: int) -> None:
-        client: Any = self.client
-        asking = client.run_on_scheduler(_set_resource(), address, self.cluster.resource, quantity)
-        await asyncio.wait_for(asking, ANSWER)
-
-    def _refuse_worker(self, address: str, why: str) -> None:
-        self.refused[address] = why
-        self.threads.pop(address, None)
-        self.cluster.progress.prepares(f"the worker {address} is not used: {why}")
-
-    async def _dismiss(self, address: str, why: str) -> None:
-        """Send nothing more to a worker that was admitted."""
-        self._refuse_worker(address, why)
-        with contextlib.suppress(*LOST):
-            await self._set_resource(address, 0)
+    def _decide(self, address: str, why: str | None) -> None:
+        self._known[address] = why or ""
+        if why:
+            self.threads.pop(address, None)
+            self.cluster.progress.prepares(f"the worker {address} is not used: {why}")
 
     def _send_what_fits(self) -> None:
-        while len(self.sent) < PER_THREAD * sum(self.threads.values()) and not any(sent.alone for sent in self.sent):
+        while len(self.sent) < PER_THREAD * sum(self.threads.values()) and not any(s.alone for s in self.sent.values()):
             found = self.queue.take(idle=not self.sent)
             if found is None:
                 return
             self._send(*found)
 
     def _send(self, task: GradingTask, alone: bool) -> None:
-        run = task.run
-        message = pack(Order(self.cluster.versions, run.record.digest, run.files, run.options, self._run))
-        self._count += 1
+        message = pack(Order(self.cluster.versions, task.run.record.digest, task.run.files, task.run.options))
+        key = f"dojo-{uuid.uuid4().hex}"  # a new one each time: no old result is taken for a new one
         try:
-            future = self.client.submit(
-                _grade(),
-                message,
-                key=f"dojo-{self._run}-{self._count}",  # a new one each time: no old result is taken for a new one
-                resources={self.cluster.resource: 1},
-                pure=False,
-                retries=REFUSALS,
-            )
+            future = self.client.submit(_grade(), message, key=key, workers=list(self.threads), retries=REFUSALS)
         except Exception as error:  # of any kind, where a client has closed itself
             self.queue.put_back(task, alone)
             raise Disconnected(str(error)) from None
-        fetching = asyncio.create_task(_fetched(future))
-        self.sent.append(Sent(task, alone, message[:HASH], future, fetching, time.monotonic()))
+        sent = Sent(task, alone, message[:HASH], future, frozenset(self.threads))
+        self.sent[asyncio.create_task(_fetched(future))] = sent
 
-    def _forget(self, sent: Sent) -> None:
-        self.sent.remove(sent)
+    def _forget(self, fetching: asyncio.Task[Any]) -> Sent:
+        sent = self.sent.pop(fetching)
         # It also ends the fetching; to cancel that would cancel what Dask fetches together with it.
         sent.future.release()  # type: ignore[no-untyped-call]
+        return sent
 
-    async def _returned(self, sent: Sent) -> None:
+    def _returned(self, fetching: asyncio.Task[Any]) -> None:
         """Something came back from the cluster."""
-        reply = Disconnected("it was closed") if sent.fetching.cancelled() else sent.fetching.result()
+        reply = Disconnected("it was closed") if fetching.cancelled() else fetching.result()
         if isinstance(reply, Disconnected):
             raise reply
-        self._forget(sent)
+        sent = self._forget(fetching)
         task = sent.task
-        if isinstance(reply, KilledWorker) and not sent.alone:
-            self.queue.put_back(task, alone=True)  # it, or another one on the same workers
-        elif isinstance(reply, KilledWorker):
-            losses = 2 * (reply.allowed_failures + 1)
-            self.queue.give_up(task, f"the worker it ran on was lost, {losses} times in a row")
+        if isinstance(reply, KilledWorker):
+            self.queue.lose(task, sent.alone, reply.allowed_failures + 1)
         elif isinstance(reply, Exception):
             self.queue.refuse(task, f"{type(reply).__name__}: {reply}")
         else:
@@ -379,42 +330,8 @@ class Session:
                 return
             self._strikes[address] += 1
             if self._strikes[address] == STRIKES:
-                await self._dismiss(address, answer)
+                self._decide(address, answer)
             self.queue.refuse(task, answer)
-
-    async def _look_after(self, now: float) -> None:
-        """Show what runs, and look for workers that do not answer, or are all gone."""
-        cluster = self.cluster
-        running = self.sent[: sum(self.threads.values())]
-        for sent in running:
-            if not sent.runs:
-                sent.runs, sent.task.began = True, now
-        cluster.progress.under_way([sent.task for sent in running])
-        if self.threads:
-            self._worked = now
-        else:
-            for sent in self.sent:
-                sent.since = now
-            if now - self._worked > cluster.wait:
-                why = next(iter(self.refused.values()), "")
-                more = f"; one that is there cannot be used: {why}" if why else ""
-                raise NoCluster(cluster.address, f"has had no workers for {cluster.wait:g} s{more}", kept=True)
-        turns = max(self.threads.values(), default=1) if cluster.options.bench == "cuda" else 1
-        late = [sent for sent in self.sent if now - sent.since > turns * PER_THREAD * patience(cluster.options)]
-        if late:
-            await self._dismiss_silent(late, now)
-
-    async def _dismiss_silent(self, late: list[Sent], now: float) -> None:
-        try:
-            at = await asyncio.wait_for(self.client.processing(), ANSWER)  # type: ignore[no-untyped-call]
-        except LOST as error:
-            raise Disconnected(str(error)) from None
-        for address, keys in at.items():
-            if any(sent.future.key in keys for sent in late):
-                await self._dismiss(address, f"it has not answered for {now - late[0].since:.0f} s")
-                for sent in [sent for sent in self.sent if sent.future.key in keys]:
-                    self._forget(sent)
-                    self.queue.put_back(sent.task, sent.alone)
 
 
 class Cluster:
@@ -427,20 +344,17 @@ class Cluster:
     def start(self, options: RunOptions, progress: Progress) -> Layers:
         self.progress, self.options = progress, options
         self.versions = versions(options.day)
-        # Named for what a worker must be, so that no other grader's workers have it.
-        wanted = msgspec.json.encode((self.versions, self.require_isolation))
-        self.resource = f"dojo-{hashlib.sha256(wanted).hexdigest()[:16]}"
         progress.prepares(f"looking for workers at {self.address}")
         # A wrong address is reported soon; a scheduler that has been there is waited for.
         return asyncio.run(self._persistently(self._examine, min(FIRST, self.wait), lambda: 0, kept=False))
 
     def run(self, tasks: Iterator[GradingTask]) -> None:
         queue = TaskQueue(tasks)
-        asyncio.run(
-            self._persistently(
-                lambda client: Session(client, self, queue).run(), self.wait, lambda: queue.done, kept=True
-            )
-        )
+
+        async def session(client: Client) -> None:
+            await Session(client, self, queue).run()
+
+        asyncio.run(self._persistently(session, self.wait, lambda: queue.done, kept=True))
 
     def close(self) -> None:
         """Connections last as long as a run, and the workers are not ours: there is nothing to end."""
@@ -448,27 +362,27 @@ class Cluster:
     async def _examine(self, client: Client) -> Layers:
         """The layers of all workers; raises BadWorker before anything is sent where one cannot be used."""
         until = time.monotonic() + self.wait
-        waiting = False
+        waiting = f"waiting for workers at {self.address}"
         while True:
-            workers = await workers_of(client)
+            threads = await threads_of(client)
             try:
-                found = await introductions(client, list(workers), self.options.day) if workers else {}
+                found = await introductions(client, list(threads), self.options) if threads else {}
             except LOST as error:
                 raise Disconnected(str(error)) from None
             if found:
                 break
             if time.monotonic() > until:
                 raise NoCluster(self.address, f"has no workers, and had none for {self.wait:g} s: start some first")
-            if not waiting:
-                self.progress.prepares(f"waiting for workers at {self.address}")
-                waiting = True
+            if waiting:
+                self.progress.prepares(waiting)
+                waiting = ""
             await asyncio.sleep(AGAIN)
         for worker, answer in found.items():
             why = objection(answer, self.versions, self.require_isolation)
             if why is not None:
                 raise BadWorker(worker, why)
-        threads = sum(workers[worker]["nthreads"] for worker in found)
-        self.progress.prepares(f"{len(found)} worker{'s' * (len(found) != 1)}, {threads} submissions at once")
+        at_once = sum(threads[worker] for worker in found)
+        self.progress.prepares(f"{len(found)} worker{'s' * (len(found) != 1)}, {at_once} submissions at once")
         return held_by_all({worker: said.layers for worker, said in found.items() if isinstance(said, Introduction)})
 
     async def _persistently(
@@ -479,51 +393,47 @@ class Cluster:
         The scheduler is looked for so many seconds; once it has been there, for `wait` seconds.
         """
         asyncio.get_running_loop().set_exception_handler(_ignore_dask)
+        warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
+        warnings.filterwarnings("ignore", "Sending large graph")  # a submission is as large as it is
         setbacks = 0
         while True:
             before = done()
+            client = await self._reached(seconds, kept)
             try:
-                async with self._connected(seconds, kept) as client:
-                    return await action(client)
+                return await action(client)
             except Disconnected as lost:
                 setbacks = 1 if done() > before else setbacks + 1
                 if setbacks > SETBACKS:
                     raise NoCluster(self.address, f"was lost {setbacks} times in a row ({lost})", kept) from None
                 seconds = self.wait
                 self.progress.prepares(f"the scheduler at {self.address} is lost; trying to reach it again")
-                await asyncio.sleep(AGAIN)
-
-    @contextlib.asynccontextmanager
-    async def _connected(self, seconds: float, kept: bool) -> AsyncIterator[Client]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
-            warnings.filterwarnings("ignore", "Sending large graph")  # a submission is as large as it is
-            client = await self._reached(time.monotonic() + seconds, seconds, kept)
-            for name in list(logging.root.manager.loggerDict):  # the display says what matters of it
-                if name.partition(".")[0] == "distributed":
-                    logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-            try:
-                yield client
             finally:
                 await _close(client)
+            await asyncio.sleep(AGAIN)
 
-    async def _reached(self, until: float, seconds: float, kept: bool) -> Client:
+    async def _reached(self, seconds: float, kept: bool) -> Client:
+        """A client that is connected; raises NoCluster where that took longer than so many seconds."""
+        until = time.monotonic() + seconds
         while True:
             once = max(0.1, min(ONCE, until - time.monotonic()))
             client = Client(self.address, asynchronous=True, timeout=once, set_as_default=False)  # type: ignore[no-untyped-call]
             try:
-                return await client  # type: ignore[no-any-return]
-            except (OSError, TimeoutError) as error:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", VersionMismatchWarning)  # workers are examined by us
+                    await client
+                for name in list(logging.root.manager.loggerDict):  # the display says what matters of it
+                    if name.partition(".")[0] == "distributed":
+                        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+                return client
+            except BaseException as error:
                 await _close(client)
-                if time.monotonic() > until:
+                if isinstance(error, OSError) and time.monotonic() > until:  # TimeoutError is one
                     why = INSIDE_DASK.sub("", str(error.__cause__ or error)).strip() or "it does not answer"
                     raise NoCluster(self.address, f"cannot be reached, tried for {seconds:g} s ({why})", kept) from None
-            except (ValueError, TypeError, RuntimeError, ImportError) as error:
-                await _close(client)
-                raise NoCluster(self.address, f"cannot be connected to: {error}", kept) from None
-            except BaseException:
-                await _close(client)
-                raise
+                if isinstance(error, ValueError | TypeError | RuntimeError | ImportError):
+                    raise NoCluster(self.address, f"cannot be connected to: {error}", kept) from None
+                if not isinstance(error, OSError):
+                    raise
             await asyncio.sleep(AGAIN)
 
 

@@ -21,13 +21,15 @@ import msgspec
 from distributed import WorkerPlugin
 
 from gpudojo import __version__
-from gpudojo.classes import grading_options
+from gpudojo.classes import grading_options, submission_run
 from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, fork_client_for
 from gpudojo.classes.store import Record, decode, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
-from gpudojo.sandbox.layers import Layers, examine
-from gpudojo.sandbox.protocol import RunOptions
+from gpudojo.model.evidence import decoded
+from gpudojo.sandbox import fork_client
+from gpudojo.sandbox.layers import DEVICE, examine
+from gpudojo.sandbox.protocol import WHOLE, RunOptions
 
 HASH: Final = 32  # bytes of a SHA-256
 T = TypeVar("T")
@@ -59,7 +61,6 @@ class Order(msgspec.Struct, frozen=True):
     digest: str
     files: dict[str, bytes]
     options: RunOptions
-    run: str = ""  # the run of the grader that it belongs to
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -75,6 +76,11 @@ class Introduction(msgspec.Struct, frozen=True):
 
     versions: Versions
     layers: dict[str, str]
+
+    def on(self, bench: str) -> Introduction:
+        """The same without the layer that only a real GPU needs, unless grading uses one."""
+        layers = {name: why for name, why in self.layers.items() if bench == "cuda" or name != DEVICE}
+        return Introduction(self.versions, layers)
 
 
 @functools.cache
@@ -100,9 +106,9 @@ def unpack(message: object, kind: type[T]) -> T:
     if not hmac.compare_digest(message[:HASH], hashlib.sha256(message[HASH:]).digest()):
         raise BadMessage("its hash does not match")
     try:
-        return msgspec.msgpack.decode(message[HASH:], type=kind)
-    except msgspec.DecodeError as error:
-        raise BadMessage(str(error)) from None
+        return decoded(msgspec.msgpack.Decoder(kind).decode, message[HASH:])
+    except BadEvidence as error:
+        raise BadMessage(error.reason) from None
 
 
 def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
@@ -123,7 +129,6 @@ def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:
 
 UNLIMITED: Final = sys.maxsize  # Dask sends a worker no more orders than it has threads
 STOPPED: Final = "the grader no longer waits for it"
-_stopped: Final[set[str]] = set()  # runs that no grader waits for
 
 
 class ForkServerThread:
@@ -146,38 +151,35 @@ class ForkServerThread:
                 self._thread = threading.Thread(target=self._work, name="dojo fork server", daemon=True)
                 self._thread.start()
             self._open.add(waiting)
-            self._orders.put((begin, waiting))
-        self._ring()
-        return waiting.result()
+            self._put((begin, waiting))
+            most = len(self._open) * patience(self.options)  # on a GPU they may have to take turns
+        return waiting.result(most)
 
     def close(self, wait: bool = True) -> None:
         """End the fork server when nothing is under way."""
         thread = self._thread
         if thread is not None:
-            self._orders.put(None)
-            self._ring()
+            self._put(None)
         if wait:
             if thread is not None:
                 thread.join()
             self._bell.close()
             self._rope.close()
 
-    def _ring(self) -> None:
+    def _put(self, order: tuple[Callable[[], SubmissionRun], Future[Record]] | None) -> None:
+        self._orders.put(order)
         with contextlib.suppress(BlockingIOError):  # it is ringing already
             self._rope.send(b"!")
 
     def _work(self) -> None:
+        error: BaseException = RuntimeError("the worker is closing")
         try:
             with contextlib.closing(fork_client_for(self.options.bench)) as client:
                 client.start_and_wait()
                 ChildScheduler(client, at_once(self.options, UNLIMITED), bell=self._bell).run(self._tasks())
-            self._give_up(RuntimeError("the worker is closing"))
-        except BaseException as error:
-            self._give_up(error)
-
-    def _give_up(self, error: BaseException) -> None:
-        """Whoever waits gets the error; the next order gets a new thread and a new fork server."""
-        with self._lock:
+        except BaseException as raised:
+            error = raised
+        with self._lock:  # whoever waits gets the error; the next order gets a new thread and a new fork server
             self._thread = None
             self._orders = queue.SimpleQueue()
             left, self._open = self._open, set()
@@ -203,6 +205,12 @@ class ForkServerThread:
             yield GradingTask("an order", begin(), done, time.monotonic())
 
 
+def patience(options: RunOptions) -> float:
+    """Seconds after which a submission must be back: twice all it may take and the start of a fork server."""
+    whole = WHOLE * options.seconds + submission_run.GRACE + submission_run.STARTING
+    return 2 * whole + fork_client.STARTS * fork_client.STARTING
+
+
 class ForkServers(WorkerPlugin):
     """A Dask plugin that owns the fork servers of a worker: one for each kind of device."""
 
@@ -224,60 +232,55 @@ class ForkServers(WorkerPlugin):
 
 PLUGIN: Final = "gpudojo"
 fork_servers: Final = ForkServers()
-
-
-# Called by the grader through Dask, in the loop that keeps the worker alive: nothing may block there.
+_layers = functools.cache(examine)
 
 
 async def introduce(worker: Any, day: str) -> bytes:
-    """What this worker is."""
+    """What this worker is; called in the loop that keeps the worker alive, where nothing may block."""
+    if PLUGIN not in worker.plugins:
+        await worker.plugin_add(plugin=fork_servers, name=PLUGIN)
     return pack(Introduction(versions(day), await asyncio.to_thread(_layers)))
 
 
-@functools.cache
-def _layers() -> Layers:
-    return examine()
-
-
-async def admit(worker: Any, resource: str) -> None:
-    """Give this worker a resource; the scheduler then sends it orders, which ask for one unit."""
-    if PLUGIN not in worker.plugins:
-        await worker.plugin_add(plugin=fork_servers, name=PLUGIN)
-    await worker.set_resources(**{resource: worker.state.nthreads})
-
-
-async def stop(worker: Any, run: str) -> None:
-    """The grader has stopped: end what is under way for that run, and do not begin what comes late."""
-    _stopped.add(run)
-
-
 class StoppableRun(SubmissionRun):
-    """Ends early where the grader has stopped."""
+    """Ends early where nobody waits for it any longer."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, wanted: Callable[[], bool]) -> None:
         super().__init__(order.digest, order.files, order.options)
-        self.grader_run = order.run
+        self.wanted = wanted
 
     def overdue(self, now: float) -> bool:
-        return self.grader_run in _stopped or super().overdue(now)
+        return not self.wanted() or super().overdue(now)
 
     def child_exited(self, code: int | None, over_memory: bool = False, on_gpu: bool = False) -> bool:
-        return super().child_exited(code, over_memory, on_gpu) and self.grader_run not in _stopped
+        return super().child_exited(code, over_memory, on_gpu) and self.wanted()
 
 
-def graded(message: bytes) -> bytes:
+def wanted_on(worker: Any) -> Callable[[], bool]:
+    """Tells whether Dask still wants what this thread of a worker computes: not after the grader has stopped."""
+    tasks, key, wanted = worker.state.tasks, worker.get_current_task(), True
+
+    def ask() -> bool:
+        nonlocal wanted
+        wanted = wanted and key in tasks and tasks[key].state == "executing"  # once cancelled, for ever
+        return wanted
+
+    return ask
+
+
+def graded(message: bytes, wanted: Callable[[], bool]) -> bytes:
     """The reply to an order. It raises nothing: Dask would pickle the error."""
+    number = message[:HASH]
     try:
         order = unpack(message, Order)
     except BadMessage as error:
-        return pack(Reply(message[:HASH], refused=f"the worker received a damaged message: {error}"))
-    number = message[:HASH]
+        return pack(Reply(number, refused=f"the worker received a damaged message: {error}"))
     refused = order.versions.difference(versions(order.options.day))
-    if refused is None and order.run not in _stopped:
+    if refused is None and wanted():
         try:
-            record = fork_servers.thread_for(order.options).record(lambda: StoppableRun(order))
+            record = fork_servers.thread_for(order.options).record(lambda: StoppableRun(order, wanted))
         except Exception as error:
             refused = str(error) if isinstance(error, DojoError) else f"{type(error).__name__}: {error}"
-    if refused is None and order.run in _stopped:  # ended early, it would look like a submission that took too long
+    if refused is None and not wanted():  # ended early, it would look like a submission that took too long
         refused = STOPPED
     return pack(Reply(number, refused=refused) if refused is not None else Reply(number, encode(record)))

@@ -28,8 +28,11 @@ BITS: Final = 31  # accepted by every generator
 
 def seeds(secret: str, exercises: Iterable[Exercise]) -> dict[str, int]:
     """A seed for each "exercise::function::probe"."""
-    keys = [f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes]
-    return {key: number(secret, key) for key in keys}
+    return {key: number(secret, key) for key in _probes(exercises)}
+
+
+def _probes(exercises: Iterable[Exercise]) -> list[str]:
+    return [f"{e.stem}::{f.name}::{p.name}" for e in exercises for f in e.functions for p in f.probes]
 
 
 def number(secret: str, key: str) -> int:
@@ -131,10 +134,6 @@ class RecordedReference:
         """Tells it apart from other evidence."""
         return f"evidence {self.seed} {hashlib.sha256(pack(self.shipped)).hexdigest()[:16]}"
 
-    def seeds(self, exercises: Iterable[Exercise]) -> dict[str, int]:
-        """The seed for each "exercise::function::probe"."""
-        return {f"{e.stem}::{f.name}::{p.name}": self.seed for e in exercises for f in e.functions for p in f.probes}
-
     def record(self, exercises: Iterable[Exercise], bench: str) -> Record:
         """The record that the references would have if they had been run here."""
         seen = {}
@@ -142,12 +141,10 @@ class RecordedReference:
             for function in exercise.functions:
                 if not self.shipped.has(exercise.stem, function.name):
                     continue  # `judging.complete` says which one is missing
-                evidence = self.shipped.evidence_of(exercise.stem, function.name, bench, self.seed)
-                signature = self.shipped.signature(exercise.stem, function.name)
-                timelines = self.shipped.timelines_of(exercise.stem, function.name)
-                seen[f"{exercise.stem}::{function.name}"] = FunctionRecord(
-                    evidence, 0.0, signature, timelines=timelines
-                )
+                name = (exercise.stem, function.name)
+                evidence = self.shipped.evidence_of(*name, bench, self.seed)
+                drawn = self.shipped.timelines_of(*name)
+                seen["::".join(name)] = FunctionRecord(evidence, 0.0, self.shipped.signature(*name), timelines=drawn)
         return Record("reference", seen=seen, layers=examine())
 
 
@@ -204,7 +201,7 @@ class GradingOptions:
         return RunOptions(
             day=self.day,
             bench=self.bench,
-            seeds=recorded.seeds(exercises) if recorded else seeds(secret, exercises),
+            seeds=dict.fromkeys(_probes(exercises), recorded.seed) if recorded else seeds(secret, exercises),
             known=frozenset(f"{exercise.stem}::{function.name}" for exercise, function in self.functions(exercises)),
             seconds=self.seconds,
             memory=self.memory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gpudojo.classes import store
 from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store
@@ -25,11 +27,12 @@ from gpudojo.grading.judge import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import BadClass, ReferenceFails
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decoded
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
 from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.model.results_file import encoded
 from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
@@ -57,15 +60,15 @@ def judged(
             results += _failed(exercise, function, f"not graded: {tampered.detail}", wanted)
         else:
             results += _results(exercise, function, record, reference)
-    places = [p for p in record.places if p.file is not None]
-    definitions = [Definition(p.function, p.file or "", p.line, p.cell, p.note) for p in places]
+    definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
+    files = record.files.items()
     rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
     return _row(
-        status_of(record),
-        [_placed(row, record) for row in rows],
+        next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), Became.GRADED),
+        [replace(row, checks=[_in_cell(check, record) for check in row.checks]) for row in rows],
         reason=_reason(record),
         definitions=definitions,
-        notes=_notes(record),
+        notes=[f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in files if ran.broken][:20],
         needs_human=_needs_review(record, results),
         seconds=round(record.seconds, 3),
         peak_bytes=record.peak_bytes,
@@ -129,7 +132,7 @@ def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | N
     if seen is None or late is None or not set(found) < {probe.name for probe in function.probes}:
         return None
     whole = {probe.name: found.get(probe.name, late) for probe in function.probes}
-    return msgspec.structs.replace(seen, evidence=msgspec.structs.replace(seen.evidence, observations=whole))
+    return replace(seen, evidence=replace(seen.evidence, observations=whole))
 
 
 def _ended(exercise: Exercise, function: Function, record: Record) -> FunctionRecord:
@@ -161,23 +164,15 @@ def _failed(exercise: Exercise, function: Function, happened: str, expected: str
     ]
 
 
-def _placed(row: ExerciseRow, record: Record) -> ExerciseRow:
-    """Lines of a notebook, which are counted through, as a line in a cell."""
-    return msgspec.structs.replace(row, checks=[_in_cell(check, record) for check in row.checks])
-
-
 def _in_cell(check: CheckRow, record: Record) -> CheckRow:
+    """With the line of a notebook, which are counted through, as a line in a cell."""
     ran = record.files.get(check.file or "")
     if ran is None or not ran.cells or check.line is None:
         return check
     cell = bisect.bisect_right(ran.cells, check.line)
     if cell == 0:
         return check
-    return msgspec.structs.replace(check, cell=cell, line=check.line - ran.cells[cell - 1] + 1)
-
-
-def status_of(record: Record) -> Became:
-    return next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), Became.GRADED)
+    return replace(check, cell=cell, line=check.line - ran.cells[cell - 1] + 1)
 
 
 def _reason(record: Record) -> str:
@@ -190,26 +185,22 @@ def _where(step: str) -> str:
     return step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
 
 
-def _notes(record: Record) -> list[str]:
-    files = [f"{name}: {ran.broken.type}: {ran.broken.message}" for name, ran in record.files.items() if ran.broken]
-    return files[:20]
-
-
 def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
     """What an instructor should review before grades are published."""
     found = []
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
             found.append(f"not graded: {incident.detail}")
+        elif incident.what is IncidentKind.REACHED:
+            found.append(incident.detail)
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     for result in results:
         if result.outcome is Outcome.ERROR:
             found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")
         elif result.happened.startswith(UNJUDGED):
-            found.append(
-                f"the check {result.id} could not judge it: {result.happened.removeprefix(UNJUDGED).strip(' ()')}"
-            )
+            why = result.happened.removeprefix(UNJUDGED).strip(" ()")
+            found.append(f"the check {result.id} could not judge it: {why}")
         elif "too good to be true" in result.happened:
             found.append(f"{result.id}: {result.happened.splitlines()[0]}")
     return found
@@ -217,7 +208,7 @@ def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
 
 def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Sequence[str] = ()) -> SubmissionRow:
     """The row of an entry; `notes` are about the entry itself, and come before those about its content."""
-    return msgspec.structs.replace(
+    return replace(
         found,
         submission=entry.name,
         student=entry.student,
@@ -228,78 +219,86 @@ def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Seq
     )
 
 
+_ROW: Final = msgspec.json.Decoder(SubmissionRow)
+
+
 @dataclass(frozen=True)
 class Verdicts:
-    """The verdicts of one output folder."""
+    """The verdicts of one output folder; another process can make them, too."""
 
-    store: store.Store
-    exercises: tuple[Exercise, ...]
+    out: Path
+    day: str
     only: frozenset[str]
-    reference: Record
+    reference_key: str
     measure: str  # by which the checks and the reference are known
+
+    @functools.cached_property
+    def store(self) -> Store:
+        return Store(self.out)
+
+    @functools.cached_property
+    def reference(self) -> Record:
+        """The record of the reference; raises BadClass where it cannot be read."""
+        record = self.store.record(self.reference_key)
+        if record is None:
+            path = self.store.path_of(self.reference_key)
+            raise BadClass(f"the record {path} cannot be read; run again with --fresh")
+        return record
 
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
-        if not anew:
-            with contextlib.suppress(OSError, msgspec.DecodeError):
-                return msgspec.json.decode(path.read_bytes(), type=SubmissionRow)
-        found = judged(record_of(self.store, key), self.reference, self.exercises, self.only)
-        text = msgspec.json.encode(found)
-        if not _holds(path, text):  # to replace a file by its equal takes milliseconds, and is most of judging again
+        kept, known = self._kept(path)
+        if known is not None and not anew:
+            return known
+        record = self.store.record(key)
+        if record is None:
+            return self.unreadable(f"the record {self.store.path_of(key)} is damaged; run again without --rejudge")
+        try:
+            found = judged(record, self.reference, exercises_of(self.day), self.only)
+        except Exception as error:  # of ours: it costs this submission a review, and not the class its results
+            path.unlink(missing_ok=True)
+            return self.unreadable(f"the grader could not judge it ({': '.join(described(error))})")
+        text = encoded(found)
+        if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
+    def has(self, key: str) -> bool:
+        """Whether there is a verdict on a record, or a record that can be judged."""
+        _, known = self._kept(self.store.row_path(key, self.measure))
+        return self.store.has(key) and (known is not None or self.store.record(key) is not None)
+
+    def _kept(self, path: Path) -> tuple[bytes, SubmissionRow | None]:
+        """What is kept of a verdict, and the verdict, if that can be used."""
+        data = b""
+        with contextlib.suppress(OSError, BadEvidence):
+            data = path.read_bytes()
+            return data, decoded(_ROW.decode, data)
+        return data, None
+
     def unreadable(self, problem: str) -> SubmissionRow:
-        return unreadable(problem, self.exercises, self.only)
-
-
-def _holds(path: Path, text: bytes) -> bool:
-    try:
-        return path.read_bytes() == text
-    except OSError:
-        return False
-
-
-def record_of(kept: store.Store, key: str) -> Record:
-    record = kept.record(key)
-    if record is None:
-        raise BadClass(f"the record {kept.path_of(key)} cannot be read; run again with --fresh")
-    return record
+        return unreadable(problem, exercises_of(self.day), self.only)
 
 
 CHUNK: Final = 16  # records sent to a process at a time
 IN_PARALLEL: Final = 100  # records; a process takes as long to start as it takes to judge some forty of them
 
 
-@dataclass(frozen=True)
-class JudgingContext:
-    """What a process needs to know to judge records as any other would."""
-
-    out: Path
-    day: str
-    only: frozenset[str]
-    reference_key: str
-    name: str
-
-    def verdicts(self) -> Verdicts:
-        store = Store(self.out)
-        return Verdicts(store, exercises_of(self.day), self.only, record_of(store, self.reference_key), self.name)
-
-
-def judged_in_parallel(measure: JudgingContext, keys: Sequence[str], jobs: int) -> Iterator[str]:
+def judged_in_parallel(verdicts: Verdicts, keys: Sequence[str], jobs: int) -> Iterator[str]:
     """Yields every key, in order, once its record has been judged again and the verdict is on disk.
 
-    Raises BadClass where a record cannot be read, or a process was killed.
+    Raises BadClass where the reference's record cannot be read, or a process was killed.
     """
     if len(keys) < IN_PARALLEL or jobs < 2:
-        verdicts = measure.verdicts()
         for key in keys:
             verdicts.of(key, anew=True)
             yield key
         return
     fresh = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (measure,))
+    # A copy has not read the reference yet, which each process does for itself.
+    copy = dataclasses.replace(verdicts)
+    pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (copy,))
     try:
         yield from pool.map(_judge_again, keys, chunksize=CHUNK)
     except BrokenProcessPool:
@@ -308,12 +307,12 @@ def judged_in_parallel(measure: JudgingContext, keys: Sequence[str], jobs: int) 
         pool.shutdown(cancel_futures=True)
 
 
-_measure: JudgingContext | None = None  # in a process of the pool
+_verdicts: Verdicts | None = None  # in a process of the pool
 
 
-def _begin_judging(measure: JudgingContext) -> None:
-    global _measure
-    _measure = measure
+def _begin_judging(verdicts: Verdicts) -> None:
+    global _verdicts
+    _verdicts = verdicts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C and ends the pool
     threading.Thread(target=_end_with_grader, daemon=True).start()
 
@@ -326,12 +325,7 @@ def _end_with_grader() -> None:
     os._exit(1)
 
 
-@functools.cache
-def _own_verdicts() -> Verdicts:
-    assert _measure is not None
-    return _measure.verdicts()
-
-
 def _judge_again(key: str) -> str:
-    _own_verdicts().of(key, anew=True)
+    assert _verdicts is not None
+    _verdicts.of(key, anew=True)
     return key

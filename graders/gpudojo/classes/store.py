@@ -15,10 +15,11 @@ import msgspec
 from virtual_cuda.ledger import Timeline
 
 from gpudojo.model.errors import BadClass, BadEvidence
-from gpudojo.model.evidence import Evidence, Raised, checked_timeline, validated
+from gpudojo.model.evidence import Evidence, checked_timeline, decoded, validated
 from gpudojo.model.results_file import replacing
+from gpudojo.sandbox.protocol import Chosen, Loaded
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class IncidentKind(enum.StrEnum):
@@ -28,6 +29,7 @@ class IncidentKind(enum.StrEnum):
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out of memory"
     TAMPERED = "tampered"
+    REACHED = "reached"  # for the grader or for Python's inside, which may be harmless
     NOT_RUN = "not run"
 
 
@@ -37,17 +39,6 @@ class Incident(msgspec.Struct, frozen=True):
     what: IncidentKind
     step: str  # "exercise::function" or "file PATH"
     detail: str
-
-
-class GradedDefinition(msgspec.Struct, frozen=True):
-    """Which definition of a function was graded."""
-
-    exercise: str
-    function: str
-    file: str | None
-    line: int | None
-    cell: int | None
-    note: str = ""
 
 
 class FunctionRecord(msgspec.Struct, frozen=True):
@@ -71,21 +62,13 @@ class FunctionRecord(msgspec.Struct, frozen=True):
         )
 
 
-class LoadedFile(msgspec.Struct, frozen=True):
-    """One file that was run: the lines of its names, the first lines of a notebook's cells, its error."""
-
-    lines: dict[str, int]
-    cells: list[int] = []
-    broken: Raised | None = None
-
-
 class Record(msgspec.Struct):
     """What was observed of one submission."""
 
     digest: str
-    places: list[GradedDefinition] = []
+    places: list[Chosen] = []
     seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
-    files: dict[str, LoadedFile] = {}
+    files: dict[str, Loaded] = {}
     incidents: list[Incident] = []
     layers: dict[str, str] = {}
     output: str = ""
@@ -96,16 +79,16 @@ class Record(msgspec.Struct):
     version: int = VERSION
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Record)
+
+
 def encode(record: Record) -> bytes:
     return msgspec.msgpack.encode(record)
 
 
 def decode(data: bytes) -> Record:
     """The record in these bytes; raises BadEvidence where they hold none that can be used."""
-    try:
-        record = msgspec.msgpack.decode(data, type=Record)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadEvidence(str(error)) from None
+    record = decoded(_decoder.decode, data)
     if record.version != VERSION:
         raise BadEvidence(f"version {record.version} is not {VERSION}")
     for seen in record.seen.values():

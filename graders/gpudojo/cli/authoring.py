@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from gpudojo.authoring import sample as sampling
 from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
-from gpudojo.cli.options import repository, which_day, which_root, writing
+from gpudojo.cli.options import FOLDER, day_and_root, processors, repository, which_root, writing
 
 
 @click.group()
@@ -28,7 +29,6 @@ def new() -> None:
 @which_root
 def exercise(day: str, name: str, functions: str | None, points: int, title: str | None, root: Path | None) -> None:
     """Make the exercise NAME, such as brightest_sprite, as the next one of DAY."""
-
     words = () if functions is None else tuple(word.strip() for word in functions.split(","))
     _write(root, lambda known: exercise_files(Plan(day, name, words, points, title), known))
     click.echo(f"To see what to do next, run: dojo lint --day {day}")
@@ -42,27 +42,23 @@ def exercise(day: str, name: str, functions: str | None, points: int, title: str
 @which_root
 def day_(name: str, title: str | None, exercises: int, points: int, root: Path | None) -> None:
     """Make the day NAME, such as day9, without exercises."""
-
     _write(root, lambda known: day_files(name, known, title, exercises, points))
     click.echo(f"Make its first exercise with: dojo new exercise {name} NAME")
 
 
 def _write(root: Path | None, files: Callable[[Surroundings], dict[str, str | None]]) -> None:
-
     root = (root or repository()).resolve()
     for path in write_new(root, files(surroundings(root))):
         click.echo(f"written: {path}")
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.option("--students", default=60, show_default=True, type=click.IntRange(min=1), help="Number of submissions.")
 @click.option("--seed", default=8, show_default=True, help="The same seed makes the same class.")
-@which_day
-@which_root
+@day_and_root
 def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) -> None:
     """Make a sample class in FOLDER from the right and wrong solutions of this repository."""
-
     if folder.exists() and any(folder.iterdir()):
         raise click.ClickException(f"{folder} is not empty")
     with writing(folder):
@@ -75,12 +71,33 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Trust the first lines of wrong solutions instead of grading them.")
-@which_day
-@which_root
-def lint(quick: bool, day: str, root: Path | None) -> None:
+@click.option("--mutants", is_flag=True, help="Grade variants of the right solutions: mutants fail, rewrites pass.")
+@click.option("--exercise", "only", multiple=True, metavar="NAME", help="With --mutants: only exercises that begin so.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="With --mutants: at most so many of each exercise, and a third as many rewrites.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="With --mutants: how many at once.")
+@click.option("--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants).")
+@day_and_root
+def lint(
+    quick: bool,
+    mutants: bool,
+    only: tuple[str, ...],
+    limit: int | None,
+    jobs: int | None,
+    out: Path | None,
+    day: str,
+    root: Path | None,
+) -> None:
     """Check that a day is ready for students: points, hints, references, right and wrong solutions."""
     from gpudojo.authoring.lint import lint as examine  # only here: `dojo new` does not need the grading engine
 
+    if mutants:
+        root = root or repository()
+        _mutants(day, root, only, limit, jobs or processors(), out or root / "build" / "mutants")
+        return
     report = examine(day, root or repository(), quick)
     table = Table(title=f"dojo lint: {day}", title_justify="left", show_footer=True)
     table.add_column("exercise", no_wrap=True)
@@ -102,4 +119,54 @@ def lint(quick: bool, day: str, root: Path | None) -> None:
         kind = "warning" if finding.warning else "problem"
         console.print(f"{kind}: {finding.exercise}: {finding.text}", markup=False, soft_wrap=True)
     if report.problems:
+        raise SystemExit(1)
+
+
+def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, jobs: int, out: Path) -> None:
+    if not hasattr(os, "fork"):
+        raise click.ClickException("--mutants grades a class, which needs Linux or macOS; on Windows, use WSL")
+    from gpudojo.authoring import fairness
+    from gpudojo.classes.display import Display
+    from gpudojo.model.catalogue import day as exercises_of
+
+    console = Console(highlight=False)
+    headings = ("mutants", "dead", "equivalent", "alive", "rewrites", "failing")
+    table = Table(title=f"dojo lint --mutants: {day}", title_justify="left", show_footer=True)
+    for heading in ("exercise", *headings):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "exercise" else "right")
+    sums = [0] * len(headings)
+    problems, survivors = [], ""
+    for exercise in exercises_of(day):
+        if only and not exercise.stem.startswith(only):
+            continue
+        console.print(exercise.stem, style="bold")
+        display = Display(console)
+        try:
+            with display:
+                row = fairness.examine(day, exercise, root, out, display, jobs, limit)
+        except KeyboardInterrupt:
+            click.echo("\nStopped. Run the same command again to resume.", err=True)
+            raise SystemExit(130) from None
+        dead = row.mutants - len(row.equivalent) - len(row.alive)
+        numbers = (row.mutants, dead, len(row.equivalent), len(row.alive), row.rewrites, len(row.failing))
+        sums = [one + other for one, other in zip(sums, numbers, strict=True)]
+        table.add_row(row.stem, *map(str, numbers))
+        problems += [f"{found.exercise}: {found.text}" for found in row.findings]
+        problems += [
+            f"{row.stem}: a mutant of {one.solution} is alive ({one.kind}, {', '.join(one.functions)}):\n{one.diff}"
+            for one, _ in row.alive
+        ]
+        problems += [
+            f"{row.stem}: a rewrite of {one.solution} fails ({one.kind}): {check.id}: {check.message}\n{one.diff}"
+            for one, check in row.failing
+        ]
+        survivors += fairness.as_entries(row)
+    for column, text in zip(table.columns, ["total", *map(str, sums)], strict=True):
+        column.footer = text
+    console.print(table)
+    for text in problems:
+        console.print(f"problem: {text}", markup=False, soft_wrap=True)
+    with writing(out):
+        (out / "alive.toml").write_text(survivors, encoding="utf-8")
+    if problems:
         raise SystemExit(1)

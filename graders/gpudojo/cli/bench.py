@@ -18,7 +18,7 @@ from rich.table import Table
 from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger import COLUMNS, Ledger, line_rows, questions, totals
 
-from gpudojo.cli.options import writing
+from gpudojo.cli.options import FILE, writing
 
 # A text and not a function of this module, because the ledger ignores frames of gpudojo itself.
 TRAINING_LOOP: Final = """\
@@ -47,18 +47,18 @@ for sprite, label in loader:
 guesses = model(sprites.to(device)).argmax(1).cpu()
 print(f"{(guesses == labels).sum()} of {len(labels)} right")
 """
-FILE: Final = "training_loop.py"
+NAME: Final = "training_loop.py"
 
 
 @click.command()
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Save a trace for ui.perfetto.dev.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Save the table as an SVG picture.")
+@click.option("--trace", type=FILE, help="Save a trace for ui.perfetto.dev.")
+@click.option("--picture", type=FILE, help="Save the table as an SVG picture.")
 @click.option("--memory", default="8 GiB", show_default=True, help="Memory of the virtual device.")
 def bench(trace: Path | None, picture: Path | None, memory: str) -> None:
     """Train on a virtual CUDA device and show what each line moved."""
-    linecache.cache[FILE] = (len(TRAINING_LOOP), None, TRAINING_LOOP.splitlines(True), FILE)
+    linecache.cache[NAME] = (len(TRAINING_LOOP), None, TRAINING_LOOP.splitlines(True), NAME)
     with virtual_cuda(memory=memory) as gpu:
-        exec(compile(TRAINING_LOOP, FILE, "exec"), {"__name__": "__main__"})
+        exec(compile(TRAINING_LOOP, NAME, "exec"), {"__name__": "__main__"})
     console = Console(highlight=False)
     show(by_line(gpu.ledger), gpu.ledger, console)
     for path, kind, save, advice in (
@@ -90,20 +90,13 @@ def save_picture(ledger: Ledger, path: Path) -> None:
     """Saves what `show` prints as an SVG that is wide enough for the longest line."""
     table = by_line(ledger)
     table.box = box.SIMPLE  # no vertical lines: in most fonts of a browser they would not meet
-    console = Console(
-        record=True,
-        file=StringIO(),
-        width=whole_width(table),
-        highlight=False,
-        force_terminal=True,
-        color_system="truecolor",
-    )
+    coloured = partial(Console, record=True, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console = coloured(width=whole_width(table), highlight=False)
     show(table, ledger, console)
     # Without the web font of rich: a picture in a page may not load it, and the reader has a font.
     layout = re.sub(r"@font-face {{.*?}}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, ", "")
-    path.write_text(
-        console.export_svg(title="dojo bench", code_format=layout, unique_id="dojo-bench"), encoding="utf-8"
-    )
+    picture = console.export_svg(title="dojo bench", code_format=layout, unique_id="dojo-bench")
+    path.write_text(picture, encoding="utf-8")
 
 
 def by_line(ledger: Ledger) -> Table:
@@ -111,10 +104,10 @@ def by_line(ledger: Ledger) -> Table:
     colours = Syntax("", "python", background_color="default")
     table = Table(title="Copies, waits and operations, by source line", title_justify="left", show_footer=True)
     table.add_column("", justify="right", style="dim", no_wrap=True)
-    table.add_column(FILE, footer="total")
+    table.add_column(NAME, footer="total")
     for heading, sum_ in zip(COLUMNS, totals(ledger.records), strict=True):
         table.add_column(heading, justify="right", no_wrap=True, footer=sum_)
-    for row in line_rows(ledger.records, FILE, TRAINING_LOOP.splitlines()):
+    for row in line_rows(ledger.records, NAME, TRAINING_LOOP.splitlines()):
         shown = colours.highlight(row.code)
         shown.rstrip()
         # On a narrow terminal the code is cut off, so that a line of it stays a line of the table.

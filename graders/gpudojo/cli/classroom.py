@@ -5,50 +5,34 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from gpudojo.cli.options import which_day
+from gpudojo.cli.options import FOLDER, THAT_FOLDER, limits, which_day
 
 if TYPE_CHECKING:
-    from gpudojo.platforms._checkout import Graded
-    from gpudojo.platforms.github_classroom.reporting import Report
     from gpudojo.release.manifest import Manifest
 
 
 WHOM = {"github": ("github",), "classroom50": ("classroom50",), "both": ("github", "classroom50")}
 FAILED = "The grader could not run"
+RELEASE: Final = "The release: a student's repository as it was made, or its manifest."
+REFERENCE: Final = (
+    "Reference solutions to judge by, with the secret in $DOJO_SEED (default: the release's recorded evidence)."
+)
 
 
 @click.command()
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    default=".",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where result.json goes (default: here).",
-)
+@click.option("--out", default=".", type=FOLDER, help="Where result.json goes (default: here).")
 @click.option("--for", "whom", default="both", show_default=True, type=click.Choice(list(WHOM)), help="The platform.")
 @which_day
-@click.option(
-    "--release",
-    "released",
-    envvar="DOJO_RELEASE",
-    metavar="RELEASE",
-    help="The release: a student's repository as it was made, or its manifest.",
-)
-@click.option(
-    "--reference",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Reference solutions to judge by, with the secret in $DOJO_SEED (default: the release's recorded evidence).",
-)
-@click.option("--time-limit", default=10.0, show_default=True, type=click.FloatRange(min=0.1), metavar="S")
-@click.option("--memory-limit", default="2 GiB", show_default=True, help="Memory limit of a submission.")
-@click.option("--require-isolation", is_flag=True, help="Refuse to grade if a layer of isolation is missing.")
+@click.option("--release", "released", envvar="DOJO_RELEASE", metavar="RELEASE", help=RELEASE)
+@click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
+@limits
 def classroom(
     folder: Path,
     out: Path,
@@ -57,7 +41,7 @@ def classroom(
     released: str | None,
     reference: Path | None,
     time_limit: float,
-    memory_limit: str,
+    memory_limit: int,
     require_isolation: bool,
 ) -> None:
     """Grade the checkout in FOLDER, and report to GitHub Classroom's Actions or Classroom 50.
@@ -68,24 +52,25 @@ def classroom(
     environment = dict(os.environ)
     if not hasattr(os, "fork"):
         _stop("grading needs Linux or macOS; on Windows, use WSL", environment)
-    from virtual_cuda import parse_size
-    from virtual_cuda.errors import BadSize
-
     from gpudojo.model.errors import DojoError
     from gpudojo.platforms._checkout import graded, judged_by
     from gpudojo.platforms.github_classroom import reporting
+    from gpudojo.release.manifest import changes
 
-    try:
-        memory = parse_size(memory_limit)
-    except BadSize as error:
-        raise click.BadParameter(str(error), param_hint="--memory-limit") from None
     if out.exists() and not out.is_dir():
         raise click.BadParameter(f"{out} is not a folder", param_hint="--out")
     try:
         measure, manifest = judged_by(day, environment, reference), _manifest(released)
-        limits: dict[str, Any] = {"seconds": time_limit, "memory": memory, "require_isolation": require_isolation}
-        grade = partial(graded, folder, day, measure, **limits)
-        report = _report(folder, grade, measure.note, manifest, environment)
+        with reporting.guarded(environment) as touched:
+            found = graded(folder, day, measure, time_limit, memory_limit, require_isolation)
+        notes = [measure.note] if measure.note else []
+        notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
+        if manifest is None:
+            notes.append("There was no release to compare the repository with.")
+        elif found.results.gpudojo not in (manifest.grader, manifest.grader.partition("+")[0]):  # or its clone
+            notes.append(f"This is gpudojo {found.results.gpudojo}, and the release was made for {manifest.grader}.")
+        changed = None if manifest is None else tuple(changes(folder, manifest))
+        report = reporting.Report(found, changed, tuple(notes), _inside(folder, environment))
         for line in report.log(environment.get("GITHUB_ACTIONS") == "true"):
             click.echo(line)
         reporting.write(report, WHOM[whom], out, environment)
@@ -93,30 +78,9 @@ def classroom(
         said = str(error) if isinstance(error, DojoError) else f"{error.filename or out}: {error.strerror}"
         _stop(said, environment)
     except Exception as error:
-        from gpudojo.platforms.github_classroom.reporting import quoted
-
-        for line in quoted(traceback.format_exc()):
+        for line in reporting.quoted(traceback.format_exc()):
             click.echo(line, err=True)
         _stop(f"this is a bug in gpudojo ({type(error).__name__}); please report it", environment)
-
-
-def _report(
-    folder: Path, grade: Callable[[], Graded], note: str, released: Manifest | None, environment: Mapping[str, str]
-) -> Report:
-    from gpudojo.platforms.github_classroom import reporting as action_files
-    from gpudojo.platforms.github_classroom.reporting import Report
-    from gpudojo.release.manifest import changes
-
-    with action_files.guarded(environment) as touched:
-        found = grade()
-    notes = [note] if note else []
-    notes += [f"The submission wrote to ${name}; this was undone." for name in touched]
-    if released is None:
-        notes.append("There was no release to compare the repository with.")
-    elif found.results.gpudojo not in (released.grader, released.grader.partition("+")[0]):  # or the clone it is from
-        notes.append(f"This is gpudojo {found.results.gpudojo}, and the release was made for {released.grader}.")
-    changed = None if released is None else tuple(changes(folder, released))
-    return Report(found, changed, tuple(notes), _inside(folder, environment))
 
 
 def _manifest(given: str | None) -> Manifest | None:
@@ -139,14 +103,10 @@ def _manifest(given: str | None) -> Manifest | None:
 
 def _inside(folder: Path, environment: Mapping[str, str]) -> str:
     """The checkout's path inside the workflow's repository."""
-    workspace = environment.get("GITHUB_WORKSPACE")
-    if not workspace:
+    workspace, checkout = environment.get("GITHUB_WORKSPACE"), folder.resolve()
+    if not workspace or not checkout.is_relative_to(Path(workspace).resolve()):
         return ""
-    try:
-        found = folder.resolve().relative_to(Path(workspace).resolve()).as_posix()
-    except ValueError:
-        return ""
-    return "" if found == "." else found
+    return checkout.relative_to(Path(workspace).resolve()).as_posix().removeprefix(".")
 
 
 def _stop(why: str, environment: Mapping[str, str]) -> NoReturn:

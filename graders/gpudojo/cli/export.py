@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import writing
+from gpudojo.cli.options import FOLDER, THAT_FILE, writing
 from gpudojo.model import catalogue
-from gpudojo.model.results import total
-from gpudojo.model.results_file import stored
-from gpudojo.platforms import Options, Part, Results, describe, exporter, formats, parts_of
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
+from gpudojo.model.results_file import StoredRows, header
+from gpudojo.platforms import Options, describe, exporter, formats, parts_of
+from gpudojo.platforms._entries import no_submission
 
 
 class _Described(click.Command):
@@ -23,15 +24,12 @@ class _Described(click.Command):
             formatter.write_dl([(name, describe(name)) for name in formats()])
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command(cls=_Described)
-@click.argument("results", type=_FILE)
+@click.argument("results", type=THAT_FILE)
 @click.option("--to", "format_", required=True, type=click.Choice(formats()), help="The format.")
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The folder to write to.")
-@click.option("--worksheet", type=_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
-@click.option("--gradebook", type=_FILE, help="A gradebook downloaded from Canvas, to be filled in.")
+@click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
+@click.option("--worksheet", type=THAT_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
+@click.option("--gradebook", type=THAT_FILE, help="A gradebook downloaded from Canvas, to be filled in.")
 @click.option("--title", help="The name of the assignment on the platform.")
 @click.option("--submission", help="Only this submission; its files go into the folder itself.")
 def export(
@@ -49,47 +47,33 @@ def export(
         click.echo(f"note: {sentence}", err=True)
 
     with writing(out):
-        found = stored(results)
+        head, rows = header(results), StoredRows(results)
         # All of them, before a line is written: the file may be truncated.
-        names = {row.submission: bool(row.needs_human) for row in found.submissions}
+        names = {row.submission: bool(row.needs_human) for row in rows}
         if submission is not None and submission not in names:
-            near = difflib.get_close_matches(submission, names, 3)
-            meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise click.ClickException(f"{results} has no submission {submission!r}{meant}")
-        options = Options(
-            worksheet=worksheet,
-            gradebook=gradebook,
-            title=title,
-            submission=submission,
-            exercises=parts(found),
-            environment=dict(os.environ),
-            say=say,
-        )
+            raise click.ClickException(no_submission(submission, names, results))
+        known, environment = parts(head, rows), dict(os.environ)
+        options = Options(worksheet, gradebook, title, submission, known, environment, say=say)
         out.mkdir(parents=True, exist_ok=True)
-        written = exporter(format_)(found, out, options)
+        written = exporter(format_)(head, rows, out, options)
     if review := sum(names.values()):
         say(f"{review} of {len(names)} submissions need review; the reasons are in {results}.")
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 
-def parts(results: Results) -> tuple[Part, ...]:
+def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[ExerciseRow, ...]:
     """The exercises of the day, for submissions that could not be graded: from other rows or the catalogue."""
-    rows: dict[str, Part] = {}
-    for submission in results.submissions:
-        rows |= {row.exercise: Part(row.exercise, row.title, row.max_score) for row in submission.exercises}
-    seen = tuple(part for _, part in sorted(rows.items()))
-    if total(part.max_score for part in seen) == results.max_score:
+    every = (each for row in rows for each in row.exercises)
+    known = {each.exercise: ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in every}
+    seen = tuple(part for _, part in sorted(known.items()))
+    if total(part.max_score for part in seen) == header.max_score or header.day not in catalogue.days():
         return seen
-    return parts_of(results.day) if results.day in catalogue.days() else seen
+    return parts_of(header.day)
 
 
 @click.command()
 @click.argument("results", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The folder for the pages (default: `report` beside the results).",
-)
+@click.option("--out", type=FOLDER, help="The folder for the pages (default: `report` beside the results).")
 @click.option("--anonymous", is_flag=True, help="Use pseudonyms, the same each time.")
 @click.option("--only", metavar="NAME", help="Only this submission's page.")
 @click.option("--no-students", "class_only", is_flag=True, help="Only the class page.")

@@ -6,57 +6,44 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from gpudojo.cli.options import processors, which_day
+from gpudojo.cli.options import (
+    FOLDER,
+    THAT_FOLDER,
+    bytes_option,
+    limits,
+    processors,
+    repository,
+    secret_seed,
+    which_day,
+)
 
 if TYPE_CHECKING:
     from gpudojo.classes.local_runner import Runner
 
+DEVICES: Final = click.Choice(["virtual", "cuda", "mps", "cpu"])
+REFERENCE: Final = "The folder of reference solutions (default: reference/DAY of the repository)."
+WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
+
 
 @click.command()
 @click.argument("submissions", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where results go.")
+@click.option("--out", required=True, type=FOLDER, help="Where results go.")
 @which_day
-@click.option(
-    "--bench",
-    default="virtual",
-    show_default=True,
-    type=click.Choice(["virtual", "cuda", "mps", "cpu"]),
-    help="Where student code runs.",
-)
-@click.option("--seed", "secret", envvar="DOJO_SEED", metavar="SECRET", help="A secret the scenarios are drawn from.")
+@click.option("--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs.")
+@secret_seed(help="A secret the scenarios are drawn from.")
 @click.option("--jobs", type=click.IntRange(min=1), help="How many at once (default: one for each processor).")
 @click.option("--scheduler", metavar="ADDRESS", help="Grade on the workers of a Dask scheduler (tcp://…, or its file).")
-@click.option(
-    "--wait",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    metavar="S",
-    help="Seconds to wait for a scheduler or workers that are gone.",
-)
-@click.option(
-    "--time-limit",
-    default=10.0,
-    show_default=True,
-    type=click.FloatRange(min=0.1),
-    metavar="S",
-    help="Seconds each function may take.",
-)
-@click.option("--memory-limit", default="2 GiB", show_default=True, help="Memory each submission may take.")
-@click.option("--gpu-memory-limit", default="2 GiB", show_default=True, help="GPU memory, with --bench cuda.")
+@click.option("--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT)
+@limits
+@bytes_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
 @click.option("--only", multiple=True, metavar="FUNCTION", help="Grade this function only; may be repeated.")
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again.")
-@click.option("--require-isolation", is_flag=True, help="Refuse to grade where a layer of isolation is missing.")
-@click.option(
-    "--reference",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder of reference solutions (default: reference/DAY of the repository).",
-)
+@click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 def grade(
     submissions: tuple[Path, ...],
@@ -68,8 +55,8 @@ def grade(
     scheduler: str | None,
     wait: float,
     time_limit: float,
-    memory_limit: str,
-    gpu_memory_limit: str,
+    memory_limit: int,
+    gpu_memory_limit: int,
     only: tuple[str, ...],
     rejudge: bool,
     fresh: bool,
@@ -85,8 +72,6 @@ def grade(
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
     from rich.console import Console
-    from virtual_cuda import parse_size
-    from virtual_cuda.errors import BadSize
 
     from gpudojo.classes.class_grading import ClassGrading
     from gpudojo.classes.display import Display
@@ -97,21 +82,17 @@ def grade(
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
-    try:
-        memory, gpu_memory = parse_size(memory_limit), parse_size(gpu_memory_limit)
-    except BadSize as error:
-        raise click.BadParameter(str(error), param_hint="--memory-limit, --gpu-memory-limit") from None
     options = GradingOptions(
         submissions=submissions,
         out=out,
-        reference=reference or _reference(day),
+        reference=reference or repository() / "reference" / day,
         day=day,
         bench=bench,
         secret=secret,
         jobs=jobs or processors(),
         seconds=time_limit,
-        memory=memory,
-        gpu_memory=gpu_memory,
+        memory=memory_limit,
+        gpu_memory=gpu_memory_limit,
         only=frozenset(only),
         rejudge=rejudge,
         fresh=fresh,
@@ -142,15 +123,8 @@ def _cluster(address: str, wait: float, require_isolation: bool) -> Runner:
     try:
         import distributed  # noqa: F401 - is it there?
     except ImportError:
-        raise click.ClickException(
-            "--scheduler needs Dask's `distributed`: pip install -c constraints.txt 'gpudojo[cluster]'"
-        ) from None
+        said = "--scheduler needs Dask's `distributed`: pip install -c constraints.txt 'gpudojo[cluster]'"
+        raise click.ClickException(said) from None
     from gpudojo.classes.dask_client import Cluster
 
     return Cluster(address, wait, require_isolation)
-
-
-def _reference(day: str) -> Path:
-    from gpudojo.cli.options import repository
-
-    return repository() / "reference" / day

@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from gpudojo.model.catalogue import days
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 # The default day must not change because another day is begun.
 USUAL: Final = "day8" if "day8" in days() else next(iter(days()), None)
 
-which_root = click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The repository (default: the folder with `reference`, here or above).",
-)
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+THAT_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+THAT_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+
+FOUND: Final = "The repository (default: the folder with `reference`, here or above)."
+which_root = click.option("--root", type=THAT_FOLDER, help=FOUND)
 which_day = click.option("--day", default=USUAL, show_default=True, type=click.Choice(days()), help="The day.")
+secret_seed = partial(click.option, "--seed", "secret", envvar="DOJO_SEED", metavar="SECRET")
+
+
+def day_and_root(command: Command) -> Command:
+    """Adds `--day` and `--root`."""
+    return which_day(which_root(command))
+
+
+def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    from virtual_cuda import parse_size  # only for commands that grade
+    from virtual_cuda.errors import BadSize
+
+    try:
+        return parse_size(value)
+    except BadSize as error:
+        raise click.BadParameter(str(error)) from None
+
+
+# Options for sizes, such as 2 GiB, of which a command gets the bytes.
+bytes_option = partial(click.option, default="2 GiB", show_default=True, callback=_bytes)
+
+
+def limits(command: Command) -> Command:
+    """Adds `--time-limit`, `--memory-limit` and `--require-isolation`."""
+    refuse = "Refuse to grade where a layer of isolation is missing."
+    command = click.option("--require-isolation", is_flag=True, help=refuse)(command)
+    command = bytes_option("--memory-limit", help="Memory each submission may take.")(command)
+    seconds, told = click.FloatRange(min=0.1), "Seconds each function may take."
+    return click.option("--time-limit", default=10.0, show_default=True, type=seconds, metavar="S", help=told)(command)
 
 
 def repository() -> Path:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import references, repository, which_day, which_root, writing
+from gpudojo.cli.options import FILE, FOLDER, THAT_FOLDER, day_and_root, references, repository, secret_seed, writing
 from gpudojo.platforms import seals
 from gpudojo.platforms.classroom50.bundle import bundle
-from gpudojo.platforms.gradescope import bundle as gradescope_bundle
+from gpudojo.platforms.gradescope import autograder_zip
 from gpudojo.release import notebooks as notebook_files
 from gpudojo.release import stubs as stub_files
 from gpudojo.release import student as student_files
@@ -22,11 +22,9 @@ def release() -> None:
 
 @release.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if a stub is stale.")
-@which_day
-@which_root
+@day_and_root
 def stubs(check: bool, day: str, root: Path | None) -> None:
     """Make exercises/ from reference/: the same files without their solutions."""
-
     root, reference = references(root, day)
     exercises = root / "exercises" / day
     changed = stub_files.stale(reference, exercises) if check else stub_files.write(reference, exercises)
@@ -44,15 +42,13 @@ def stubs(check: bool, day: str, root: Path | None) -> None:
 
 @release.command()
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@which_day
-@which_root
+@day_and_root
 def student(target: Path, day: str, root: Path | None) -> None:
     """Make a student's repository in DIR: stubs, notebooks, settings, and the grader as a wheel without solutions.
 
     The references are run and graded first, and every file is searched for lines of a solution. This takes about 15
     seconds, needs no network, and gives the same bytes every time.
     """
-
     files = student_files.release(root or repository(), day, target, seals())
     (wheel,) = (path for path in files if path.startswith("vendor/"))
     size = sum(map(len, files.values()))
@@ -61,17 +57,11 @@ def student(target: Path, day: str, root: Path | None) -> None:
 
 
 @release.command()
-@which_day
-@which_root
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write notebooks/DAY/ into this folder (default: the repository).",
-)
+@day_and_root
+@click.option("--out", type=FOLDER, help="Write notebooks/DAY/ into this folder (default: the repository).")
 @click.option("--package", default="gpudojo", show_default=True, help="The package to install if there is no wheel.")
 def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
-
     root, _ = references(root, day)
     made = notebook_files.of_day(root, day, package)  # all of them before the first is written
     with writing(out or root):
@@ -83,11 +73,10 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> No
 
 
 @release.command()
-@click.argument("released", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("released", type=THAT_FOLDER)
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
-
     files = bundle(released)
     student_files.write(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
@@ -95,22 +84,14 @@ def classroom50(released: Path, target: Path) -> None:
 
 
 @release.command()
-@click.option(
-    "--out",
-    default="gradescope.zip",
-    show_default=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The zip to upload.",
-)
-@click.option("--seed", "secret", envvar="DOJO_SEED", metavar="SECRET", help="A secret from which scenarios are made.")
-@which_day
-@which_root
+@click.option("--out", default="gradescope.zip", show_default=True, type=FILE, help="The zip to upload.")
+@secret_seed(help="A secret from which scenarios are made.")
+@day_and_root
 def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> None:
     """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
-
     if out.suffix != ".zip":
         raise click.BadParameter(f"{out} does not end in .zip, which Gradescope requires", param_hint="--out")
-    data = gradescope_bundle.archive(root or repository(), day, secret)
-    gradescope_bundle.write(out, data)
+    data = autograder_zip.archive(root or repository(), day, secret)
+    autograder_zip.write(out, data)
     seed = "your secret" if secret is not None else "the public seed; set DOJO_SEED for secret scenarios"
     click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")

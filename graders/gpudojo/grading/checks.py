@@ -1,8 +1,9 @@
 """Ready-made checks, and what checks of several exercises share.
 
 For a simple exercise a probe returns `Cases[Ran]`, made by `ran`, and these declare its checks: `runs`,
-`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The functions named `expect_…` raise Failed
-and are for checks that an exercise declares itself.
+`same_as_reference`, `on_the_device`, `at_most`, `leaves_its_input_alone`. The last three hold for a function that does
+nothing, too, so they need `same_as_reference`, or another check named by `after`, to pass first. The functions named
+`expect_…` raise Failed and are for checks that an exercise declares itself.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gpudojo.grading.call import Call, array, name_of, settled, torch
-from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Observation, Raised
-from gpudojo.model.exercise import Failed, Function, Judge, Probe, Seen, called
+from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
+from gpudojo.model.exercise import Diagnose, Failed, Function, Probe, Seen, called
 
 T = TypeVar("T")
 
@@ -69,51 +70,55 @@ def _plain(value: Any, depth: int = 0) -> Fact:
 
 # ---- ready-made checks -----------------------------------------------------------------------------------------------
 
-Diagnose = Callable[[Raised, Seen], str | None]
 # Which tensor each of these mistakes is about.
 _LEFT_BEHIND: Final = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "numpy-on-device-tensor": "tensor"}
 
 
 def runs(
     function: Function,
-    points: float = 0,
     *,
     scenarios: Iterable[str] | None = None,
     diagnose: Diagnose = lambda raised, seen: None,
 ) -> None:
     """Declare the check `runs`, which the others need: no error in these scenarios (in this order), or in any.
 
-    `diagnose` names the misconception behind an error of the student's function.
+    Name the main scenarios and leave out edge cases, or try those in a probe declared with `edge=True`: an error there
+    fails the checks that look at it, and no others. `diagnose` names the misconception behind any error of the
+    student's function. To return without an error earns no points.
     """
     chosen = None if scenarios is None else tuple(scenarios)
+    function.diagnose = diagnose
+    edges = {probe.name for probe in function.probes if probe.edge}
 
     def judge(seen: Seen, wanted: Seen) -> None:
         for name, observation in seen.observations.items():
-            if observation.status is not CallStatus.RETURNED:
-                raise _failure(function.name, name, observation, seen, diagnose)
+            if observation.status is CallStatus.RETURNED or name in edges:
+                continue
+            if observation.status is CallStatus.MISSING:
+                raise Failed(f"`{function.name}` was not handed in", f"a function named `{function.name}`")
+            error = observation.raised
+            assert error is not None
+            if observation.status is CallStatus.BROKEN:
+                key = diagnosis(error.message)
+                raise Failed(f"the file could not be run: {error.short}", "no error", error.line, key)
+            error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
+            raise scenario_raised(error, diagnose(error, seen))
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
         for name in expected:
             if name not in found:  # evidence comes from where student code ran: what is missing does not pass
                 raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
         for name in expected if chosen is None else chosen:
-            raised = found[name]
-            if raised is not None:
-                raise _error(name, raised, diagnose(raised, seen))
+            if (error := found[name]) is not None:
+                raise scenario_raised(error, diagnose(error, seen))
 
-    function.check(points, needs=())(
-        _named(judge, "runs", f"`{function.name}` runs in every scenario without an error.")
-    )
-
-
-def _named(judge: Judge, name: str, claim: str) -> Judge:
-    judge.__name__, judge.__doc__ = name, claim
-    return judge
+    judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
+    function.check(0, needs=())(judge)
 
 
 def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:
     """Every scenario of the probes that try several, with the error it ended with."""
     for probe in function.probes:
-        if "Cases[" not in str(probe.look.__annotations__.get("return")):
+        if probe.edge or "Cases[" not in str(probe.look.__annotations__.get("return")):
             continue
         found = seen[probe]
         for cases in [found] if isinstance(found, Cases) else found.values():
@@ -121,23 +126,13 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
             yield from cases.errors.items()
 
 
-def _failure(function: str, probe: str, observation: Observation, seen: Seen, diagnose: Diagnose) -> Failed:
-    if observation.status is CallStatus.MISSING:
-        return Failed(f"`{function}` was not handed in", f"a function named `{function}`")
-    raised = observation.raised
-    assert raised is not None
-    if observation.status is CallStatus.BROKEN:
-        return Failed(f"the file could not be run: {raised.short}", "no error", raised.line, diagnosis(raised.message))
-    raised = raised if raised.scenario else msgspec.structs.replace(raised, scenario=probe)
-    return _error(raised.scenario, raised, diagnose(raised, seen))
-
-
-def _error(scenario: str, raised: Raised, misconception: str | None) -> Failed:
+def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
+    """The failure of a check that looks at a scenario in which the student's function raised."""
     line = raised.line
     if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
         line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
-    return Failed(f"scenario `{scenario}` raised: {raised.short}", "no error", line, misconception)
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", "no error", line, misconception)
 
 
 def between_gpus(message: str) -> bool:
@@ -165,99 +160,87 @@ Ready = Probe[Cases[Ran]]
 JudgeRan = Callable[[str, Ran, Ran], None]  # gets the scenario, the student's call and the reference's
 
 
-def _for_each(function: Function, probe: Ready, points: float, name: str, claim: str, judge: JudgeRan) -> None:
-    """Declare a check that judges every scenario of a probe."""
+def _for_each(
+    function: Function, probe: Ready, points: float, claim: str = "", after: str | None = None
+) -> Callable[[JudgeRan], None]:
+    """Declare a check that judges every scenario of a probe; its claim is the docstring, or this one.
 
-    def every(seen: Seen, wanted: Seen) -> None:
-        for scenario, found, right in pairs(seen[probe], wanted[probe]):
-            judge(scenario, found, right)
+    Raises ValueError if the check `after`, which must pass first, is not declared.
+    """
+    if after is not None and after not in [check.name for check in function.checks]:
+        raise ValueError(f"declare the check {after} of {function.name} first: without it, doing nothing would pay")
 
-    function.check(points)(_named(every, name, claim))
+    def declare(judge: JudgeRan) -> None:
+        def every(seen: Seen, wanted: Seen) -> None:
+            for scenario, found, right in pairs(seen[probe], wanted[probe]):
+                judge(scenario, found, right)
 
+        every.__name__, every.__doc__ = judge.__name__, claim or judge.__doc__
+        function.check(points, ("runs", after) if after else ("runs",))(every)
 
-def same_as_reference(
-    function: Function,
-    probe: Ready,
-    points: float,
-    name: str = "same_as_reference",
-    claim: str = "It returns the right values.",
-) -> None:
-    """Declare that every scenario returns what the reference returns."""
-
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
-        expect_same(found, right, f"scenario `{scenario}`: ")
-
-    _for_each(function, probe, points, name, claim, judge)
+    return declare
 
 
-def on_the_device(
-    function: Function,
-    probe: Ready,
-    points: float,
-    name: str = "on_the_device",
-    claim: str = "The result is on the device.",
-) -> None:
+def same_as_reference(function: Function, probe: Ready, points: float, claim: str = "") -> None:
+    """Declare that every scenario returns what the reference returns: equal plain data, or arrays with close values."""
+
+    @_for_each(function, probe, points, claim)
+    def same_as_reference(scenario: str, found: Ran, right: Ran) -> None:
+        """It returns the right values."""
+        where, value = f"scenario `{scenario}`: ", right.value
+        if found.kind != right.kind:
+            shown = f"{value}, {called(right.kind)}" if isinstance(value, (bool, int, float)) else right.kind
+            raise Failed(f"{where}it returned {called(found.kind)}", shown)
+        if isinstance(value, Array):
+            if not close(found.value, value):
+                raise Failed(f"{where}the values are wrong", "the reference's values")
+        elif found.value != value:
+            raise Failed(f"{where}it returned {found.value!r}", repr(value))
+
+
+def on_the_device(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
     """Declare that every scenario returns a tensor on the device."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
+    @_for_each(function, probe, points, after=after)
+    def on_the_device(scenario: str, found: Ran, right: Ran) -> None:
+        """The result is on the device."""
         if found.device != found.wanted_device:
             shown = f"a tensor on {found.device}" if found.device else called(found.kind)
             raise Failed(f"scenario `{scenario}`: it returned {shown}", f"a tensor on {found.wanted_device}")
-
-    _for_each(function, probe, points, name, claim, judge)
 
 
 def at_most(
     function: Function,
     probe: Ready,
     points: float,
+    after: str = "same_as_reference",
     *,
     copies: int | None = None,
     waits: int | None = None,
-    name: str = "stays_on_the_device",
-    claim: str = "It makes no needless copies between host and device, and no needless waits for the device.",
 ) -> None:
     """Declare that no scenario makes more copies between host and device, or more waits, than this."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
+    @_for_each(function, probe, points, after=after)
+    def stays_on_the_device(scenario: str, found: Ran, right: Ran) -> None:
+        """It makes no needless copies between host and device, and no needless waits for the device."""
         for what, count, most in (("copies", found.copies, copies), ("waits", found.waits, waits)):
             if most is not None and count > most:
                 raise Failed(f"scenario `{scenario}`: {count} {what}", f"at most {most}", found.line)
 
-    _for_each(function, probe, points, name, claim, judge)
 
-
-def leaves_its_input_alone(
-    function: Function,
-    probe: Ready,
-    points: float,
-    name: str = "leaves_its_input_alone",
-    claim: str = "The tensors passed in and the settings of torch are not changed.",
-) -> None:
+def leaves_its_input_alone(function: Function, probe: Ready, points: float, after: str = "same_as_reference") -> None:
     """Declare that no scenario changes a tensor that was passed in, or a setting of torch."""
 
-    def judge(scenario: str, found: Ran, right: Ran) -> None:
+    @_for_each(function, probe, points, after=after)
+    def leaves_its_input_alone(scenario: str, found: Ran, right: Ran) -> None:
+        """The tensors passed in and the settings of torch are not changed."""
         if found.changed:
             happened = f"scenario `{scenario}`: argument {found.changed[0]} has other values after the call"
             raise Failed(happened, "the values from before", None, "input-modified")
         expect_settings_kept(found.settings, scenario)
 
-    _for_each(function, probe, points, name, claim, judge)
-
 
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------
-
-
-def expect_same(found: Ran, right: Ran, where: str = "", misconception: str | None = None) -> None:
-    """Raises Failed unless both returned the same: equal plain data, or arrays with close values."""
-    if found.kind != right.kind:
-        shown = f"{right.value}, {called(right.kind)}" if isinstance(right.value, (bool, int, float)) else right.kind
-        raise Failed(f"{where}it returned {called(found.kind)}", shown)
-    if isinstance(right.value, Array):
-        if not close(found.value, right.value):
-            raise Failed(f"{where}the values are wrong", "the reference's values", None, misconception)
-    elif found.value != right.value:
-        raise Failed(f"{where}it returned {found.value!r}", repr(right.value), None, misconception)
 
 
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
@@ -289,16 +272,11 @@ def close(found: Any, right: Any, rtol: float = 1e-3, atol: float = 1e-5) -> boo
     if [(a.dtype, a.shape) for a in found] != [(b.dtype, b.shape) for b in right]:
         return False
     # All arrays of one dtype at once: comparing a few numbers takes as long as comparing all of them.
-    return all(
-        np.allclose(_joined(found, dtype), _joined(right, dtype), rtol=rtol, atol=atol)
-        for dtype in {array.dtype for array in right}
-    )
-
-
-def _joined(arrays: Sequence[Array], dtype: str) -> Any:
-    import numpy as np
-
-    return np.frombuffer(b"".join(a.data for a in arrays if a.dtype == dtype), dtype)
+    for dtype in {each.dtype for each in right}:
+        one, other = (b"".join(a.data for a in arrays if a.dtype == dtype) for arrays in (found, right))
+        if not np.allclose(np.frombuffer(one, dtype), np.frombuffer(other, dtype), rtol=rtol, atol=atol):
+            return False
+    return True
 
 
 def times(count: int) -> str:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpudojo.grading.judge import judge_function
+from gpudojo.grading.judge import judge_function, result_of
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.references import Reference, reference_for
 from gpudojo.model.errors import DojoError
 from gpudojo.model.evidence import CallStatus, decode_evidence, encode_evidence
-from gpudojo.model.exercise import Check, Exercise, Function
+from gpudojo.model.exercise import Exercise, Failed, Function
 from gpudojo.model.results import CheckResult, Outcome
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class FileGrader:
             try:
                 found = self._grade(exercise, function, limits)
             except DojoError as error:
-                found = [could_not_judge(exercise, function, check, str(error)) for check in function.checks]
+                why = Failed(str(error), "a verdict")
+                found = [result_of(exercise, function, check, Outcome.ERROR, why) for check in function.checks]
             self._results[function.name] = found
         return self._results[function.name]
 
@@ -93,10 +94,3 @@ class FileGrader:
         if self.watching:
             pair = self.pairs[function.name] = Pair.over(exercise, function, reference.timelines(exercise, function))
         return grade_function(exercise, function, self.submission, reference, self.kind, self.seed, limits, pair)
-
-
-def could_not_judge(exercise: Exercise, function: Function, check: Check, why: str) -> CheckResult:
-    """The result of a check that an error in the exercise, or in gpudojo, kept from being judged."""
-    return CheckResult(
-        exercise.stem, function.name, check.name, check.claim, Outcome.ERROR, check.points, why, "a verdict"
-    )

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gpudojo.grading.checks import scenario_raised
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import author_line
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, ScenarioRaised
 from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, pattern_key
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -37,17 +38,18 @@ def judge(exercise: Exercise, function: Function, evidence: Evidence, reference:
     """One result for each check of a function."""
     seen = Seen(evidence.observations)
     wanted = _converted(reference)
-    statuses = {observation.status for observation in evidence.observations.values()}
+    todo = any(observation.status is CallStatus.TODO for observation in evidence.observations.values())
     passed: set[str] = set()
     results = []
     for check in function.checks:
-        if CallStatus.TODO in statuses:
-            result = _result(exercise, function, check, Outcome.TODO)
+        failed, blocked = None, None if todo else next((need for need in check.needs if need not in passed), None)
+        if todo or blocked is not None:
+            outcome = Outcome.TODO if todo else Outcome.BLOCKED
         else:
-            result = _judge_one(exercise, function, check, seen, wanted, passed)
-        if result.outcome is Outcome.PASSED:
+            outcome, failed = _outcome(function, check, seen, wanted)
+        if outcome is Outcome.PASSED:
             passed.add(check.name)
-        results.append(result)
+        results.append(result_of(exercise, function, check, outcome, failed, blocked))
     return results
 
 
@@ -59,39 +61,32 @@ def _converted(reference: Evidence) -> Seen:
     return known[1]
 
 
-def _judge_one(
-    exercise: Exercise, function: Function, check: Check, seen: Seen, wanted: Seen, passed: set[str]
-) -> CheckResult:
-    blocked = next((need for need in check.needs if need not in passed), None)
-    if blocked is not None:
-        return _result(exercise, function, check, Outcome.BLOCKED, blocked_by=blocked)
+def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tuple[Outcome, Failed | None]:
+    """What came of a check, and why.
+
+    One that raises is an error of ours, which costs the student nothing, if it raises for the reference's evidence
+    too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
+    held against the student, spoiling it would pay.
+    """
     try:
         check.judge(seen, wanted)
     except Failed as error:
-        return _result(exercise, function, check, Outcome.FAILED, error)
+        return Outcome.FAILED, error
     except Todo as error:
-        return _result(exercise, function, check, Outcome.TODO, Failed(str(error), ""))
+        return Outcome.TODO, Failed(str(error), "")
     except Exception as error:
-        return _cannot_judge(exercise, function, check, wanted, error)
-    return _result(exercise, function, check, Outcome.PASSED)
+        said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
+        try:
+            check.judge(wanted, wanted)
+        except Exception:
+            return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict")
+        if isinstance(error, ScenarioRaised):
+            return Outcome.FAILED, scenario_raised(error.raised, function.diagnose(error.raised, seen))
+        return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
+    return Outcome.PASSED, None
 
 
-def _cannot_judge(exercise: Exercise, function: Function, check: Check, wanted: Seen, error: Exception) -> CheckResult:
-    """The result of a check that raised. It is an error of ours, which costs the student nothing, if the check raises
-    for the reference's evidence too; otherwise the check fails. Evidence is made where student code runs: if evidence
-    that cannot be read were not held against the student, spoiling it would pay.
-    """
-    said = f"{type(error).__name__}: {error}, raised at {author_line(error)}"
-    try:
-        check.judge(wanted, wanted)
-    except Exception:
-        ours = Failed(f"the check itself failed: {said}", "a verdict")
-        return _result(exercise, function, check, Outcome.ERROR, ours)
-    theirs = Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
-    return _result(exercise, function, check, Outcome.FAILED, theirs)
-
-
-def _result(
+def result_of(
     exercise: Exercise,
     function: Function,
     check: Check,
@@ -99,6 +94,8 @@ def _result(
     failed: Failed | None = None,
     blocked_by: str | None = None,
 ) -> CheckResult:
+    """The result of one check."""
+    failed = failed or Failed("", "")
     return CheckResult(
         exercise=exercise.stem,
         function=function.name,
@@ -106,12 +103,12 @@ def _result(
         claim=check.claim,
         outcome=outcome,
         max_points=check.points,
-        happened=failed.happened if failed else "",
-        expected=failed.expected if failed else "",
-        line=failed.line if failed else None,
-        misconception=failed.misconception if failed else None,
+        happened=failed.happened,
+        expected=failed.expected,
+        line=failed.line,
+        misconception=failed.misconception,
         blocked_by=blocked_by,
-        at=failed.at if failed else (),
+        at=failed.at,
     )
 
 
@@ -127,7 +124,10 @@ def explained(
         return result
     line = shown(result, function, lines)
     happened, expected = result.happened, result.expected
-    scenario, first = next(((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED), ("", None))
+    ended = ((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED)
+    # An edge case that ended with an error explains the check that asked for it, and no other.
+    about = ((n, o) for n, o in ended if o.raised is None or o.raised.short in happened)
+    scenario, first = next(about, ("", None))
     if first is None:
         return msgspec.structs.replace(result, line=line)
     raised = first.raised or Raised("", "", None)

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from gpudojo.grading.clock import replaceable
 from gpudojo.grading.source_locator import pattern_lines
+from gpudojo.model.errors import described
 from gpudojo.model.evidence import Raised
 
 # What torch is asked, and what asks by itself when it is made.
@@ -54,18 +55,31 @@ def mentions(source: str) -> bool:
 
 def asks(statements: list[ast.stmt]) -> bool:
     """Whether a module of these statements asks once and for all: when it is run, or in a function that remembers."""
-    asking = _asking_functions(statements)
-    if any(isinstance(node, _FUNCTIONS) and node.name in asking and _remembers(node) for node in statements):
+    functions = [node for node in statements if isinstance(node, _FUNCTIONS)]
+    # The functions of the file that ask when they are called, also by way of one another.
+    names = {node.name: {_name(part) for part in ast.walk(node)} for node in functions}
+    asking = frozenset(name for name, used in names.items() if used & QUESTIONS)
+    while more := frozenset(name for name, used in names.items() if name not in asking and used & asking):
+        asking |= more
+    if any(node.name in asking and _remembers(node) for node in functions):
         return True
-    taken = frozenset(_taken(statements))
-    return any(_asked(node, asking) or _kept(node, taken) for node in _run_at_once(statements))
+    # The names under which a file has functions of a device: `from torch.cuda import synchronize`.
+    imports = [node for node in statements if isinstance(node, ast.ImportFrom)]
+    of_devices = [node for node in imports if (node.module or "").rpartition(".")[2] in DEVICES]
+    taken = frozenset(name.asname or name.name for node in of_devices for name in node.names)
+    return any(
+        _name(node) in QUESTIONS
+        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in asking)
+        or _kept(node, taken)
+        for node in _run_at_once(statements)
+    )
 
 
-def _taken(statements: list[ast.stmt]) -> Iterator[str]:
-    """The names under which a file has functions of a device: `from torch.cuda import synchronize`."""
-    for node in statements:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] in DEVICES:
-            yield from (name.asname or name.name for name in node.names)
+def _name(node: ast.AST) -> str:
+    """What is asked or called by name here; empty if nothing is."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) and node.attr in QUESTIONS else ""
 
 
 def _kept(node: ast.AST, taken: frozenset[str]) -> bool:
@@ -75,46 +89,15 @@ def _kept(node: ast.AST, taken: frozenset[str]) -> bool:
     if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load) or node.attr in DEVICES:
         return False
     owner = node.value
-    return (isinstance(owner, ast.Attribute) and owner.attr in DEVICES) or (
-        isinstance(owner, ast.Name) and owner.id in DEVICES
-    )
+    return (owner.attr if isinstance(owner, ast.Attribute) else _name(owner)) in DEVICES
 
 
 def _remembers(function: ast.AST) -> bool:
     """Whether what it finds out is kept for the next call, by a decorator or in a global name."""
     return any(
-        isinstance(node, ast.Global)
-        or (isinstance(node, ast.Attribute) and node.attr in CACHES)
-        or (isinstance(node, ast.Name) and node.id in CACHES)
+        isinstance(node, ast.Global) or getattr(node, "attr", getattr(node, "id", None)) in CACHES
         for node in ast.walk(function)
     )
-
-
-def _asking_functions(statements: list[ast.stmt]) -> frozenset[str]:
-    """The functions of the file that ask when they are called, also by way of one another."""
-    names = {node.name: set(_names(node)) for node in statements if isinstance(node, _FUNCTIONS)}
-    asking = frozenset(name for name, used in names.items() if used & QUESTIONS)
-    while more := frozenset(name for name, used in names.items() if name not in asking and used & asking):
-        asking |= more
-    return asking
-
-
-def _names(function: ast.AST) -> Iterator[str]:
-    """What a function may ask or call by name; it is walked through once, whoever else asks."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Attribute):
-            if node.attr in QUESTIONS:
-                yield node.attr
-        elif isinstance(node, ast.Name):
-            yield node.id
-
-
-def _asked(node: ast.AST, asking: frozenset[str]) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr in QUESTIONS
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in asking:
-        return True
-    return isinstance(node, ast.Name) and node.id in QUESTIONS
 
 
 def _run_at_once(statements: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -123,15 +106,11 @@ def _run_at_once(statements: list[ast.stmt]) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if isinstance(node, _FUNCTIONS):
-            defaults = [*node.args.defaults, *(default for default in node.args.kw_defaults if default is not None)]
-            waiting += [*node.decorator_list, *defaults]
-        elif isinstance(node, ast.Lambda):
+        if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
             waiting += [default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None]
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            pass  # who replaces a function of torch's does not keep it
-        else:
-            waiting += ast.iter_child_nodes(node)
+            waiting += [] if isinstance(node, ast.Lambda) else node.decorator_list
+        elif not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
+            waiting += ast.iter_child_nodes(node)  # who replaces a function of torch's does not keep it
 
 
 VARIABLE: Final = "GPUDOJO_CELLS"
@@ -205,12 +184,7 @@ class Notebook:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 found |= {name for pair in _BOUND.findall(cell.source) for name in pair if name}
                 continue
-            for node in tree.body:
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    found.add(node.name)
-                elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    found |= {target.id for target in targets if isinstance(target, ast.Name)}
+            found |= {name for name, _, _ in bindings(tree)}
         return found
 
 
@@ -333,10 +307,15 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     finally:
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
-        _forget_neighbours(path.parent, known)
+        # Modules from the student's own folder: the next student's folder may have others of the same name.
+        for name in set(sys.modules) - known:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).parent == path.parent:
+                del sys.modules[name]
     found.todo = frozenset(name for name, stub in bound.items() if stub)
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
-    worst = min(failures, key=lambda number: (not _defines(parts[number][0]), number), default=None)
+    defining = re.compile(r"^\s*(def|class) ", re.M)
+    worst = min(failures, key=lambda number: (not defining.search(parts[number][0]), number), default=None)
     found.broken = None if worst is None else failures[worst]
     return found
 
@@ -370,15 +349,10 @@ def _parts(path: Path) -> list[tuple[str, int]]:
         linecache.cache[str(path)] = (len(source), None, source.splitlines(True), str(path))
         return [(cell.source, cell.first) for cell in notebook.cells]
     linecache.checkcache(str(path))
-    return [(_text(path), 1)]
-
-
-def _text(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        return [(decode(path.read_bytes()), 1)]
     except OSError as error:
         raise Unparsable(f"the file cannot be read: {error.strerror}", None, type(error).__name__) from None
-    return decode(data)
 
 
 def decode(data: bytes) -> str:
@@ -423,39 +397,16 @@ def parse(source: str, path: Path | PurePosixPath, first: int = 1) -> ast.Module
     return ast.increment_lineno(tree, first - 1) if first > 1 else tree
 
 
-def _defines(source: str) -> bool:
-    return re.search(r"^\s*(def|class) ", source, re.M) is not None
-
-
-def _forget_neighbours(folder: Path, known: set[str]) -> None:
-    """Modules from the student's own folder: the next student's folder may have others of the same name."""
-    for name in set(sys.modules) - known:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).parent == folder:
-            del sys.modules[name]
-
-
 def bindings(tree: ast.Module) -> list[tuple[str, int, bool]]:
     """Each name bound at the top level, in order: the line, and whether it is a stub. The last one counts."""
     found: list[tuple[str, int, bool]] = []
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef):
-            found.append((statement.name, statement.lineno, is_stub(statement)))
-            continue
-        if isinstance(statement, ast.ClassDef | ast.AsyncFunctionDef):
-            found.append((statement.name, statement.lineno, False))
-            continue
-        if is_demo(statement):
-            continue
-        for node in in_scope(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.append((node.id, node.lineno, False))
-            elif isinstance(node, ast.FunctionDef):
-                found.append((node.name, node.lineno, is_stub(node)))
-            elif isinstance(node, ast.ClassDef | ast.AsyncFunctionDef):
-                found.append((node.name, node.lineno, False))
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                found += [((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names]
+    for node in (node for statement in tree.body if not is_demo(statement) for node in in_scope(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.append((node.id, node.lineno, False))
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            found.append((node.name, node.lineno, isinstance(node, ast.FunctionDef) and is_stub(node)))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found += [((n.asname or n.name).partition(".")[0], node.lineno, False) for n in node.names]
     return found
 
 
@@ -481,18 +432,9 @@ def is_demo(statement: ast.stmt) -> bool:
 
 def is_stub(node: ast.FunctionDef) -> bool:
     """Whether nothing but a docstring and `raise NotImplementedError` (or `...`) is there yet."""
-    body = node.body
-    if (
-        body
-        and isinstance(body[0], ast.Expr)
-        and isinstance(body[0].value, ast.Constant)
-        and isinstance(body[0].value.value, str)
-    ):
-        body = body[1:]
-    if not body:
-        return True
-    if len(body) > 1:
-        return False
+    body = node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
+    if len(body) != 1:
+        return not body
     only = body[0]
     if isinstance(only, ast.Raise):
         called = only.exc.func if isinstance(only.exc, ast.Call) else only.exc
@@ -508,8 +450,4 @@ def raised(error: BaseException, path: Path) -> Raised:
         if trace.tb_frame.f_code.co_filename == str(path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    try:
-        message = str(error)
-    except Exception:  # an exception class of the student's own
-        message = "its text could not be made"
-    return Raised(type(error).__name__, message[:2000], line)
+    return Raised(*described(error), line)

@@ -11,12 +11,11 @@ import base64
 import contextlib
 import json
 import os
-import queue
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -30,8 +29,16 @@ from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
-from gpudojo.model.errors import DojoError, author_line
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
+from gpudojo.model.errors import DojoError, author_line, described
+from gpudojo.model.evidence import (
+    LARGEST_OBSERVATION,
+    CallStatus,
+    Evidence,
+    Observation,
+    Raised,
+    decode_evidence,
+    encode_evidence,
+)
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
 LONGEST: Final = 2000  # characters of a message
@@ -107,7 +114,13 @@ def observe_one(
     try:
         with limits.applied(path, left) as (stop, limit):
             try:
-                seen = _sendable(function, _anywhere(exercise, function, probe, submission, kind, seed))
+                seen = _anywhere(exercise, function, probe, submission, kind, seed)
+                try:
+                    size = len(msgspec.msgpack.encode(seen))
+                    if size > LARGEST_OBSERVATION:
+                        raise ValueError(f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed")
+                except Exception as error:  # it holds something of the student's that is no number, text or array
+                    seen = Observation(CallStatus.RAISED, raised=_unusable(function.name, error, None))
             except DojoError:
                 raise
             except BaseException as error:
@@ -132,17 +145,8 @@ def _out_of_time(limits: Limits, line: int | None) -> Observation:
     return Observation(CallStatus.RAISED, raised=Raised(TimedOut.__name__, str(TimedOut(limits.seconds or 0)), line))
 
 
-def _sendable(function: Function, seen: Observation) -> Observation:
-    """What was seen, unless it holds something of the student's that is no number, text or array."""
-    try:
-        msgspec.msgpack.encode(seen)
-    except Exception as error:
-        return Observation(CallStatus.RAISED, raised=_unusable(function.name, error, None))
-    return seen
-
-
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
+    said = f"what `{name}` did or returned cannot be used: {': '.join(described(error))}"
     return Raised("Unusable", said[:LONGEST], line, source=source)
 
 
@@ -226,7 +230,7 @@ class _Subprocess:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
-        self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.reader = ThreadPoolExecutor(1, "gpudojo answers")
 
     def ask(self, question: dict[str, Any]) -> str:
         """The answer; empty where the process ended instead. Raises RuntimeError where none comes."""
@@ -234,11 +238,12 @@ class _Subprocess:
             self._start()
         assert self.process is not None
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         try:
-            answer = self.answers.get(timeout=SECONDS)
-        except queue.Empty:
+            answer = self.reader.submit(self.process.stdout.readline).result(SECONDS).strip()
+        except TimeoutError:
             self.end()
             raise RuntimeError(f"no evidence after {SECONDS:g} s") from None
         if not answer:
@@ -254,9 +259,6 @@ class _Subprocess:
             text=True,
             encoding="ascii",
         )
-        self.answers = queue.SimpleQueue()
-        assert self.process.stdout is not None
-        threading.Thread(target=_read_answers, args=(self.process.stdout, self.answers), daemon=True).start()
         atexit.register(self.end)
 
     def end(self) -> None:
@@ -268,13 +270,6 @@ class _Subprocess:
                     with contextlib.suppress(OSError, ValueError):
                         stream.close()
             self.process = None
-
-
-def _read_answers(stream: IO[str], answers: queue.SimpleQueue[str]) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        for line in stream:
-            answers.put(line.strip())
-    answers.put("")
 
 
 _subprocess: Final = _Subprocess()

@@ -16,7 +16,14 @@ from virtual_cuda.ledger import MOST_CALLS, Timeline
 from gpudojo.grading.load import load
 from gpudojo.model.catalogue import day_of, day_with
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
-from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, checked_timeline, decode_evidence, encode_evidence
+from gpudojo.model.evidence import (
+    LARGEST,
+    CallStatus,
+    Evidence,
+    checked_timeline,
+    decode_evidence,
+    decoded,
+)
 from gpudojo.model.exercise import Exercise, Function
 
 FOLDER: Final = Path(__file__).parent / "of_reference"
@@ -64,9 +71,9 @@ class Shipped(msgspec.Struct, frozen=True):
         if packed is None:
             return []
         try:
-            found = msgspec.msgpack.decode(_unpacked(packed), type=list[Timeline])
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error}") from None
+            found = decoded(msgspec.msgpack.Decoder(list[Timeline]).decode, _unpacked(packed))
+        except BadEvidence as error:
+            raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error.reason}") from None
         return [checked_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
@@ -95,12 +102,9 @@ def pack(shipped: Shipped) -> bytes:
     return msgspec.msgpack.encode(shipped, order="sorted")
 
 
-def compressed(evidence: Evidence) -> bytes:
-    return zlib.compress(encode_evidence(evidence), 9)
-
-
-def compressed_timelines(timelines: Sequence[Timeline]) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(timelines), 9)
+def compressed(found: Evidence | Sequence[Timeline]) -> bytes:
+    """Evidence, or timelines, as `Shipped` holds it."""
+    return zlib.compress(msgspec.msgpack.encode(found), 9)
 
 
 @functools.cache
@@ -112,9 +116,9 @@ def shipped(day: str, folder: Path = FOLDER) -> Shipped | None:
     except FileNotFoundError:
         return None
     try:
-        found = msgspec.msgpack.decode(data, type=Shipped)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadEvidence(f"{path.name} of this release cannot be read: {error}") from None
+        found = decoded(msgspec.msgpack.Decoder(Shipped).decode, data)
+    except BadEvidence as error:
+        raise BadEvidence(f"{path.name} of this release cannot be read: {error.reason}") from None
     if found.version != VERSION:
         raise BadEvidence(f"{path.name} of this release has version {found.version}, not {VERSION}")
     return found
@@ -192,42 +196,31 @@ class Recorded:
 
 
 def reference_for(path: Path, exercise: Exercise) -> Reference:
-    """The reference of one exercise, for a student's file or notebook."""
+    """The reference of one exercise, for a student's file or notebook. Raises NoReference."""
+    recorded = recorded_for(path, exercise)
+    return Recorded(recorded) if recorded else Written(reference_of(path.with_name(f"{exercise.stem}.py")))
+
+
+def recorded_for(path: Path, exercise: Exercise) -> Shipped | None:
+    """What a file is judged by where there is no reference solution; None where there is one, or neither."""
     try:
-        return Written(reference_of(path.with_name(f"{exercise.stem}.py")))
+        reference_of(path.with_name(f"{exercise.stem}.py"))
     except NoReference:
-        recorded = recorded_of(exercise)
-        if recorded is None:
-            raise
-        return recorded
+        name = day_with(exercise)
+        return None if name is None else shipped(name)
+    return None
 
 
 def refuse_unrecorded(path: Path, exercise: Exercise, kind: str, seed: int) -> None:
     """Raises where a file would be judged by recorded evidence, and there is none for this device or seed."""
-    recorded = _in_place_of_a_file(path, exercise)
-    if recorded is not None:
+    if recorded := recorded_for(path, exercise):
         recorded.refuse_unknown(kind, seed)
 
 
 def known_seeds(path: Path, exercise: Exercise) -> tuple[int, ...] | None:
     """The seeds a file can be judged on; None: any, or it cannot be judged at all."""
-    recorded = _in_place_of_a_file(path, exercise)
+    recorded = recorded_for(path, exercise)
     return None if recorded is None else recorded.seeds
-
-
-def _in_place_of_a_file(path: Path, exercise: Exercise) -> Shipped | None:
-    try:
-        reference_of(path.with_name(f"{exercise.stem}.py"))
-    except NoReference:
-        recorded = recorded_of(exercise)
-        return None if recorded is None else recorded.recorded
-    return None
-
-
-def recorded_of(exercise: Exercise) -> Recorded | None:
-    name = day_with(exercise)
-    found = None if name is None else shipped(name)
-    return None if found is None else Recorded(found)
 
 
 def reference_of(path: Path) -> Path:

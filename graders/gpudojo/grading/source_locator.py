@@ -89,9 +89,9 @@ def _shown(nodes: list[ast.AST]) -> Found:
         elif isinstance(node, ast.ExceptHandler):
             yield "except", node.lineno
         elif isinstance(node, ast.If):
-            line = _comes_to(node.body)
-            for name in _names(node.test):
-                yield f"if {name}", line
+            returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
+            line = next(returns, node.body[0].lineno)
+            yield from ((f"if {name}", line) for name in _names(node.test))
 
 
 def _compared(node: ast.AST) -> Iterator[ast.AST]:
@@ -108,12 +108,6 @@ def _returns(function: ast.FunctionDef) -> Found:
         yield "return", lines[0]
     yield "first return", lines[0]
     yield "last return", lines[-1]
-
-
-def _comes_to(body: list[ast.stmt]) -> int:
-    """The line of the first return in a branch, or of its first statement."""
-    returns = (node.lineno for node in _statements(body) if isinstance(node, ast.Return))
-    return next(returns, body[0].lineno)
 
 
 def _names(test: ast.expr) -> Iterator[str]:

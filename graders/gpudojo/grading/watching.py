@@ -1,4 +1,4 @@
-"""Keeps the ledgers of the calls that probes make, and memory curves."""
+"""Keeps what probes record: state of objects that student code holds, the ledgers of calls, memory curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import itertools
 import linecache
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,49 @@ from gpudojo.model.exercise import Exercise, Function, Probe
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger, Record
+
+
+KEPT: Final = "gpudojo.kept"  # the audit event of `kept`
+
+
+def _states() -> Generator[Any, tuple[int, Any], None]:
+    """Answers with the state of a key, or takes in a new one.
+
+    In the variables of a generator, because Python reports whoever asks a generator for its frame.
+    """
+    states: dict[int, Any] = {}
+    state: Any = None
+    while True:
+        key, new = yield state
+        sys.audit(KEPT)
+        state = states.get(key) if new is None else states.setdefault(key, new)
+
+
+_keeper: Final = _states()
+next(_keeper)
+_lock: Final = threading.Lock()
+_keys: Final = itertools.count(1)
+
+
+def keep(state: Any) -> int:
+    """A key for the state of an object that student code will hold, so that the object does not lead to its state.
+
+    The object has the key as an attribute; its methods and the probe ask `kept(key)`. In the sandbox it is reported
+    when student code asks.
+    """
+    key = next(_keys)
+    with _lock:
+        _keeper.send((key, state))
+    return key
+
+
+def kept(key: int) -> Any:
+    """The state for a key. Raises KeyError where there is none."""
+    with _lock:
+        state = _keeper.send((key, None))
+    if state is None:
+        raise KeyError(key)
+    return state
 
 
 MOST: Final = 200  # points: a picture has not much more room
@@ -92,7 +137,7 @@ class _Watching:
                 self._choose(watching, probe.name)
 
         # Nothing of the standard library's in between: student code may have put something in its place.
-        return Probe(probe.name, watched, probe.machine)
+        return Probe(probe.name, watched, probe.machine, probe.edge)
 
     def _choose(self, call: _Watched, scenario: str) -> None:
         raise NotImplementedError

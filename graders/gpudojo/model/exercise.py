@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
-from gpudojo.model.evidence import Cases, Fact, Observation, plain, typed
+from gpudojo.model.evidence import CallStatus, Cases, Fact, Observation, Raised, ScenarioRaised, plain, typed
 
 
 def called(kind: str) -> str:
@@ -28,23 +28,15 @@ class Misconception:
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
 
 
+@dataclass(eq=False)
 class Failed(Exception):
     """Raised by a check whose claim does not hold: what happened, what was expected, and the line if it is known."""
 
-    def __init__(
-        self,
-        happened: str,
-        expected: str,
-        line: int | None = None,
-        misconception: str | None = None,
-        at: tuple[str, ...] = (),  # patterns for `grading.source_locator`, where no line is known
-    ) -> None:
-        super().__init__(happened)
-        self.happened = happened
-        self.expected = expected
-        self.line = line
-        self.misconception = misconception
-        self.at = at
+    happened: str
+    expected: str
+    line: int | None = None
+    misconception: str | None = None
+    at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
 
 
 class Todo(Exception):
@@ -63,6 +55,7 @@ class Probe(Generic[T_co]):
     name: str
     look: Callable[[Any], T_co]  # gets a `Call`; its declared return type tells how evidence is read
     machine: str = "bench"  # which machine it needs, see `grading.observe.open_machine`
+    edge: bool = False  # whether it only tries edge cases: the check `runs` does not look at it
 
     @property
     def elsewhere(self) -> bool:
@@ -87,9 +80,12 @@ class Seen:
         self._typed: dict[str, Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
-        """Raises KeyError or BadEvidence where there is no evidence that fits."""
+        """Raises ScenarioRaised after a student's error, KeyError or BadEvidence where nothing fits."""
         if probe.name not in self._typed:
-            self._typed[probe.name] = typed(self.observations[probe.name].facts, probe.returns)
+            seen = self.observations[probe.name]
+            if seen.status is CallStatus.RAISED and seen.raised is not None:
+                raise ScenarioRaised(seen.raised)
+            self._typed[probe.name] = typed(seen.facts, probe.returns)
         found: T = self._typed[probe.name]
         return found
 
@@ -102,6 +98,7 @@ class Seen:
 
 
 Judge = Callable[[Seen, Seen], None]  # gets the student's and the reference's; raises Failed
+Diagnose = Callable[[Raised, Seen], str | None]  # the misconception behind an error of the student's function
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,9 @@ class Check:
     claim: str
     points: float
     judge: Judge
-    needs: tuple[str, ...] = ()  # checks of the same function that must pass first
+    # Checks of the same function that must pass first. A claim that something is not done needs one that something is
+    # done in the same calls: doing nothing earns no points.
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +136,7 @@ class Function:
     probes: list[Probe[Any]] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     advice: dict[str, Advice] = field(default_factory=dict)  # by a misconception, or by the name of a check
+    diagnose: Diagnose = lambda raised, seen: None
 
     def when(self, *keys: str, hint: int | None = None, at: tuple[str, ...] = ()) -> None:
         """Say which hint and which source lines go with these misconceptions or checks."""
@@ -155,12 +155,15 @@ class Function:
     @overload
     def probe(self, look: Callable[[Any], T]) -> Probe[T]: ...
     @overload
-    def probe(self, *, machine: str) -> Callable[[Callable[[Any], T]], Probe[T]]: ...
-    def probe(self, look: Callable[[Any], Any] | None = None, *, machine: str = "bench") -> Any:
-        """Declare a probe under its function's name. It returns a struct, `Cases` of structs, or a dict of `Cases`."""
+    def probe(self, *, machine: str = ..., edge: bool = ...) -> Callable[[Callable[[Any], T]], Probe[T]]: ...
+    def probe(self, look: Callable[[Any], Any] | None = None, *, machine: str = "bench", edge: bool = False) -> Any:
+        """Declare a probe under its function's name. It returns a struct, `Cases` of structs, or a dict of `Cases`.
+
+        One that tries edge cases only comes last: after a time-out, no other is run.
+        """
 
         def declare(function: Callable[[Any], Any]) -> Probe[Any]:
-            self.probes.append(Probe(function.__name__, function, machine))
+            self.probes.append(Probe(function.__name__, function, machine, edge))
             return self.probes[-1]
 
         return declare if look is None else declare(look)

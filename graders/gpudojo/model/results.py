@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from gpudojo.model.exercise import Exercise, Function, Misconception
+from gpudojo.model.exercise import Exercise, Misconception
 
 
 class Outcome(enum.StrEnum):
@@ -175,7 +175,9 @@ def rows_of(
         functions = {function.name: function for function in exercise.functions}
         checks = []
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
-            hint = _hint(functions.get(result.function), result, hints)
+            function = functions.get(result.function)
+            every = function.hints_for(result.misconception, result.check) if function else ()
+            hint = "\n".join(every[: max(hints, 0)])
             mistake = (misconceptions or {}).get(result.misconception or "")
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
@@ -190,13 +192,6 @@ def rounded(points: Sequence[float]) -> list[float]:
     """The points, each rounded so that what they add up to is the rounded sum: three thirds stay a whole."""
     sums = [0.0] + [total(points[: count + 1]) for count in range(len(points))]
     return [round(after - before, PLACES) for before, after in itertools.pairwise(sums)]
-
-
-def _hint(function: Function | None, result: CheckResult, count: int) -> str:
-    """The first hints for what happened."""
-    if function is None:
-        return ""
-    return "\n".join(function.hints_for(result.misconception, result.check)[: max(count, 0)])
 
 
 def _row(

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from gpudojo.model.errors import BadResults
+from gpudojo.model.errors import BadEvidence, BadResults, printable
+from gpudojo.model.evidence import decoded
 from gpudojo.model.results import RESULTS_VERSION, ClassResults, SubmissionRow, total
 
 END: Final = b"\n]}\n"
@@ -28,28 +29,24 @@ class _Version(msgspec.Struct):
     submissions: msgspec.Raw
 
 
-def encode_results(row: SubmissionRow) -> bytes:
-    """One submission as one line of JSON, the same bytes for the same row."""
-    return _json(row)
-
-
 def write(path: Path, header: ClassResults, rows: Iterable[SubmissionRow]) -> None:
     """Write results row by row; a file that was there stays as it is until the new one is whole."""
     with replacing(path) as file:
         layers = dict(sorted(header.layers.items()))
         fields = {name: getattr(header, name) for name in ClassResults.__struct_fields__ if name != "submissions"}
-        first = _json({"version": RESULTS_VERSION, **fields, "layers": layers})
+        first = encoded({"version": RESULTS_VERSION, **fields, "layers": layers})
         file.write(first.removesuffix(b"}") + b',"submissions":[')
         separator = b"\n"
         for row in rows:
-            file.write(separator + encode_results(row))
+            file.write(separator + encoded(row))
             separator = b",\n"
         file.write(END)
 
 
 def read(path: Path) -> ClassResults:
     """Everything in a file of results; raises BadResults with a sentence where it is not one."""
-    data = _bytes(path)
+    with _opened(path) as file:
+        data = file.read().removeprefix(b"\xef\xbb\xbf")
     _check_version(path, data)
     results = _decoded(path, data, ClassResults)
     for row in results.submissions:
@@ -83,44 +80,13 @@ def iterate(path: Path) -> Iterator[SubmissionRow]:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Results that stay in their file; the rows are read anew each time somebody goes through them."""
+class StoredRows:
+    """Submissions that stay in their file, whatever its size; each iteration reads them anew, as `iterate` does."""
 
-    path: Path
-    head: ClassResults
-
-    @property
-    def day(self) -> str:
-        return self.head.day
-
-    @property
-    def bench(self) -> str:
-        return self.head.bench
-
-    @property
-    def gpudojo(self) -> str:
-        return self.head.gpudojo
-
-    @property
-    def max_score(self) -> float:
-        return self.head.max_score
-
-    @property
-    def submissions(self) -> Iterable[SubmissionRow]:
-        return _Rows(self.path)
-
-
-@dataclass(frozen=True)
-class _Rows:
     path: Path
 
     def __iter__(self) -> Iterator[SubmissionRow]:
         return iterate(self.path)
-
-
-def stored(path: Path) -> Stored:
-    """The results in a file, whatever its size; what is wrong with a row is raised when its turn has come."""
-    return Stored(path, header(path))
 
 
 @contextlib.contextmanager
@@ -141,20 +107,22 @@ def replacing(path: Path, lasting: bool = True) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _json(thing: Any) -> bytes:
+def encoded(thing: Any) -> bytes:
+    """JSON on one line, the same bytes for the same thing."""
     try:
         return msgspec.json.encode(thing)
     except UnicodeEncodeError:
         # Names from a file system, and what a student printed, may hold halves of characters.
-        return msgspec.json.encode(_whole(msgspec.to_builtins(thing)))
+        return msgspec.json.encode(whole(msgspec.to_builtins(thing)))
 
 
-def _whole(thing: Any) -> Any:
+def whole(thing: Any) -> Any:
+    """Plain data without halves of characters, which cannot be encoded."""
     if isinstance(thing, str):
         return thing.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(thing, dict):
-        return {_whole(key): _whole(value) for key, value in thing.items()}
-    return [_whole(item) for item in thing] if isinstance(thing, list) else thing
+        return {whole(key): whole(value) for key, value in thing.items()}
+    return [whole(item) for item in thing] if isinstance(thing, list) else thing
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -162,11 +130,6 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise BadResults(str(path), f"it cannot be read: {error.strerror}") from error
-
-
-def _bytes(path: Path) -> bytes:
-    with _opened(path) as file:
-        return file.read().removeprefix(b"\xef\xbb\xbf")
 
 
 def _splits(line: bytes) -> bool:
@@ -186,7 +149,7 @@ def _check_version(path: Path, data: bytes) -> None:
         found = msgspec.json.decode(data, type=_Version).version
     except msgspec.ValidationError:
         raise BadResults(str(path), "it is JSON, but not what `dojo grade` writes") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except Exception as error:  # whatever decoding raises: DecodeError, UnicodeDecodeError, RecursionError, MemoryError
         raise BadResults(str(path), f"it is not JSON: {error}") from None
     if found != RESULTS_VERSION:
         raise BadResults(str(path), f"it has version {found}, and this gpudojo reads version {RESULTS_VERSION}")
@@ -194,9 +157,9 @@ def _check_version(path: Path, data: bytes) -> None:
 
 def _decoded(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadResults(str(path), str(error)) from None
+        return decoded(msgspec.json.Decoder(kind).decode, data)
+    except BadEvidence as error:
+        raise BadResults(str(path), error.reason) from None
 
 
 def _check(path: Path, row: SubmissionRow) -> None:
@@ -246,9 +209,10 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
         writer.writerow(["submission", "student", "status", "score", "max_score", *columns, "needs_human"])
         for row in rows:
             scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
-            cells = [row.submission, row.student or "", row.status.value, number(row.score), number(row.max_score)]
+            names = [printable(whole(name)) for name in (row.submission, row.student or "")]
+            cells = [*names, row.status.value, number(row.score), number(row.max_score)]
             cells += [scores.get(column, "") for column in columns]
-            cells.append("; ".join(row.needs_human))
+            cells.append(printable(whole("; ".join(row.needs_human)), keep="\n"))
             writer.writerow([safe(cell) for cell in cells])
         text.detach()
 

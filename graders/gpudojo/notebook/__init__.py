@@ -81,8 +81,7 @@ def make_report(
         seeds = known_seeds(Path.cwd() / NOWHERE, exercise)
         if seeds is not None and seed not in seeds:
             return CheckReport(said=(f"{NoSuchSeed(seed, seeds)}.",))
-    kind, _ = choose_device(bench)
-    count = 1 if hints is None else hints
+    kind, count = choose_device(bench)[0], 1 if hints is None else hints
     try:
         for name, thing in wanted:
             found.append(_checked(name, thing, namespace, tasks[name], count, seed, kind, seconds))
@@ -152,11 +151,9 @@ def _checked(
             results = grader.results(exercise, function, Limits(seconds))
     finally:
         torch.set_rng_state(state)
-    pair = grader.pairs.get(function.name)
-    if pair is None:  # it was not run, for example because there is no reference
-        return function_report(student, exercise, function, results, hints)
-    table = line_table(pair.yours, student)
-    return function_report(student, exercise, function, results, hints, table, pair.timelines())
+    pair = grader.pairs.get(function.name)  # None if it was not run, for example because there is no reference
+    recorded = (line_table(pair.yours, student), pair.timelines()) if pair is not None else ()
+    return function_report(student, exercise, function, results, hints, *recorded)
 
 
 def _table(found: Sequence[FunctionReport], tasks: dict[str, Task]) -> PointsTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import linecache
@@ -57,12 +58,14 @@ def live(name: str, thing: Any) -> Live:
     if function is None:
         return Live(name, thing, NOWHERE, 1, (), None, False)
     code: CodeType = function.__code__
-    source = tuple(_block(code))
+    source, line = tuple(_block(code)), code.co_firstlineno
     node = _definition(source)
-    if node is None:
-        return Live(name, thing, code.co_filename, code.co_firstlineno, source, code.co_firstlineno, _raises_only(code))
-    line = code.co_firstlineno + node.lineno - 1
-    return Live(name, thing, code.co_filename, code.co_firstlineno, source, line, is_stub(node))
+    if node is not None:
+        line, stub = line + node.lineno - 1, is_stub(node)
+    else:  # code without source is a stub where it only raises NotImplementedError
+        variables = code.co_nlocals - code.co_argcount - code.co_kwonlyargcount
+        stub = code.co_names == ("NotImplementedError",) and not variables
+    return Live(name, thing, code.co_filename, code.co_firstlineno, source, line, stub)
 
 
 def cell_name(file: str) -> str:
@@ -102,23 +105,19 @@ def _wrapped(function: FunctionType) -> Iterator[Any]:
         yield named
     if function.__code__.co_freevars and function.__code__.co_filename.startswith(sys.prefix):
         for cell in function.__closure__ or ():
-            try:
-                inside = cell.cell_contents
-            except ValueError:  # not bound yet
-                continue
-            if isinstance(inside, FunctionType):
-                yield inside
+            with contextlib.suppress(ValueError):  # not bound yet
+                if isinstance(cell.cell_contents, FunctionType):
+                    yield cell.cell_contents
 
 
 def _block(code: CodeType) -> list[str]:
     lines = linecache.getlines(code.co_filename)
     try:
-        if not lines:
-            lines = inspect.getsourcelines(code)[0]  # knows where newer prompts keep what was typed
-            return [line.rstrip("\n") for line in lines]
-        return [line.rstrip("\n") for line in inspect.getblock(lines[code.co_firstlineno - 1 :])]
+        # The latter knows where newer prompts keep what was typed.
+        found = inspect.getblock(lines[code.co_firstlineno - 1 :]) if lines else inspect.getsourcelines(code)[0]
     except (OSError, SyntaxError, IndexError, TypeError):
         return []
+    return [line.rstrip("\n") for line in found]
 
 
 def _definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
@@ -127,11 +126,6 @@ def _definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return body[0] if len(body) == 1 and isinstance(body[0], ast.FunctionDef) else None
-
-
-def _raises_only(code: CodeType) -> bool:
-    """Whether code without source only raises NotImplementedError."""
-    return code.co_names == ("NotImplementedError",) and code.co_nlocals == code.co_argcount + code.co_kwonlyargcount
 
 
 OTHER: Final = "<another cell>"  # so that its lines are not mistaken for those of the function's own cell
@@ -170,11 +164,10 @@ def only_definitions(source: str, used: set[str]) -> str:
     plain = without_magics(source)
     lines = plain.splitlines()
     for statement in _tree(plain).body:
-        if isinstance(statement, (ast.Import, ast.ImportFrom)) or used.intersection(_bound(statement)):
-            continue
-        first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
-        for number in range(first - 1, statement.end_lineno or statement.lineno):
-            lines[number] = ""
+        if not isinstance(statement, (ast.Import, ast.ImportFrom)) and used.isdisjoint(_bound(statement)):
+            first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+            for number in range(first - 1, statement.end_lineno or statement.lineno):
+                lines[number] = ""
     return "\n".join(lines)
 
 
@@ -190,14 +183,12 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 def _uses(statement: ast.stmt) -> set[str]:
     """The names a statement reads that are not its own."""
-    read: set[str] = set()
-    own: set[str] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else own).add(node.id)
-        elif isinstance(node, ast.arg):
-            own.add(node.arg)
-    return read - own if isinstance(statement, _SCOPES) else read
+    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    read = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    if not isinstance(statement, _SCOPES):
+        return read
+    arguments = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+    return read - arguments - {name.id for name in names if not isinstance(name.ctx, ast.Load)}
 
 
 def _tree(source: str) -> ast.Module:

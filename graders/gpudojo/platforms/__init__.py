@@ -1,8 +1,9 @@
 """What other programs read: class results in their formats, and autograders for platforms that run student code.
 
 Each module or folder here is one platform, found by listing the package; what begins with an underscore is shared. Its
-`export(results, target, options) -> list[Path]` writes class results. A folder may have a module `bundle`, which makes
-what a teacher uploads, and a module `workflow`, whose `seal(files, day)` adds files to a student's repository.
+`export(header, rows, target, options) -> list[Path]` writes class results. It may go through the rows several times,
+and holds one at a time, as there may be ten thousand. A folder may have modules that make what a teacher uploads,
+and a module `workflow`, whose `seal(files, day)` adds files to a student's repository.
 """
 
 from __future__ import annotations
@@ -14,34 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from gpudojo.model import catalogue
-from gpudojo.model.results import SubmissionRow
-
-
-class Results(Protocol):
-    """A class's results, of which an exporter holds one row at a time: there may be ten thousand."""
-
-    @property
-    def day(self) -> str: ...
-    @property
-    def bench(self) -> str: ...
-    @property
-    def gpudojo(self) -> str: ...
-    @property
-    def max_score(self) -> float: ...
-    @property
-    def submissions(self) -> Iterable[SubmissionRow]: ...
-
-
-@dataclass(frozen=True)
-class Part:
-    """An exercise of the day and what it is worth, for submissions that could not be graded at all."""
-
-    exercise: str
-    title: str
-    max_score: float
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow
 
 
 @dataclass(frozen=True)
@@ -52,18 +29,18 @@ class Options:
     gradebook: Path | None = None  # a gradebook downloaded from Canvas
     title: str | None = None  # what the assignment is called there
     submission: str | None = None  # only this one, and into the target folder itself
-    exercises: tuple[Part, ...] = ()
+    exercises: tuple[ExerciseRow, ...] = ()  # those of the day, for submissions that could not be graded at all
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
     say: Callable[[str], Any] = str  # gets what a teacher should know and no file says; the default drops it
 
 
-def parts_of(day: str) -> tuple[Part, ...]:
-    """The exercises of an installed day."""
-    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(day))
+def parts_of(day: str) -> tuple[ExerciseRow, ...]:
+    """The exercises of an installed day, and what they are worth."""
+    return tuple(ExerciseRow(each.stem, each.title, 0.0, float(each.points)) for each in catalogue.day(day))
 
 
-Exporter = Callable[[Results, Path, Options], list[Path]]
+Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list[Path]]
 
 
 def formats() -> list[str]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+
 import gpudojo
 from gpudojo.classes.class_grading import ClassGrading
+from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.local_runner import GradingTask
 from gpudojo.grading.references import SUFFIX, shipped
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import read
-from gpudojo.submissions.entries import IgnoredPath
 
 BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
 SECONDS: Final = 10.0
@@ -46,21 +47,10 @@ class Graded:
         return self.results.submissions[0]
 
 
-class Silent:
-    """A watcher of a run that shows no progress."""
-
-    def begins(self, count: int, known: int, ignored: Sequence[IgnoredPath]) -> None: ...
-    def prepares(self, what: str) -> None: ...
-    def isolated(self, layers: dict[str, str]) -> None: ...
-    def under_way(self, tasks: Sequence[GradingTask]) -> None: ...
-    def graded(self, row: SubmissionRow, ran: bool) -> None: ...
-
-
 def graded(
     folder: Path,
     day: str,
     measure: JudgedBy,
-    *,
     seconds: float = SECONDS,
     memory: int = MEMORY,
     require_isolation: bool = False,
@@ -82,7 +72,7 @@ def graded(
             evidence=measure.evidence,
             alone=True,
         )
-        grading = ClassGrading(asked, Silent())
+        grading = ClassGrading(asked, Display(Console(), quiet=True))
         results = read(grading.run().path)
     return Graded(results, grading.recorded.seed if grading.recorded else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import re
 import unicodedata
@@ -13,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import number, replacing
-from gpudojo.platforms import Options, Part, Results
+from gpudojo.model.results_file import encoded, number, replacing
+from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
-NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parts(points: float) -> int:
@@ -31,17 +32,15 @@ def points(parts: int) -> float:
     return parts / MILLION
 
 
-def chosen(results: Results, options: Options) -> Iterator[SubmissionRow]:
+def chosen(rows: Iterable[SubmissionRow], options: Options) -> Iterator[SubmissionRow]:
     """The submissions to export."""
-    return (row for row in results.submissions if options.submission in (None, row.submission))
+    return (row for row in rows if options.submission in (None, row.submission))
 
 
-def whole(row: SubmissionRow, known: Iterable[Part]) -> list[ExerciseRow]:
+def whole(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[ExerciseRow]:
     """Its exercises, with those of the day that were not reached where their points are what is missing."""
     have = {exercise.exercise for exercise in row.exercises}
-    missing = [
-        ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in known if each.exercise not in have
-    ]
+    missing = [each for each in known if each.exercise not in have]
     left = parts(row.max_score) - sum(parts(exercise.max_score) for exercise in row.exercises)
     if sum(parts(exercise.max_score) for exercise in missing) != left:
         return list(row.exercises)
@@ -55,7 +54,7 @@ def of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
     return [*exercise.checks, *more]
 
 
-def of_submission(row: SubmissionRow, known: Iterable[Part]) -> list[CheckRow]:
+def of_submission(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[CheckRow]:
     """All rows of a submission, in the order of its exercises."""
     checks = [check for exercise in whole(row, known) for check in of_exercise(exercise, row)]
     left = parts(row.max_score) - sum(parts(check.max_points) for check in checks)
@@ -95,12 +94,13 @@ def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without characters that neither XML nor a terminal should get."""
-    return NOT_XML.sub("\ufffd", text.replace("\x1b", "\ufffd"))
+    """The text without characters that neither XML nor a terminal should get; its lines stay."""
+    return errors.printable(text, keep="\t\n\r")
 
 
 def one_line(text: str) -> str:
-    return " ".join(printable(text).split())
+    """A name or message on one line, as it may be printed anywhere."""
+    return errors.printable(" ".join(text.split()))
 
 
 def _reason(row: SubmissionRow) -> str:
@@ -119,9 +119,9 @@ def _left(name: str, row: SubmissionRow, left: int) -> CheckRow:
 
 
 def text_of(check: CheckRow) -> str:
-    """All there is to say of a row, on several lines."""
+    """All there is to say of a row, on several lines, printable."""
     if check.outcome is not Outcome.FAILED or not check.function:
-        return check.message
+        return printable(check.message)
     place = f"line {check.line}" if check.line else ""
     if place and check.cell:
         place = f"code cell {check.cell}, {place}"
@@ -132,7 +132,7 @@ def text_of(check: CheckRow) -> str:
         "mistake": check.why,
         "hint": check.hint,
     }
-    return "\n".join(f"{label}: {text}" for label, text in labelled.items() if text)
+    return printable("\n".join(f"{label}: {text}" for label, text in labelled.items() if text))
 
 
 FORBIDDEN: Final = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
@@ -149,30 +149,45 @@ def safe_name(name: str) -> str:
     return text
 
 
-def names(results: Results) -> list[str]:
-    """A name for each submission of a class, none like another even where upper and lower case are one."""
+def new_name(wanted: str, taken: set[str]) -> str:
+    """A safe name like none in `taken`, even where upper and lower case are one; it is in `taken` then."""
+    first = name = safe_name(wanted)
+    number = 1
+    while (folded := unicodedata.normalize("NFC", name.casefold())) in taken:
+        number += 1
+        name = f"{first}-{number}"
+    taken.add(folded)
+    return name
+
+
+def names(rows: Iterable[SubmissionRow]) -> list[str]:
+    """A name for each submission of a class."""
     taken: set[str] = set()
-    found = []
-    for row in results.submissions:
-        first = name = safe_name(row.submission)
-        number = 1
-        while unicodedata.normalize("NFC", name.casefold()) in taken:
-            number += 1
-            name = f"{first}-{number}"
-        taken.add(unicodedata.normalize("NFC", name.casefold()))
-        found.append(name)
-    return found
+    return [new_name(row.submission, taken) for row in rows]
 
 
-def named(results: Results, options: Options) -> Iterator[tuple[str, SubmissionRow]]:
-    """The submissions to export, each with its name; a name does not depend on what is chosen."""
-    pairs = zip(names(results), results.submissions, strict=True)
-    return ((name, row) for name, row in pairs if options.submission in (None, row.submission))
+@dataclass(frozen=True)
+class Entry:
+    """A submission to export."""
+
+    row: SubmissionRow
+    checks: list[CheckRow]  # all of its rows, which add up to its points
+    name: str  # for a file
+    folder: Path  # its own; the target itself when it was asked for alone, because there programs look for it
 
 
-def folder(target: Path, name: str, options: Options) -> Path:
-    """A submission's own folder; the target itself when it was asked for alone, because there programs look for it."""
-    return target if options.submission is not None else target / name
+def entries(rows: Iterable[SubmissionRow], target: Path, options: Options) -> Iterator[Entry]:
+    """The submissions to export; a name does not depend on what is chosen."""
+    for name, row in zip(names(rows), rows, strict=True):
+        if options.submission in (None, row.submission):
+            folder = target / name if options.submission is None else target
+            yield Entry(row, of_submission(row, options.exercises), name, folder)
+
+
+def no_submission(name: str, known: Iterable[str], file: Path) -> str:
+    """That a file of results has no such submission, and which one may be meant."""
+    near = difflib.get_close_matches(name, list(known), 3)
+    return f"{file} has no submission {name!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
 
 
 def save(path: Path, text: str) -> Path:
@@ -183,8 +198,7 @@ def save(path: Path, text: str) -> Path:
 
 
 def save_json(path: Path, value: Any) -> Path:
-    clean = _clean(value)
-    return save(path, msgspec.json.format(msgspec.json.encode(clean), indent=1).decode() + "\n")
+    return save(path, msgspec.json.format(encoded(value), indent=1).decode() + "\n")
 
 
 def save_csv(path: Path, rows: Iterable[Sequence[str]], delimiter: str = ",", mark: str = "") -> Path:
@@ -192,15 +206,6 @@ def save_csv(path: Path, rows: Iterable[Sequence[str]], delimiter: str = ",", ma
     text = io.StringIO(newline="")
     csv.writer(text, delimiter=delimiter).writerows(rows)
     return save(path, mark + text.getvalue())
-
-
-def _clean(value: Any) -> Any:
-    """The value without lone surrogates, which JSON cannot hold."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 MARK: Final = "\ufeff"
@@ -254,11 +259,13 @@ def spellings(name: str) -> set[str]:
     return {plain(name), *(plain("".join(turn)) for turn in turns)} - {""}
 
 
+def identified(row: SubmissionRow, platform: str) -> str | None:
+    """The platform's own id of the student; another platform's number would be somebody else there."""
+    return row.identifier if row.identifier and platform in (row.naming or "").lower() else None
+
+
 def people(
-    rows: Mapping[int, tuple[str, str]],
-    submissions: Iterable[SubmissionRow],
-    identified: Callable[[SubmissionRow], str | None],
-    say: Callable[[str], None],
+    rows: Mapping[int, tuple[str, str]], submissions: Iterable[SubmissionRow], platform: str, say: Callable[[str], None]
 ) -> Iterator[tuple[int, SubmissionRow]]:
     """Which line of the table each submission belongs to: by the platform's id, without one by the name.
 
@@ -272,7 +279,7 @@ def people(
             by_name.setdefault(spelling, set()).add(place)
     found: dict[int, str] = {}
     for submission in submissions:
-        own = identified(submission)
+        own = identified(submission, platform)
         wanted = {plain(submission.student or ""), plain(submission.submission)}
         lines = by_id.get(own, set()) if own else set().union(*(by_name.get(name, set()) for name in wanted))
         if len(lines) != 1:
@@ -285,12 +292,6 @@ def people(
             continue
         found[line] = submission.submission
         yield line, submission
-
-
-def digits(text: str) -> str:
-    """The number at the end of `Participant 1234567`, in whatever language."""
-    match = re.search(r"([0-9]+)\s*$", text)
-    return match[1] if match else ""
 
 
 def value(cell: str) -> float | None:

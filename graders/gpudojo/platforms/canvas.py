@@ -13,40 +13,36 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import number, safe
-from gpudojo.platforms import Options, Results
-from gpudojo.platforms._entries import chosen, one_line, people, read_table, save_csv, value
+from gpudojo.platforms import Options
+from gpudojo.platforms._entries import chosen, identified, one_line, people, read_table, save_csv, value
 
 WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
 POSSIBLE: Final = "    Points Possible"
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    rows = chosen(results, options)
-    title = options.title or f"gpudojo {results.day}"
-    lines = _filled(rows, title, results.max_score, options) if options.gradebook else _made(rows, title, results)
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    title = options.title or f"gpudojo {header.day}"
+    if options.gradebook:
+        lines = _filled(options.gradebook, chosen(rows, options), title, header.max_score, options)
+    else:
+        lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(header.max_score)]]
+        for row in chosen(rows, options):
+            who = one_line(row.student or row.submission), identified(row, "canvas") or ""
+            lines.append([*map(safe, who), "", "", "", number(row.score)])
     return [save_csv(target / "gradebook.csv", lines)]
 
 
-def _made(rows: Iterable[SubmissionRow], title: str, results: Results) -> list[list[str]]:
-    lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(results.max_score)]]
-    for row in rows:
-        name = one_line(row.student or row.submission)
-        lines.append([safe(name), safe(_identified(row) or ""), "", "", "", number(row.score)])
-    return lines
-
-
-def _filled(rows: Iterable[SubmissionRow], title: str, max_score: float, options: Options) -> list[list[str]]:
-    assert options.gradebook is not None
-    table = read_table(options.gradebook, "canvas")
+def _filled(
+    path: Path, rows: Iterable[SubmissionRow], title: str, max_score: float, options: Options
+) -> list[list[str]]:
+    table = read_table(path, "canvas")
     missing = [heading for heading in WHO[:2] if heading not in table.headings]
     if missing:
-        raise CannotExport(
-            "canvas",
-            f"{options.gradebook} has no column {missing[0]!r}; download the gradebook from Canvas in English, as CSV",
-        )
+        said = f"{path} has no column {missing[0]!r}; download the gradebook from Canvas in English, as CSV"
+        raise CannotExport("canvas", said)
     column = _column(table.headings, title)
     possible = next((line for line in table.rows if line[0].strip() == POSSIBLE.strip()), None)
     if column is None:
@@ -59,7 +55,7 @@ def _filled(rows: Iterable[SubmissionRow], title: str, max_score: float, options
         )
     name, id_ = table.headings.index("Student"), table.headings.index("ID")
     students = {place: (line[id_].strip(), line[name]) for place, line in enumerate(table.rows) if line[id_].strip()}
-    grades = {line: number(row.score) for line, row in people(students, rows, _identified, options.say)}
+    grades = {line: number(row.score) for line, row in people(students, rows, "canvas", options.say)}
     keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
     lines = [[*(table.headings[place] for place in keep), title if column is None else table.headings[column]]]
     own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))
@@ -78,8 +74,3 @@ def _column(headings: list[str], title: str) -> int | None:
     if len(exact or named) > 1:
         raise CannotExport("canvas", f"the gradebook has several assignments {title!r}; give --title with its id")
     return next(iter(exact or named), None)
-
-
-def _identified(row: SubmissionRow) -> str | None:
-    """Canvas's own id of the student; another platform's number would be somebody else here."""
-    return row.identifier if row.identifier and "canvas" in (row.naming or "").lower() else None

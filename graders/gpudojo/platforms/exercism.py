@@ -6,17 +6,17 @@ graded has the status `error` and the reason as its message. A check that gpudoj
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number
-from gpudojo.platforms import Options, Results
+from gpudojo.platforms import Options
 from gpudojo.platforms._entries import (
+    Entry,
+    entries,
     exercise_of,
-    folder,
-    named,
-    of_submission,
     one_line,
     printable,
     save_json,
@@ -28,38 +28,28 @@ from gpudojo.platforms._entries import (
 OUTPUT: Final = 500
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    return [
-        save_json(folder(target, name, options) / "results.json", _result(row, options))
-        for name, row in named(results, options)
-    ]
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    return [save_json(each.folder / "results.json", _result(each)) for each in entries(rows, target, options)]
 
 
-def _result(row: SubmissionRow, options: Options) -> dict[str, Any]:
-    checks = of_submission(row, options.exercises)
-    order = list(dict.fromkeys(filter(None, map(exercise_of, checks))))
-    tests = [_test(check, order) for check in checks]
-    if row.output:
+def _result(entry: Entry) -> dict[str, Any]:
+    order = list(dict.fromkeys(filter(None, map(exercise_of, entry.checks))))
+    tests = [_test(check, order) for check in entry.checks]
+    if text := printable(entry.row.output):
         # What was printed belongs to the submission; the first test is where it is seen.
-        text = printable(row.output)
         tests[0]["output"] = text if len(text) <= OUTPUT else text[: OUTPUT - 1] + "…"
-    graded = row.status is SubmissionStatus.GRADED
-    return {
-        "version": 3,
-        "status": verdict(row, checks) if graded else "error",
-        "message": None if graded and verdict(row, checks) != "error" else printable(sentence(row)),
-        "tests": tests,
-    }
+    status = verdict(entry.row, entry.checks) if entry.row.status is SubmissionStatus.GRADED else "error"
+    message = printable(sentence(entry.row)) if status == "error" else None
+    return {"version": 3, "status": status, "message": message, "tests": tests}
 
 
 def _test(check: CheckRow, order: list[str]) -> dict[str, Any]:
-    test: dict[str, Any] = {
+    exercise = exercise_of(check)
+    return {
         "name": f"{one_line(check.id)} ({number(check.points)} of {number(check.max_points)} points)",
         "status": {Outcome.ERROR: "error", Outcome.PASSED: "pass"}.get(check.outcome, "fail"),
-        "message": printable(text_of(check)) or None,
+        "message": text_of(check) or None,
         "output": None,
         "test_code": printable(check.claim),
+        **({"task_id": order.index(exercise) + 1} if exercise else {}),
     }
-    if exercise := exercise_of(check):
-        test["task_id"] = order.index(exercise) + 1
-    return test

@@ -6,55 +6,45 @@ that gpudojo could not judge is an error. Points stand in the properties of each
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from gpudojo.model.results import CheckRow, Outcome, SubmissionRow
+from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number
-from gpudojo.platforms import Options, Results
-from gpudojo.platforms._entries import exercise_of, kind, named, of_submission, one_line, printable, save, text_of
+from gpudojo.platforms import Options
+from gpudojo.platforms._entries import Entry, entries, exercise_of, kind, one_line, printable, save, text_of
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    return [save(target / f"{name}.xml", _document(row, options)) for name, row in named(results, options)]
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    return [save(target / f"{each.name}.xml", _document(each)) for each in entries(rows, target, options)]
 
 
-def _document(row: SubmissionRow, options: Options) -> str:
-    cases = [_case(check, row) for check in of_submission(row, options.exercises)]
-    counts = {
-        "tests": len(cases),
-        "failures": sum(case.find("failure") is not None for case in cases),
-        "errors": sum(case.find("error") is not None for case in cases),
-        "skipped": sum(case.find("skipped") is not None for case in cases),
-    }
-    name = one_line(row.submission)
-    suite = ElementTree.Element("testsuite", {"name": name, "time": f"{row.seconds:.3f}"})
-    suite.attrib.update({key: str(count) for key, count in counts.items()})
+def _document(entry: Entry) -> str:
+    row, cases = entry.row, [_case(check, entry.row) for check in entry.checks]
+    suites = ElementTree.Element("testsuites", {"name": "gpudojo"})
+    about = {"name": one_line(row.submission), "time": f"{row.seconds:.3f}", "tests": str(len(cases))}
+    for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        about[key] = str(sum(case.find(tag) is not None for case in cases))
+    suite = ElementTree.SubElement(suites, "testsuite", about)
     _properties(suite, {"status": row.status.value, "score": number(row.score), "max_score": number(row.max_score)})
     suite.extend(cases)
     if row.output:
         ElementTree.SubElement(suite, "system-out").text = printable(row.output)
-    suites = ElementTree.Element("testsuites", {"name": "gpudojo"})
-    suites.append(suite)
     ElementTree.indent(suites, " ")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
 
 
 def _case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
     group = ".".join(part for part in (exercise_of(check), check.function) if part) or "submission"
-    case = ElementTree.Element(
-        "testcase", {"classname": one_line(group), "name": one_line(check.id.rpartition("::")[2])}
-    )
-    case.set("time", "0")
-    if check.file:
-        case.set("file", one_line(check.file))
-    if check.line:
-        case.set("line", str(check.line))
+    about = {"classname": one_line(group), "name": one_line(check.id.rpartition("::")[2]), "time": "0"}
+    place = {"file": one_line(check.file or ""), "line": str(check.line or "")}
+    case = ElementTree.Element("testcase", about | {key: text for key, text in place.items() if text})
     _properties(case, {"points": number(check.points), "max_points": number(check.max_points)})
     if check.outcome is not Outcome.PASSED:
         tag = {Outcome.BLOCKED: "skipped", Outcome.ERROR: "error"}.get(check.outcome, "failure")
         told = ElementTree.SubElement(case, tag, {"message": one_line(check.message), "type": kind(check, row)})
-        told.text = printable(text_of(check))
+        told.text = text_of(check)
     return case
 
 

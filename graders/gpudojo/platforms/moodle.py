@@ -8,118 +8,80 @@ left of it. Numbers get a decimal comma where the worksheet has it.
 from __future__ import annotations
 
 import html
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import number
-from gpudojo.platforms import Options, Results
-from gpudojo.platforms._entries import (
-    Table,
-    chosen,
-    digits,
-    of_submission,
-    people,
-    plain,
-    printable,
-    read_table,
-    save_csv,
-    sentence,
-    value,
-)
+from gpudojo.platforms import Options
+from gpudojo.platforms import _entries as entries
+from gpudojo.platforms._entries import Table, one_line, plain, value
 
-MAXIMUM: Final = {
-    plain(heading)
-    for heading in (
-        "Maximum Grade",
-        "Maximum mark",
-        "Bestwertung",
-        "Note maximale",
-        "Calificación máxima",
-        "Valutazione massima",
-        "Nota máxima",
-        "Maximumcijfer",
-    )
-}
+KNOWN: Final = (
+    "Maximum Grade,Maximum mark,Bestwertung,Note maximale,Calificación máxima,Valutazione massima,Nota máxima,"
+    "Maximumcijfer"
+)
+MAXIMUM: Final = set(map(plain, KNOWN.split(",")))
 FEEDBACK: Final = ("feedback", "kommentar", "comment", "retroaliment", "comentari", "commenti")
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    if options.worksheet is None:
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    path = options.worksheet
+    if path is None:
         raise CannotExport(
             "moodle",
             "give the assignment's grading worksheet with --worksheet; Moodle offers it under "
             '"Download grading worksheet" when offline grading is switched on for the assignment',
         )
-    table = read_table(options.worksheet, "moodle")
-    identifiers = {place: digits(line[0]) for place, line in enumerate(table.rows)}
-    if not identifiers or not all(identifiers.values()):
-        raise CannotExport("moodle", f"the first column of {options.worksheet} does not hold Moodle's identifiers")
-    maximum = _maximum(table, options.worksheet)
-    comment = _feedback(table, maximum)
-    rows = {place: (identifiers[place], line[1]) for place, line in enumerate(table.rows)}
-    for place, row in people(rows, chosen(results, options), _identified, options.say):
+    table = entries.read_table(path, "moodle")
+    # The number at the end of `Participant 1234567`, in whatever language.
+    ids = [found[1] for line in table.rows if (found := re.search(r"([0-9]+)\s*$", line[0]))]
+    if not ids or len(ids) != len(table.rows):
+        raise CannotExport("moodle", f"the first column of {path} does not hold Moodle's identifiers")
+    maximum = _maximum(table, path)
+    # Feedback is written below a known heading right of the maximum.
+    right = enumerate(map(plain, table.headings[maximum + 1 :]), maximum + 1)
+    comment = next((place for place, heading in right if any(word in heading for word in FEEDBACK)), None)
+    listed = {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
+    for place, row in entries.people(listed, entries.chosen(rows, options), "moodle", options.say):
         line = table.rows[place]
         if value(line[maximum]) != row.max_score:
             raise CannotExport(
                 "moodle",
-                f"the maximum is {line[maximum]} in {options.worksheet} and {number(row.max_score)} here; "
+                f"the maximum is {line[maximum]} in {path} and {number(row.max_score)} here; "
                 "change the assignment's maximum grade in Moodle and download the worksheet again",
             )
         grade = number(row.score)
         line[maximum - 1] = grade.replace(".", ",") if "," in line[maximum] else grade
         if comment is not None:
-            line[comment] = _comment(row, options)
+            # Moodle keeps HTML: what a student wrote is text in it, never markup.
+            checks = entries.of_submission(row, options.exercises)
+            said = [entries.sentence(row), *(f"{check.id}: {check.message}" for check in checks if check.message)]
+            line[comment] = "<br>".join(html.escape(one_line(text)) for text in said)
     if comment is None:
         options.say("the worksheet has no column for feedback; only grades are filled in.")
-    filled = target / options.worksheet.name
-    if filled.resolve() == options.worksheet.resolve():
-        raise CannotExport("moodle", f"{options.worksheet} would be overwritten; give another folder with --out")
-    lines = [table.headings, *table.rows]
-    return [save_csv(filled, lines, table.delimiter, table.mark)]
+    filled = target / path.name
+    if filled.resolve() == path.resolve():
+        raise CannotExport("moodle", f"{path} would be overwritten; give another folder with --out")
+    return [entries.save_csv(filled, [table.headings, *table.rows], table.delimiter, table.mark)]
 
 
 def _maximum(table: Table, path: Path) -> int:
     """Where the maximum grade stands; the grade is left of it."""
     columns = range(2, len(table.headings))
     known = [place for place in columns if plain(table.headings[place]) in MAXIMUM]
-    numeric = [place for place in known or columns if _is_maximum([line[place] for line in table.rows])]
+    numbers = {place: {value(line[place]) for line in table.rows} for place in known or columns}
+    numeric = [place for place, found in numbers.items() if len(found) == 1 and (found.pop() or 0) > 0]
     fitting = [place for place in numeric if all(_is_grade(line[place - 1], line[place]) for line in table.rows)]
     if len(fitting) != 1:
-        raise CannotExport(
-            "moodle",
-            f"the column of grades was not found in {path}; download the worksheet of an assignment graded in points",
-        )
+        said = f"the column of grades was not found in {path}; download the worksheet of an assignment graded in points"
+        raise CannotExport("moodle", said)
     return fitting[0]
 
 
-def _is_maximum(cells: list[str]) -> bool:
-    numbers = {value(cell) for cell in cells}
-    return len(numbers) == 1 and all(number is not None and number > 0 for number in numbers)
-
-
 def _is_grade(cell: str, maximum: str) -> bool:
-    if cell.strip() in ("", "-"):
-        return True
     grade, largest = value(cell), value(maximum)
-    return grade is not None and largest is not None and 0 <= grade <= largest
-
-
-def _feedback(table: Table, maximum: int) -> int | None:
-    """Where feedback is written: a known heading right of the maximum."""
-    columns = range(maximum + 1, len(table.headings))
-    known = [p for p in columns if any(word in plain(table.headings[p]) for word in FEEDBACK)]
-    return known[0] if known else None
-
-
-def _comment(row: SubmissionRow, options: Options) -> str:
-    """Feedback as Moodle keeps it, in HTML: what a student wrote is text in it, never markup."""
-    lines = [sentence(row)]
-    lines += [f"{check.id}: {check.message}" for check in of_submission(row, options.exercises) if check.message]
-    return "<br>".join(html.escape(" ".join(printable(line).split())) for line in lines)
-
-
-def _identified(row: SubmissionRow) -> str | None:
-    """Moodle's id of the participant; another platform's number would be somebody else here."""
-    return row.identifier if row.identifier and "moodle" in (row.naming or "").lower() else None
+    return cell.strip() in ("", "-") or (grade is not None and largest is not None and 0 <= grade <= largest)

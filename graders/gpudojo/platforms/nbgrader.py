@@ -6,12 +6,13 @@ it has a comma is it taken for `last, first`; otherwise it stands whole under `l
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gpudojo.model.results import SubmissionRow
+from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import number, safe
-from gpudojo.platforms import Options, Results
+from gpudojo.platforms import Options
 from gpudojo.platforms._entries import chosen, one_line, printable, save_csv
 
 HEADINGS: Final = (
@@ -20,14 +21,11 @@ HEADINGS: Final = (
 ).split(",")
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    assignment = options.title or results.day
-    rows = [_line(row, assignment) for row in chosen(results, options)]
-    return [save_csv(target / "grades.csv", [HEADINGS, *rows])]
-
-
-def _line(row: SubmissionRow, assignment: str) -> list[str]:
-    last, _, first = one_line(row.student or "").partition(", ")
-    score = number(row.score)
-    cells = [assignment, "", "", row.submission, last, first, "", score, "0", score, number(row.max_score)]
-    return [safe(printable(cell)) for cell in cells]
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    lines = [HEADINGS]
+    for row in chosen(rows, options):
+        last, _, first = one_line(row.student or "").partition(", ")
+        who = [options.title or header.day, "", "", row.submission, last, first, ""]
+        cells = [*who, number(row.score), "0", number(row.score), number(row.max_score)]
+        lines.append([safe(printable(cell)) for cell in cells])
+    return [save_csv(target / "grades.csv", lines)]

@@ -7,6 +7,7 @@ loaded with the first exercise file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 from collections.abc import Sequence
@@ -85,15 +86,14 @@ def is_exercise(path: Path, named: bool = False) -> bool:
             return True
     if named or not notebook:
         return notebook
-    try:
-        mentioned = set(DAY.findall(os.fsencode(path) + b"\n" + path.read_bytes()))
-    except OSError:
-        return False
-    if not mentioned:
-        return False
-    from gpudojo.model.catalogue import days
+    mentioned: set[bytes] = set()
+    with contextlib.suppress(OSError):
+        mentioned.update(DAY.findall(os.fsencode(path) + b"\n" + path.read_bytes()))
+    if mentioned:
+        from gpudojo.model.catalogue import days
 
-    return not mentioned.isdisjoint(map(str.encode, days()))
+        return not mentioned.isdisjoint(map(str.encode, days()))
+    return False
 
 
 def _hooks(config: pytest.Config) -> ExerciseHooks:

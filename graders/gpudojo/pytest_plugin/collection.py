@@ -119,18 +119,14 @@ class NoTests(pytest.File):
 
 
 def collect_file(file_path: Path, parent: pytest.Collector) -> ExerciseFile | None:
-    if file_path.suffix == ".py":
-        exercise = exercise_for(file_path)
-        exercises: tuple[Exercise, ...] = (exercise,) if exercise else ()
-    elif file_path.suffix == load.SUFFIX:
+    exercise, config = exercise_for(file_path), parent.config
+    exercises: tuple[Exercise, ...] = (exercise,) if exercise else ()
+    if exercise is None and file_path.suffix == load.SUFFIX:
         exercises = exercises_in(file_path, named=parent.session.isinitpath(file_path))
-    else:
-        return None
     if not exercises:
         return None
     file: ExerciseFile = ExerciseFile.from_parent(parent, path=file_path)
     file.exercises = exercises
-    config = parent.config
     kind, watching = config.getoption("dojo_bench"), terminal.wanted(config)
     file.grader = FileGrader(file_path, kind, seed_of(config), watching=watching)
     return file
@@ -148,14 +144,11 @@ def option_name(config: pytest.Config, name: str) -> str:
 
 
 def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
-    """The exercises of a notebook: the one of its name, or those of which it defines a function.
+    """The exercises of which a notebook defines a function.
 
     Many notebooks define `evaluate` or `predict`. So one that is not named on the command line counts only if its path
     or its text mentions the day.
     """
-    exercise = exercise_for(path)
-    if exercise is not None:
-        return (exercise,)
     try:
         text = path.read_bytes()
     except OSError:
@@ -181,7 +174,5 @@ def _line(path: Path, function: str) -> int | None:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    last = None
-    for last in re.finditer(rf"^(?:def {function}\b|{function}\s*[:=])", source, re.M):  # noqa: B007
-        pass
-    return source.count("\n", 0, last.start()) if last else None
+    starts = [found.start() for found in re.finditer(rf"^(?:def {function}\b|{function}\s*[:=])", source, re.M)]
+    return source.count("\n", 0, starts[-1]) if starts else None

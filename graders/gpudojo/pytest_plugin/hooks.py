@@ -19,20 +19,9 @@ from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult
-from gpudojo.pytest_plugin import terminal
-from gpudojo.pytest_plugin.collection import (
-    CHARACTERS,
-    LIMITS,
-    RESULT,
-    CheckItem,
-    ExerciseFile,
-    NoTests,
-    option_name,
-    quit_debugger,
-    seed_of,
-)
-from gpudojo.pytest_plugin.collection import collect_file as collected_file
-from gpudojo.pytest_plugin.terminal import ReportedCheck, move_output, write_summary
+from gpudojo.pytest_plugin import collection, terminal
+from gpudojo.pytest_plugin.collection import CheckItem, option_name
+from gpudojo.pytest_plugin.terminal import ReportedCheck
 
 ATTRIBUTE: Final = "gpudojo"  # of a report: the result of a check as plain data, which is all that xdist sends
 STATUSES: Final = {
@@ -52,12 +41,12 @@ class ExerciseHooks:
         self.config = config
         self.checks: dict[str, ReportedCheck] = {}  # by node id, in the order of collection
 
-    def collect_file(self, path: Path, parent: pytest.Collector) -> ExerciseFile | None:
-        return collected_file(path, parent)
+    def collect_file(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        return collection.collect_file(path, parent)
 
     def no_module(self, path: Path, parent: pytest.Collector) -> pytest.Collector:
         """pytest's own collector for an exercise file, which must not import it."""
-        return NoTests.from_parent(parent, path=path)
+        return collection.NoTests.from_parent(parent, path=path)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
@@ -72,8 +61,7 @@ class ExerciseHooks:
         if not first or not self.checks:
             return
         line = self._start({check.path: check.exercise for check in self.checks.values()})
-        reporter = self.config.pluginmanager.getplugin("terminalreporter")
-        if reporter is not None:
+        if (reporter := self.config.pluginmanager.getplugin("terminalreporter")) is not None:
             reporter.ensure_newline()
             reporter.write_line(line)
 
@@ -89,7 +77,7 @@ class ExerciseHooks:
         """The line about device and seed; raises UsageError where an option asks for what is not here."""
         from virtual_cuda import choose_device, device_count
 
-        asked, seed = str(self.config.getoption("dojo_bench")), seed_of(self.config)
+        asked, seed = str(self.config.getoption("dojo_bench")), collection.seed_of(self.config)
         bench = option_name(self.config, "bench")
         kind, why = choose_device(asked)
         if kind in ("cuda", "mps") and not device_count(kind):
@@ -112,10 +100,9 @@ class ExerciseHooks:
         # the student's code does, interrupts nothing else, and becomes a failed check.
         if not isinstance(item, CheckItem):
             return None
-        characters = CHARACTERS if item.config.getoption("capture") != "no" else None
-        item.stash[LIMITS] = Limits(
-            settings.timeout, method=settings.method, characters=characters, on_raised=quit_debugger
-        )
+        characters = collection.CHARACTERS if item.config.getoption("capture") != "no" else None
+        asked = {"seconds": settings.timeout, "method": settings.method, "characters": characters}
+        item.stash[collection.LIMITS] = Limits(**asked, on_raised=collection.quit_debugger)
         return True
 
     @pytest.hookimpl(optionalhook=True)
@@ -126,8 +113,8 @@ class ExerciseHooks:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
         report = yield
         if isinstance(item, CheckItem) and report.when == "call":
-            move_output(report, item.checks.printed)
-            result = item.stash.get(RESULT, None)
+            terminal.move_output(report, item.checks.printed)
+            result = item.stash.get(collection.RESULT, None)
             if result is not None:
                 report.user_properties.append(("gpudojo", str(result.outcome)))
                 setattr(report, ATTRIBUTE, (msgspec.to_builtins(result), _note(item)))
@@ -156,7 +143,7 @@ class ExerciseHooks:
             if self.checks and not graders:
                 names = " and ".join(option_name(self.config, name) for name in ("timeline", "traces"))
                 terminalreporter.write_line(f"{names} do not work with -n")
-        write_summary(terminalreporter, list(self.checks.values()))
+        terminal.write_summary(terminalreporter, list(self.checks.values()))
 
 
 def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedCheck]]:
@@ -170,9 +157,7 @@ def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedC
         candidates = [exercise] if exercise else []
         if exercise is None and path.suffix != ".py":  # a notebook may hold any exercise
             candidates = [each for _, each in every_exercise()]
-        known = (
-            (e, check) for e in candidates for f in e.functions for check in f.checks if [f.name, check.name] == names
-        )
+        known = ((e, c) for e in candidates for f in e.functions for c in f.checks if [f.name, c.name] == names)
         for found, check in itertools.islice(known, 1):
             yield node, ReportedCheck(path, found, check)
 

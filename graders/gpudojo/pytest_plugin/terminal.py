@@ -44,8 +44,7 @@ def move_output(report: Any, printed: list[tuple[str, str]]) -> None:
 def shortened(text: str) -> str:
     """The first and last lines of a long text."""
     lines = [line if len(line) <= LONGEST else f"{line[:LONGEST]} …" for line in text.splitlines()]
-    if len(lines) > HEAD + TAIL:
-        left_out = len(lines) - HEAD - TAIL
+    if (left_out := len(lines) - HEAD - TAIL) > 0:
         lines[HEAD:-TAIL] = [f"… {left_out:,} lines left out here; pytest -s shows all of them …"]
     return "\n".join(lines) + "\n"
 
@@ -123,21 +122,14 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
     reporter.write_line(f"{'total':{wide}}  {'':{BAR_WIDTH}}  {points:5.4g} of {most:g}", bold=True)
     for note in dict.fromkeys(check.note for check in checks if check.note):
         reporter.write_line(f"note: {note}", yellow=True)
-    _write_errors(
-        reporter, [check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR]
-    )
-    _write_next(reporter, checks)
-
-
-def _write_errors(reporter: pytest.TerminalReporter, errors: Sequence[CheckResult]) -> None:
-    """What could not be judged because of an error in the exercise; its place is for the course's author."""
-    if not errors:
-        return
-    count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
-    said = f"{count} could not be judged: an error in the exercise, not in your code. Please report it:"
-    reporter.write_line(said, red=True, bold=True)
-    for happened in dict.fromkeys(result.happened for result in errors):
+    errors = [check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR]
+    if errors:
+        count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
+        said = f"{count} could not be judged: an error in the exercise, not in your code. Please report it:"
+        reporter.write_line(said, red=True, bold=True)
+    for happened in dict.fromkeys(result.happened for result in errors):  # its place is for the course's author
         reporter.write_line(f"  {happened}", red=True)
+    _write_next(reporter, checks)
 
 
 def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck]) -> None:
@@ -177,11 +169,10 @@ def refuse_unwritable(folder: Path | None, option: str) -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(folder, os.W_OK) else "it cannot be written to"
     except OSError as error:
-        reason = error.strerror or str(error)
-    if reason:
-        raise pytest.UsageError(f"{option} {folder}: {reason}")
+        raise pytest.UsageError(f"{option} {folder}: {error.strerror or error}") from None
+    if not os.access(folder, os.W_OK):
+        raise pytest.UsageError(f"{option} {folder}: it cannot be written to")
 
 
 def write_section(
@@ -230,16 +221,12 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mappin
         for name, pair in pairs.items():
             if not pair.yours.records:
                 continue
-            beside = f"{path.parent.name}-" if _twice(files, pair.exercise, name) else ""
+            same = [each for each in files.values() if name in each and each[name].exercise == pair.exercise]
+            beside = f"{path.parent.name}-" if len(same) > 1 else ""
             target = folder / f"{beside}{pair.exercise}-{name}.json"
             try:
                 target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
+                written += 1
             except OSError as error:
                 reporter.write_line(f"cannot write {target}: {error.strerror}", red=True)
-                continue
-            written += 1
     reporter.write_line(f"{written} {'trace' if written == 1 else 'traces'} in {folder}; ui.perfetto.dev opens them")
-
-
-def _twice(files: Mapping[Path, Mapping[str, Pair]], exercise: str, name: str) -> bool:
-    return sum(name in pairs and pairs[name].exercise == exercise for pairs in files.values()) > 1

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpudojo.release.stubs import BEGIN, END, OTHERWISE, TELLING, solution_lines, stubs
+from gpudojo.release.stubs import TELLING, solution_lines, solutions, stubs
 
 DEEPEST: Final = 4  # archives in archives
 LARGEST: Final = 256 << 20
 LONG: Final = 24  # in the grader's own code, shorter lines (`total, count = 0.0, 0`) occur anyway
 _HEADS: Final = re.compile(rb"\x78[\x01\x9c\xda]|\x1f\x8b\x08")
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
-_IDIOM: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom, ast.Name, ast.Attribute)
-_CALLS: Final = (ast.Call, ast.expr_context)
+_STATEMENTS: Final = (ast.Module, ast.Expr, ast.Assign, ast.Return, ast.Yield, ast.YieldFrom)
+_IDIOM: Final = (*_STATEMENTS, ast.Name, ast.Attribute, ast.Call, ast.expr_context)
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,17 @@ def secrets(reference: Path) -> tuple[list[Secret], list[Secret]]:
             bare = squeezed(_without_comment(text))
             if len(bare) >= TELLING * 3 // 4 and bare not in shown:
                 lines.append(Secret(path.name, number, text, bare, len(bare) < LONG or is_idiom(text)))
-        for number, block in _solutions(source):
-            bare = "\n".join(_lines(block))
+        for block in filter(None, solutions(source)):
+            bare = "\n".join(_lines("\n".join(line for _, line in block)))
             if len(bare) >= TELLING and not set(bare.split("\n")) <= shown_lines:
-                first = next(line.strip() for line in block.splitlines() if line.strip())
-                blocks.append(Secret(path.name, number, first, f"\n{bare}\n"))
+                first = next(line.strip() for _, line in block if line.strip())
+                blocks.append(Secret(path.name, block[0][0], first, f"\n{bare}\n"))
     return lines, blocks
 
 
 def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> Iterator[Secret]:
-    for variant in (text, _unescaped(text)):
+    # Also as it would be printed: a solution may stand in a string of JSON or Python.
+    for variant in (text, text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")):
         bare = squeezed(variant)
         found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
         whole = "\n".join(["", *_lines(variant), ""])
@@ -117,21 +118,13 @@ def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
 def inflated(data: bytes) -> Iterator[bytes]:
     """What zlib or gzip packed, wherever in a file it begins: evidence is many such pieces, one after the other."""
     position = 0
-    while position < len(data):
-        start = _HEADS.search(data, position)
-        if start is None:
-            return
-        position = start.start()
+    while head := _HEADS.search(data, position):
+        position = head.start() + 1
         reader = zlib.decompressobj(wbits=47)  # either of the two, told by its head
-        try:
-            inner = reader.decompress(data[position:], LARGEST)
-        except zlib.error:
-            inner = b""
-        if not inner:
-            position += 1
-            continue
-        yield inner
-        position = len(data) - len(reader.unused_data) if reader.eof else position + 1
+        with contextlib.suppress(zlib.error):
+            if inner := reader.decompress(data[head.start() :], LARGEST):
+                yield inner
+                position = len(data) - len(reader.unused_data) if reader.eof else position
 
 
 def squeezed(text: str) -> str:
@@ -144,7 +137,7 @@ def is_idiom(line: str) -> bool:
         tree = ast.parse(line)
     except SyntaxError:
         return False
-    return all(isinstance(node, (*_IDIOM, *_CALLS)) and not getattr(node, "keywords", None) for node in ast.walk(tree))
+    return all(isinstance(node, _IDIOM) and not getattr(node, "keywords", None) for node in ast.walk(tree))
 
 
 def _lines(text: str) -> list[str]:
@@ -158,33 +151,11 @@ def _without_comment(line: str) -> str:
     return code if mark and code.strip() else line
 
 
-def _unescaped(text: str) -> str:
-    """The text as it would be printed: a solution may stand in a string of JSON or Python."""
-    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
-
-
-def _solutions(source: str) -> Iterator[tuple[int, str]]:
-    """What stands between each pair of markers, and the line at which it begins."""
-    block: list[str] | None = None
-    first = 0
-    for number, line in enumerate(source.splitlines(), 1):
-        text = line.strip()
-        if text == BEGIN:
-            block, first = [], number + 1
-        elif text == END and block is not None:
-            yield first, "\n".join(block)
-            block = None
-        elif block is not None and not text.startswith(OTHERWISE):
-            block.append(line)
-
-
 def _constants(data: bytes) -> Iterator[str]:
     """Every string of a Python file, as it would be printed."""
-    try:
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         nodes = ast.walk(ast.parse(data))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _strings(text: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -57,23 +58,20 @@ def manifest(files: Mapping[str, bytes], day: str) -> Manifest:
     """The manifest of a student's repository, by the paths of its files."""
     wheels = [path for path in files if re.fullmatch(r"vendor/gpudojo-[^/]+\.whl", path)]
     if len(wheels) != 1:
-        raise CannotRelease(
-            f"a student's repository has one wheel of gpudojo in vendor/, but this one has {len(wheels)}"
-        )
+        said = f"a student's repository has one wheel of gpudojo in vendor/, but this one has {len(wheels)}"
+        raise CannotRelease(said)
     lines = files.get("requirements.txt", b"").decode("utf-8", "replace").splitlines()
     needed = tuple(line.strip() for line in lines if line.strip() and not line.startswith(("./", "#", "-")))
-    guarded = {path: hashed(data) for path, data in sorted(files.items()) if is_guarded(path)}
-    return Manifest(day, wheels[0], guarded, needed)
+    guarded = [path for path in files if path in GUARDED_FILES or path.partition("/")[0] in GUARDED_FOLDERS]
+    return Manifest(day, wheels[0], {path: hashed(files[path]) for path in sorted(guarded)}, needed)
 
 
 def of_folder(folder: Path) -> Manifest:
     """The same, of a released repository on disk."""
     files = {}
     for path in (*GUARDED_FILES, *(path for path in _walk(folder) if path.partition("/")[0] in GUARDED_FOLDERS)):
-        try:
+        with contextlib.suppress(Unreadable):
             files[path] = fetch(folder / path, LARGEST)
-        except Unreadable:
-            continue
     day = next((name for name in days() if (folder / "exercises" / name).is_dir()), None)
     if day is None or not any(path.endswith(".whl") for path in files):
         raise CannotRelease(f"{folder} was not made by `dojo release student`: it has no exercises or no wheel")
@@ -95,10 +93,6 @@ def loaded(text: str) -> Manifest:
     return found
 
 
-def is_guarded(path: str) -> bool:
-    return path in GUARDED_FILES or path.partition("/")[0] in GUARDED_FOLDERS
-
-
 def hashed(data: bytes) -> str:
     """A hash that does not change with the line ends that git gives text on some systems."""
     return hashlib.sha256(data if b"\0" in data else data.replace(b"\r\n", b"\n")).hexdigest()
@@ -108,14 +102,12 @@ def changes(folder: Path, released: Manifest) -> list[Change]:
     """What of a checkout is not as it was released; nothing in it is run or followed."""
     found = []
     for path, wanted in sorted(released.files.items()):
+        data = b""
+        with contextlib.suppress(Unreadable):
+            data = fetch(folder / path, LARGEST)
         if not os.path.lexists(folder / path):
             found.append(Change(path, "deleted"))
-            continue
-        try:
-            data = fetch(folder / path, LARGEST)
-        except Unreadable:
-            data = b""
-        if hashed(data) != wanted:
+        elif hashed(data) != wanted:
             found.append(Change(path, "changed"))
     found += [Change(path, "added") for path in _steering(folder) if path not in released.files]
     return found

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gpudojo.model import catalogue
 from gpudojo.release.stubs import Section, Task, sections, task_text, title_text
+from gpudojo.release.wheel import write_files
 
 PACKAGE: Final = "gpudojo"
 FOLDER: Final = "notebooks"
@@ -20,26 +21,7 @@ METADATA: Final = {
     "language_info": {"name": "python"},
 }
 # Run before everything else, by Jupyter, by Colab, and by pytest and `dojo grade`, where nothing is missing.
-OPENING: Final = """\
-# Run this cell first. It installs gpudojo if it is missing: from the wheel beside the notebook, or else by name.
-import importlib.util
-import pathlib
-import subprocess
-import sys
-
-if importlib.util.find_spec("gpudojo") is None:
-    here = pathlib.Path.cwd()
-    folders = [folder for above in (here, *list(here.parents)[:3]) for folder in (above, *above.glob("*/"))]
-    wheels = [str(wheel) for folder in folders for wheel in folder.glob("gpudojo-*.whl")]
-    wanted = wheels[0] if wheels else {package!r}
-    if subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted]).returncode:
-        raise RuntimeError(f"{{wanted}} could not be installed; what pip said is above")
-    importlib.invalidate_caches()
-
-import torch
-
-from gpudojo.notebook import check
-"""
+OPENING: Final = Path(__file__).with_name("opening_cell.txt").read_text(encoding="utf-8")
 EVERYTHING: Final = "All tasks at once, and your points. Save the notebook before you hand it in."
 Cell = dict[str, Any]
 
@@ -56,15 +38,10 @@ def of_day(root: Path, day: str, package: str = PACKAGE) -> dict[str, bytes]:
 
 def write(folder: Path, made: dict[str, bytes]) -> list[Path]:
     """Write the notebooks below a folder; gives those that changed."""
-    changed = []
-    for name, data in made.items():
-        path = folder / name
-        if path.is_file() and path.read_bytes() == data:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        changed.append(path)
-    return changed
+    there = {name: path.read_bytes() for name in made if (path := folder / name).is_file()}
+    changed = {name: data for name, data in made.items() if there.get(name) != data}
+    write_files(folder, changed)
+    return [folder / name for name in changed]
 
 
 def _exercise(stem: str, found: list[Section], package: str) -> Iterator[Cell]:
@@ -110,16 +87,12 @@ def _prefix(stem: str) -> str:
 
 
 def _markdown(name: str, text: str) -> Cell:
-    return {"cell_type": "markdown", "id": name[:64], "metadata": {}, "source": _lines(text)}
+    source = text.strip("\n").splitlines(keepends=True)
+    return {"cell_type": "markdown", "id": name[:64], "metadata": {}, "source": source}
 
 
 def _code(name: str, text: str) -> Cell:
-    known = {"cell_type": "code", "id": name[:64], "metadata": {}, "source": _lines(text)}
-    return known | {"execution_count": None, "outputs": []}
-
-
-def _lines(text: str) -> list[str]:
-    return text.strip("\n").splitlines(keepends=True)
+    return _markdown(name, text) | {"cell_type": "code", "execution_count": None, "outputs": []}
 
 
 def _notebook(cells: Iterator[Cell]) -> bytes:

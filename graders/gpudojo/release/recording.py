@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpudojo.grading.judge import judge_function
-from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, compressed_timelines, pack
+from gpudojo.grading.references import PUBLIC_SEEDS, Shipped, Written, compressed, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease, DojoError
 from gpudojo.model.evidence import Evidence, Observation, Race, decode_evidence, encode_evidence, plain, typed
@@ -40,14 +40,9 @@ def recorded(reference: Path, name: str, seeds: Sequence[int] = SEEDS) -> bytes:
     """The evidence of a day's references, as a release ships it."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "evidence"
-        package = Path(__file__).resolve().parents[2]
-        paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(paths),
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONHASHSEED": "0",
-        }
+        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        settings = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        environment = os.environ | settings | {"PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-m", __name__, str(reference.resolve()), name, str(target), *map(str, seeds)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
         said = done.stderr.strip().splitlines() or ["it said nothing"]
@@ -76,7 +71,7 @@ def record(reference: Path, name: str, seeds: Sequence[int]) -> Shipped:
                     if found.observations:
                         evidence[f"{seed}/{bench}/{key}"] = compressed(found)
             if drawn := _drawn(exercise, function, written):
-                timelines[key] = compressed_timelines(drawn)
+                timelines[key] = compressed(drawn)
     return Shipped(name, tuple(seeds), signatures, evidence, timelines=timelines)
 
 
@@ -122,14 +117,11 @@ def _portable(exercise: Exercise, function: Function, written: Written, found: E
             again: Race = typed(anew.facts, Race)
             loop, student = min(loop, again.loop), min(student, again.student)
         speedup = next((s for s in SPEEDUPS if s <= loop / student), SPEEDUPS[-1])
-        observations[probe.name] = Observation(seen.status, plain(_without_clock(race, speedup)))
+        # With two rounds, however many a busy machine needed, and with times that tell only the ratio.
+        rounds = {"outputs": race.outputs[:ROUNDS], "loop_outputs": race.loop_outputs[:ROUNDS], "rounds": ROUNDS}
+        kept = msgspec.structs.replace(race, student=UNIT, loop=speedup * UNIT, reference=None, **rounds)
+        observations[probe.name] = Observation(seen.status, plain(kept))
     return msgspec.structs.replace(found, observations=observations)
-
-
-def _without_clock(race: Race, speedup: float) -> Race:
-    """The race with two rounds, however many a busy machine needed, and with times that tell only the ratio."""
-    rounds = {"outputs": race.outputs[:ROUNDS], "loop_outputs": race.loop_outputs[:ROUNDS], "rounds": ROUNDS}
-    return msgspec.structs.replace(race, student=UNIT, loop=speedup * UNIT, reference=None, **rounds)
 
 
 def main(reference: str, name: str, target: str, *seeds: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,7 @@ def stub_of(source: str, path: str = "reference") -> str:
         if text == BEGIN:
             if begun:
                 raise BadMarkers(path, number, f"a solution begins inside the one of line {begun}")
-            begun = number
-            instead = []
+            begun, instead = number, []
             margin = line[: len(line) - len(line.lstrip())]
         elif text == END:
             if not begun:
@@ -49,14 +47,26 @@ def stub_of(source: str, path: str = "reference") -> str:
     return "\n".join(lines) + "\n"
 
 
-def solution_lines(source: str) -> Iterator[tuple[int, str]]:
-    """The lines between solution markers that would give something away."""
+def solutions(source: str) -> list[list[tuple[int, str]]]:
+    """The lines between each pair of solution markers, with their numbers."""
+    found: list[list[tuple[int, str]]] = []
     inside = False
     for number, line in enumerate(source.splitlines(), 1):
         text = line.strip()
         if text in (BEGIN, END):
             inside = text == BEGIN
-        elif inside and len(text) >= TELLING and not text.startswith("#") and not text.endswith(":"):
+            if inside:
+                found.append([])
+        elif inside and not text.startswith(OTHERWISE):
+            found[-1].append((number, line))
+    return found
+
+
+def solution_lines(source: str) -> Iterator[tuple[int, str]]:
+    """The lines between solution markers that would give something away."""
+    for number, line in (numbered for solution in solutions(source) for numbered in solution):
+        text = line.strip()
+        if len(text) >= TELLING and not text.startswith("#") and not text.endswith(":"):
             yield number, text
 
 
@@ -156,21 +166,14 @@ def _task(statement: ast.stmt, name: str, above: list[str], code: list[str]) -> 
         return Task("\n".join(code), prose, name=name)
     contract = ast.get_docstring(statement) or ""
     signature = f"{name}({ast.unparse(statement.args)})"
-    shortened = [*_trimmed(above), *_with_summary(statement, code)]
-    return Task("\n".join(shortened), contract, name=name, signature=signature)
-
-
-def _with_summary(statement: ast.FunctionDef, code: list[str]) -> list[str]:
-    """The function with the first line of its docstring alone: the whole contract stands right above it."""
     docstring = statement.body[0]
-    if not (isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant)):
-        return code
-    offset = statement.end_lineno or 0
-    first, last = (len(code) - 1 - (offset - line) for line in (docstring.lineno, docstring.end_lineno or 0))
-    summary = code[first]
-    if first == last or not summary.endswith((".", ":")):  # a sentence that goes on would say nothing
-        return code
-    return [*code[:first], f'{summary}"""', *code[last + 1 :]]
+    if isinstance(docstring, ast.Expr) and isinstance(docstring.value, ast.Constant):
+        # Only the first line of its docstring stays: the whole contract stands right above it.
+        before = (statement.end_lineno or 0) - len(code) + 1
+        first, last = docstring.lineno - before, (docstring.end_lineno or 0) - before
+        if first != last and code[first].endswith((".", ":")):  # a sentence that goes on would say nothing
+            code = [*code[:first], f'{code[first]}"""', *code[last + 1 :]]
+    return Task("\n".join([*_trimmed(above), *code]), contract, name=name, signature=signature)
 
 
 def _flushed(given: list[str]) -> list[Section]:
@@ -200,6 +203,7 @@ def _is_demo(statement: ast.stmt) -> bool:
 HOW: Final = "Fill in the cells that say `raise NotImplementedError`, run them, and run the check below each."
 HOW_ANSWERS: Final = "Fill in the cell, run it, and run the check below it."
 _RUN: Final = re.compile(r"^(Run|Check) me: .*$", re.M)
+_COMMAND: Final = re.compile(r"[\w./-]+( --?[\w-]+(=\S+)?)+")
 _SIZE: Final = re.compile(r"(About )?\d+ lines?\.")
 _READING: Final = re.compile(r"^(?P<size>.*?)\s*Read: (?P<address>https://\S+)$", re.S)
 
@@ -210,35 +214,27 @@ def title_text(docstring: str, stem: str, level: int = 1) -> str:
     number = stem.partition("_")[0]
     heading = f"{'#' * level} {number if number.isdecimal() else ''} {first.removesuffix('.')}".replace("  ", " ")
     prose = [_flowing(block) for block in _RUN.sub("", rest).strip().split("\n\n") if block.strip()]
-    return "\n\n".join([heading, *prose, *_about(stem, level)])
-
-
-def _about(stem: str, level: int) -> list[str]:
     exercise = exercise_for(Path(f"{stem}.py"))
     functions = exercise is None or any(function.name.islower() for function in exercise.functions)
-    points = [] if exercise is None else [f"{exercise.points} points."]
-    return [" ".join([*points, HOW if functions else HOW_ANSWERS])] if level == 1 else points
+    about = [] if exercise is None else [f"{exercise.points} points."]
+    if level == 1:
+        about = [" ".join([*about, HOW if functions else HOW_ANSWERS])]
+    return "\n\n".join([heading, *prose, *about])
 
 
 def task_text(task: Task) -> str:
     """The cell above a task: the contract, then how long it may get and what to read."""
     *contract, last = task.text.split("\n\n")
+    reading = ""
     if (found := _READING.match(_flowing(last))) is None:
-        contract, size, reading = [*contract, last], "", ""
+        contract = [*contract, last]
     else:
-        size, reading = f"{found['size']} ", f"Read: <{found['address']}>"
-        if _SIZE.fullmatch(found["size"]):
-            size = f"*{found['size']}* "
-    heading = f"### `{task.signature or task.name}`"
-    blocks = [heading, *(_paragraph(block) for block in contract), f"{size}{reading}".strip()]
+        size = f"*{found['size']}*" if _SIZE.fullmatch(found["size"]) else found["size"]
+        reading = f"{size} Read: <{found['address']}>".strip()
+    # Prose flows; a command on a line of its own stays as it is.
+    prose = [f"    {b.strip()}" if _COMMAND.fullmatch(b.strip()) else _flowing(b) for b in contract]
+    blocks = [f"### `{task.signature or task.name}`", *prose, reading]
     return "\n\n".join(block for block in blocks if block)
-
-
-def _paragraph(block: str) -> str:
-    """Prose flows; a command on a line of its own stays as it is."""
-    if re.fullmatch(r"[\w./-]+( --?[\w-]+(=\S+)?)+", block.strip()):
-        return textwrap.indent(block.strip(), "    ")
-    return _flowing(block)
 
 
 def _flowing(block: str) -> str:

@@ -17,7 +17,7 @@ from gpudojo.model.errors import BadMarkers, CannotRelease
 from gpudojo.release import leaks, notebooks, recording
 from gpudojo.release.recording import SEEDS
 from gpudojo.release.stubs import stubs
-from gpudojo.release.wheel import PROJECT, wheel
+from gpudojo.release.wheel import PROJECT, wheel, write_files
 
 # What a platform adds last, because it holds hashes of the other files: (those files, the day) to files by path.
 Seal = Callable[[Mapping[str, bytes], str], dict[str, bytes]]
@@ -51,10 +51,7 @@ def write(files: Mapping[str, bytes], target: Path) -> None:
                 made.append(folder)
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         beside.chmod(0o755)  # as a folder usually is; a temporary one is its owner's alone
-        for name, data in sorted(files.items()):
-            path = beside / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        write_files(beside, files)
         if target.is_dir():
             target.rmdir()
         beside.rename(target)
@@ -85,14 +82,13 @@ SETTINGS: Final = {
 
 def pages(name: str, wheel: str) -> dict[str, bytes]:
     """README, requirements and settings by path; `wheel` is the name of the one in `vendor`."""
-    settings = json.dumps(SETTINGS, indent=4)
     texts = {
         "README.md": readme(name),
         "requirements.txt": requirements(name, wheel),
         "conftest.py": CONFTEST,
         "pytest.ini": PYTEST,
         ".gitignore": IGNORED,
-        ".vscode/settings.json": f"{settings}\n",
+        ".vscode/settings.json": f"{json.dumps(SETTINGS, indent=4)}\n",
     }
     return {path: text.encode() for path, text in texts.items()}
 

@@ -36,12 +36,17 @@ def wheel(day: str, evidence: bytes | None = None) -> tuple[str, bytes]:
         raise CannotRelease(said) from None
     with tempfile.TemporaryDirectory() as folder, _epoch():
         root, target = Path(folder) / "gpudojo", Path(folder) / "made"
-        for name, data in staged(day, evidence).items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        write_files(root, staged(day, evidence))
         (made,) = WheelBuilder(str(root)).build(directory=str(target), versions=["standard"])
         return Path(made).name, Path(made).read_bytes()
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files below a folder, by their paths."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 def staged(day: str, evidence: bytes | None = None) -> dict[str, bytes]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
-
-from markupsafe import Markup
 
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import histogram, scatter
-from gpudojo.report.rendering import Person, anyone, counted, page
+from gpudojo.report.rendering import Person, anyone, page
 from gpudojo.report.student_page import RecordStore
 
 
@@ -152,59 +149,17 @@ class Tally:
         return sorted(self.mistakes.values(), key=lambda mistake: (-mistake.students, mistake.key))
 
 
-MOST_CHECKS: Final = 15  # shown at once; the others are folded away
-MOST_SLOW: Final = 8  # named beside the picture of time and memory
-MANY: Final = 200  # submissions, above which a browser lays out the table only when it is scrolled to
-
-
-@dataclass(frozen=True)
-class Example:
-    """A misconception, and an anonymous example of it."""
-
-    mistake: Mistake
-    name: str
-    why: str
-    code: list[tuple[int, str, bool]]
-    happened: str
-    expected: str
-
-
 def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bool) -> str:
     """The page's text; with `students`, each name is a link to the student's own page."""
-    graded = [line for line in tally.lines if line.status is SubmissionStatus.GRADED]
-    ran = tally.slowest
+    dots = [(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in tally.slowest]
     return page(
         "class.html",
         "class.js",
         tally=tally,
-        header=tally.header,
+        archive=archive,
         students=students,
         anonymous=anonymous,
-        graded=len(graded),
-        statuses=sorted({line.status.value for line in tally.lines}),
-        exercises=tally.reached,
-        histogram=histogram(tally.scores, tally.header.max_score) if tally.lines else Markup(""),
-        scatter=scatter([(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in ran]),
-        slowest=ran[:MOST_SLOW],
-        ran=len(ran),
-        hardest=tally.hardest,
-        at_once=MOST_CHECKS,
-        many=MANY,
-        examples=[_example(mistake, archive) for mistake in tally.ranked],
-        missing=[f"{layer}: {why}" for layer, why in sorted(tally.header.layers.items()) if why],
-        heading=f"{tally.header.day}: {counted(len(tally.lines), 'submission')}",
-    )
-
-
-def _example(mistake: Mistake, archive: RecordStore) -> Example:
-    says = mistake.person.says
-    known = misconceptions().get(mistake.key)
-    lines = archive.known(mistake.record).code(mistake.check) if mistake.record else []
-    return Example(
-        mistake,
-        known.name if known else mistake.key,
-        known.why if known else "",
-        [(number, says(text), marked) for number, text, marked in lines],
-        says(mistake.check.happened or mistake.check.message),
-        says(mistake.check.expected),
+        misconceptions=misconceptions(),
+        histogram=histogram(tally.scores, tally.header.max_score) if tally.lines else "",
+        scatter=scatter(dots),
     )

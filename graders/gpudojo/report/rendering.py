@@ -8,7 +8,6 @@ import functools
 import hashlib
 import re
 import secrets
-import unicodedata
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,9 +18,10 @@ import jinja2
 from markupsafe import Markup, escape
 
 from gpudojo.classes.store import FOLDER, write
+from gpudojo.model.errors import printable
 from gpudojo.model.results import SubmissionRow
-from gpudojo.model.results_file import number
-from gpudojo.platforms._entries import safe_name
+from gpudojo.model.results_file import number, whole
+from gpudojo.platforms._entries import new_name
 
 COLOURS: Final = (
     "amber azure beige black blue bronze brown coral cream crimson cyan emerald fawn golden green grey indigo ivory "
@@ -66,14 +66,9 @@ class Roll:
 
     def person(self, row: SubmissionRow) -> Person:
         name = row.submission if self._secret is None else pseudonym(row.submission, self._secret)
-        first = safe_name(name)
-        file, number = first, 1
-        while unicodedata.normalize("NFC", file.casefold()) in self._taken:
-            number += 1
-            file = f"{first}-{number}"
-        self._taken.add(unicodedata.normalize("NFC", file.casefold()))
+        file = new_name(name, self._taken)
         if self._secret is None:
-            return Person(_whole(row.submission), f"students/{_whole(file)}.html")
+            return Person(whole(row.submission), f"students/{whole(file)}.html")
         return Person(file, f"students/{file}.html", hidden(row), True)
 
 
@@ -92,22 +87,16 @@ def anyone(row: SubmissionRow) -> Person:
 
 def hidden(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
     """Patterns that would identify a student: whole names in any case, and parts of names as they are written."""
-    whole = {text.strip() for text in (row.submission, row.student or "", row.identifier or "")} - {""}
-    parts = {
-        part for text in whole for part in re.split(r"[\W_]+", text) if len(part) >= SHORTEST and part[0].isupper()
-    }
-    parts |= {part for text in whole for part in re.findall(r"\d{4,}", text)}
-    found = [re.compile(_bounded(text), re.IGNORECASE) for text in sorted(whole, key=len, reverse=True)]
+    names = {text.strip() for text in (row.submission, row.student or "", row.identifier or "")} - {""}
+    words = {word for text in names for word in re.split(r"[\W_]+", text)}
+    parts = {word for word in words if len(word) >= SHORTEST and word[0].isupper()}
+    parts |= {part for text in names for part in re.findall(r"\d{4,}", text)}
+    found = [re.compile(_bounded(text), re.IGNORECASE) for text in sorted(names, key=len, reverse=True)]
     return (*found, *(re.compile(_bounded(text)) for text in sorted(parts, key=len, reverse=True)))
 
 
 def _bounded(text: str) -> str:
     return rf"(?<![^\W_]){re.escape(text)}(?![^\W_])"
-
-
-def _whole(text: str) -> str:
-    """The text without lone surrogates, which cannot be encoded."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def kept_secret(results: Path) -> tuple[bytes, str]:
@@ -117,18 +106,14 @@ def kept_secret(results: Path) -> tuple[bytes, str]:
         found = path.read_bytes()
         if len(found) >= 16:
             return found, ""
-    made = secrets.token_bytes(32)
+    made, warning = secrets.token_bytes(32), ""
     try:
         write(path, made)
     except OSError as error:
-        return made, f"the next report will use other pseudonyms: cannot write {path}: {error.strerror}"
-    return made, ""
+        warning = f"the next report will use other pseudonyms: cannot write {path}: {error.strerror}"
+    return made, warning
 
 
-# Control characters, marks that change the direction of writing, and other invisible ones.
-INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
-)
 COLOUR_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -144,6 +129,7 @@ def _environment() -> jinja2.Environment:
         finalize=visible,
     )
     environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
+    environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
     return environment
 
@@ -156,6 +142,12 @@ def page(template: str, script: str, **values: Any) -> str:
         policy += f"; script-src '{_hash(code)}'"
     made = _environment().get_template(template)
     return made.render(style=Markup(style), script=Markup(code), policy=policy, **values)
+
+
+def drawing(name: str, **values: Any) -> Markup:
+    """An SVG: what a macro of `charts.html` makes of some values."""
+    made: Markup = getattr(_environment().get_template("charts.html").module, name)(**values)
+    return made
 
 
 @functools.cache
@@ -172,7 +164,7 @@ def visible(value: object) -> object:
     """What jinja puts on a page for a value: in a text, invisible characters are replaced by their code points."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return INVISIBLE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", COLOUR_CODES.sub("", value.replace("\r\n", "\n")))
+    return printable(COLOUR_CODES.sub("", value.replace("\r\n", "\n")), keep="\t\n\N{NO-BREAK SPACE}")
 
 
 def prose(text: str) -> Markup:

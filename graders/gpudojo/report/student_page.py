@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -17,10 +16,11 @@ from virtual_cuda.ledger import Timeline, same_call
 from gpudojo.classes.store import Record, Store
 from gpudojo.model.evidence import Race, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.report.charts import Bar, Curve, bars, curve, curves
-from gpudojo.report.rendering import Person, counted, duration, page, said_once, size
+from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
+from gpudojo.report.rendering import Person, duration, page, said_once, size
 from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
 
+Says = Callable[[str], str]
 RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
 NO_PICTURES: Final = "This evidence has no timeline of the reference on the public seed."
 UNKNOWN_CALL: Final = "This run did not record which call this is, so it cannot be compared with the reference's."
@@ -63,8 +63,8 @@ class SubmissionRecords:
         found, own = (_race(record, exercise, function) for record in (self.record, self.reference))
         if found is None:
             return []
-        reference = found.reference if _drawable(found.reference) else None
-        if reference is None and own is not None:
+        reference = found.reference if drawable(found.reference) else None
+        if not reference and own is not None:
             # The reference did not run beside the student: its own speedup over the loop stands for it.
             reference = found.loop * own.student / own.loop
         times = ((*RACERS[0], found.loop), (*RACERS[1], found.student), (*RACERS[2], reference))
@@ -72,33 +72,31 @@ class SubmissionRecords:
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
         """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        for facts in mine.values():
-            plain = _number(facts, "stored")
-            for name, case in facts.items():
-                peak = _number(case, "peak")
-                if not peak or not plain:
-                    continue
-                bars = [Bar("plain", plain, size(plain), "other"), Bar("yours", peak, size(peak), "mine")]
-                right = next((_number(found.get(name), "peak") for found in theirs.values() if name in found), None)
-                return [*bars, Bar("the reference", right, size(right), "theirs")] if right else bars
+        for facts, case, theirs in self._cases(exercise, function):
+            plain, peak, right = _number(facts, "stored"), _number(case, "peak"), _number(theirs, "peak")
+            if plain and peak:
+                shown = (("plain", plain, "other"), ("yours", peak, "mine"), ("the reference", right, "theirs"))
+                return [Bar(label, value, size(value), kind) for label, value, kind in shown if value]
         return []
 
     def curves(self, exercise: str, function: str) -> list[Curve]:
         """Memory curves of the plain loop, the student's code and the reference; older records have none."""
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        for facts in mine.values():
+        for facts, case, theirs in self._cases(exercise, function):
             plain = curve(WITHOUT, facts.get("stored_curve"), "other")
-            for name, case in facts.items():
-                yours = curve("yours", _within(case, "curve"), "mine")
-                if plain is None or yours is None:
-                    continue
-                others = (_within(found.get(name), "curve") for found in theirs.values())
-                right = next((made for each in others if (made := curve("the reference", each, "theirs"))), None)
+            yours = curve("yours", _within(case, "curve"), "mine")
+            if plain is not None and yours is not None:
+                right = curve("the reference", _within(theirs, "curve"), "theirs")
                 return [plain, yours, *([right] if right else [])]
         return []
 
-    def code(self, check: CheckRow) -> list[tuple[int, str, bool]]:
+    def _cases(self, exercise: str, function: str) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+        """Each fact of the student's record, with the facts it is one of, and the reference's of the same name."""
+        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
+        others = {name: fact for facts in reversed(list(theirs.values())) for name, fact in facts.items()}
+        for facts in mine.values():
+            yield from ((facts, case, others.get(name)) for name, case in facts.items())
+
+    def code(self, check: CheckRow, says: Says = str) -> list[tuple[int, str, bool]]:
         """The known lines around the one that a check names: number, text, whether it is that line."""
         exercise = check.id.partition("::")[0]
         timeline = _timeline(self.record, exercise, check.function)
@@ -119,7 +117,7 @@ class SubmissionRecords:
         texts = textwrap.dedent("\n".join(timeline.lines[number].expandtabs(4) for number in near)).split("\n")
         if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
             return []
-        return [(number - shift, text, number == wanted) for number, text in zip(near, texts, strict=True)]
+        return [(number - shift, says(text), number == wanted) for number, text in zip(near, texts, strict=True)]
 
 
 class RecordStore:
@@ -146,7 +144,7 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
 def _race(record: Record | None, exercise: str, function: str) -> Race | None:
     """The race of a function, if it has one whose times can be drawn."""
     races = (as_struct(facts, Race) for facts in _facts(record, exercise, function).values())
-    return next((race for race in races if race and _drawable(race.loop) and _drawable(race.student)), None)
+    return next((race for race in races if race and all(t and drawable(t) for t in (race.loop, race.student))), None)
 
 
 def _within(facts: Any, key: str) -> Any:
@@ -156,25 +154,11 @@ def _within(facts: Any, key: str) -> Any:
 def _number(facts: Any, key: str) -> float | None:
     """A number that can be drawn."""
     value = _within(facts, key)
-    return float(value) if _drawable(value) else None
+    return float(value) if drawable(value) else None
 
 
-def _drawable(value: Any) -> bool:
-    """Whether it is a number larger than 0 that fits in a picture."""
-    return type(value) in (int, float) and math.isfinite(value) and 0 < value < 1e15
-
-
-Says = Callable[[str], str]
 MOST_FAILED: Final = 8  # at the top of the page; the rest is below
 MOST_LETTERS: Final = 160  # of what happened, at the top
-TOTALS: Final = (
-    ("waits for a value", "waits"),
-    ("explicit synchronize()", "explicit_waits"),
-    ("to the device", "to_device"),
-    ("to the host", "to_host"),
-    ("operations", "operations"),
-    ("peak memory", "peak"),
-)
 
 
 @dataclass
@@ -200,18 +184,13 @@ class CheckView:
 class CallView:
     """The busiest call of a function, beside the reference's."""
 
-    scenario: str
-    place: int | None
+    timeline: Timeline
+    missing: str  # why there is no timeline of the reference
     mine: Markup
     theirs: Markup
-    peak: str
-    their_peak: str
-    rows: list[tuple[str, object, object]]  # what is counted, yours, and the reference's
+    own: CallTotals
+    others: CallTotals | None
     legend: list[tuple[str, str, str]]
-    missing: str  # why there is no timeline of the reference
-    left_out: int
-    waits: list[tuple[int, str, int]]
-    headline: str
     open: bool  # unfolded: it waits more often than the reference, or a check failed
 
 
@@ -287,30 +266,23 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
             elif peaks := known.peaks(exercise, check.function):
                 part.peaks = bars(f"Peak memory of {check.function}", peaks)
         part.points, part.worth = part.points + check.points, part.worth + check.max_points
-        part.checks_shown.append(_check_view(check, person, known))
+        part.checks_shown.append(
+            CheckView(
+                check,
+                "at-" + check.id.replace("::", "-"),
+                place(check, person),
+                known.code(check, person.says) if check.outcome is Outcome.FAILED else [],
+                person.says(check.happened),
+                person.says(check.expected),
+                person.says(check.message).removeprefix(f"{check.outcome.value}: "),
+            )
+        )
     for part in parts.values():
-        _say_once(part)
+        # Why checks are to do or blocked is said at the first of them.
+        for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
+            if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
+                other.message = ""
     return list(parts.values())
-
-
-def _say_once(part: FunctionView) -> None:
-    """Removes repeated messages: why checks are to do or blocked is said at the first of them."""
-    for one, other in reversed(list(itertools.pairwise(part.checks_shown))):
-        if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
-            other.message = ""
-
-
-def _check_view(check: CheckRow, person: Person, known: SubmissionRecords) -> CheckView:
-    failed = check.outcome is Outcome.FAILED
-    return CheckView(
-        check,
-        "at-" + check.id.replace("::", "-"),
-        place(check, person),
-        [(number, person.says(text), marked) for number, text, marked in known.code(check)] if failed else [],
-        person.says(check.happened),
-        person.says(check.expected),
-        person.says(check.message).removeprefix(f"{check.outcome.value}: "),
-    )
 
 
 def place(check: CheckRow, person: Person) -> str:
@@ -335,34 +307,6 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Submiss
     if theirs is not None:
         others = totals(theirs)
         reference = timeline_svg(theirs, f"What the reference's {function} did", highest, widest, code=False)
-    return CallView(
-        says(mine.scenario),
-        mine.place,
-        timeline_svg(mine, f"What your {function} did", highest, widest, says),
-        reference,
-        own.peak,
-        others.peak if others is not None else "",
-        _rows(own, others),
-        legend(mine, theirs),
-        beside.missing,
-        mine.left_out,
-        [(line, says(mine.lines.get(line, "").strip()), count) for line, count in sorted(mine.waits.items())],
-        _headline(own, others),
-        failed or (others is not None and own.waits > others.waits),
-    )
-
-
-def _rows(mine: CallTotals, theirs: CallTotals | None) -> list[tuple[str, object, object]]:
-    found = [(name, getattr(mine, key), getattr(theirs, key, "")) for name, key in TOTALS]
-    # Few calls synchronize explicitly; those that do have a row for it.
-    return [row for row in found if row[0] != "explicit synchronize()" or row[1] or row[2]]
-
-
-def _headline(mine: CallTotals, theirs: CallTotals | None) -> str:
-    def times(count: int) -> str:
-        return counted(count, "time") if count else "never"
-
-    beside = f", the reference {times(theirs.waits)}" if theirs is not None else ""
-    if theirs is not None and not mine.waits and not theirs.waits:
-        return "Neither your code nor the reference waits for the device."
-    return f"Your code waits for the device {times(mine.waits)}{beside}."
+    drawn = timeline_svg(mine, f"What your {function} did", highest, widest, says)
+    opened = failed or (others is not None and own.waits > others.waits)
+    return CallView(mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened)

@@ -25,6 +25,13 @@ PASSES: Final = {
     "step": "M-3 -4H3V4H-3Z",
     "scaler": "M0 -5L4 0L0 5L-4 0Z",
 }
+WORDS: Final = {
+    "sync": "the host waits for the device ({})",
+    "explicit sync": "explicit synchronize: the host waits for the device ({})",
+    "step": "optimizer step ({})",
+    "scaler": "scaler.{}",
+    "backward": "backward pass",
+}
 SYMBOLS: Final = {"forward": "▸", "backward": "◂", "step": "■", "scaler": "◆"}  # of passes, in the legend
 
 
@@ -79,16 +86,11 @@ def timeline_svg(
     puts labels beside it, because on a phone it is squeezed to a narrow strip.
     """
     drawing = _Drawing(timeline, max(highest, 1), max(widest, 1), says, code)
-    lanes = Markup("").join(
-        Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>').format(
-            LEFT, top, RIGHT - LEFT, bottom - top
-        )
-        for top, bottom in (HOST, DEVICE)
-    )
-    opening = Markup(
-        '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-    ).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
-    return opening + lanes + drawing.memory() + Markup("").join(drawing.marks()) + Markup("</svg>")
+    opening = '<svg class="call" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    lane = Markup('<rect class="lane" x="{}" y="{}" width="{}" height="{}"/>')
+    lanes = [lane.format(LEFT, top, RIGHT - LEFT, bottom - top) for top, bottom in (HOST, DEVICE)]
+    opened = Markup(opening).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
+    return Markup("").join([opened, *lanes, drawing.memory(), *drawing.marks(), Markup("</svg>")])
 
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:
@@ -188,20 +190,9 @@ def _group_key(place: int, event: TimelineEvent) -> tuple[object, ...]:
 
 
 def _words(event: TimelineEvent, count: int) -> str:
-    match event.kind:
-        case "op":
-            modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
-            return ", ".join([counted(count, "operation"), *modes])
-        case "sync":
-            return f"the host waits for the device ({event.name})"
-        case "explicit sync":
-            return f"explicit synchronize: the host waits for the device ({event.name})"
-        case "to device" | "to host" | "between devices":
-            return f"{size(event.bytes)} copied {event.kind} ({event.name})"
-        case "step":
-            return f"optimizer step ({event.name})"
-        case "scaler":
-            return f"scaler.{event.name}"
-        case "backward":
-            return "backward pass"
-    return f"{event.kind} pass ({event.name})"
+    if event.kind == "op":
+        modes = ["gradients on" if event.grad else "gradients off", *["under autocast"] * bool(event.autocast)]
+        return ", ".join([counted(count, "operation"), *modes])
+    if event.kind in COPIES:
+        return f"{size(event.bytes)} copied {event.kind} ({event.name})"
+    return WORDS.get(event.kind, f"{event.kind} pass ({{}})").format(event.name)

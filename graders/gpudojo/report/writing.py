@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import SubmissionStatus
-from gpudojo.model.results_file import header, iterate, replacing
+from gpudojo.model.results_file import header, iterate
+from gpudojo.platforms._entries import no_submission, save
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Roll, kept_secret, page
 from gpudojo.report.student_page import RecordStore, student_page
@@ -37,7 +37,7 @@ def write_report(options: ReportOptions, say: Callable[[str], None]) -> list[Pat
     except BadResults as error:
         # Otherwise an older class's page would stay in the folder.
         if options.only is None:
-            _save(options.out / "index.html", page("problem.html", "", sentence=str(error)))
+            save(options.out / "index.html", page("problem.html", "", sentence=str(error)))
         raise
 
 
@@ -61,27 +61,13 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
             known = archive.known(row.record)
             without_records += known.record is None and row.status is not SubmissionStatus.UNREADABLE
             text = student_page(row, person, head, known, home=options.only is None)
-            written.append(_save(options.out / person.file, text))
+            written.append(save(options.out / person.file, text))
     if options.only is not None:
         if not written:
-            raise CannotReport(_nobody(options.only, file))
+            raise CannotReport(no_submission(options.only, [row.submission for row in iterate(file)], file))
         return written
     if without_records:
-        say(
-            f"{without_records} of {len(tally.lines)} pages have no timelines: "
-            f"the records of these runs are not in {file.parent}"
-        )
-    index = _save(options.out / "index.html", class_page(tally, archive, options.students, options.anonymous))
+        count = f"{without_records} of {len(tally.lines)}"
+        say(f"{count} pages have no timelines: the records of these runs are not in {file.parent}")
+    index = save(options.out / "index.html", class_page(tally, archive, options.students, options.anonymous))
     return [index, *written]
-
-
-def _nobody(name: str, file: Path) -> str:
-    near = difflib.get_close_matches(name, [row.submission for row in iterate(file)], 3)
-    return f"{file} has no submission {name!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
-
-
-def _save(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, lasting=False) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
-    return path

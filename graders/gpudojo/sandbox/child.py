@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpudojo.model.catalogue import day
+from gpudojo.model.errors import described
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from gpudojo.grading.limits import Limits
     from gpudojo.grading.load import Submission
     from gpudojo.sandbox.isolation import Isolation
+    from gpudojo.sandbox.reaching import Reaching
 
 
 def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame | protocol.Glimpse], None]:
@@ -44,12 +47,17 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
     pack, number = protocol.HEAD.pack, protocol.NUMBER.pack
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
     saw, stumbled, tampered, glimpse = protocol.Saw, protocol.Stumbled, protocol.Tampered, protocol.Glimpse
-    raw, replace = msgspec.Raw, msgspec.structs.replace
+    raw, replace, reached = msgspec.Raw, msgspec.structs.replace, protocol.Reached
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
+    one_at_a_time = threading.RLock()  # what is reached for is told by the thread that does it
 
     def emit(frame: protocol.Frame | protocol.Glimpse) -> None:
         if own_number() != own:  # a copy of this process that student code has forked
             leave(0)
+        with one_at_a_time:
+            send(frame)
+
+    def send(frame: protocol.Frame | protocol.Glimpse) -> None:
         what = None
         if kind(frame) is glimpse:
             seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
@@ -60,7 +68,8 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
             what = None if frame.interrupted else changed()  # type: ignore[union-attr]
             frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
         body = encode(frame if what is None else tampered(what))
-        seen.clear()
+        if kind(frame) is not reached:
+            seen.clear()
         signed = keyed.copy()
         signed.update(number(count()))
         signed.update(body)
@@ -163,8 +172,9 @@ def observed(
             break
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
     signature = ""
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # of what has none
-        signature = str(inspect.signature(submission.names[function.name]))[:200]
+    with contextlib.suppress(Exception):  # of what has none, or of a default whose repr is the student's code
+        text = str(inspect.signature(submission.names[function.name]))[:200]
+        signature = text.encode("utf-8", "backslashreplace").decode()
     interrupted = late is not None and late.status is CallStatus.RAISED
     seconds = time.perf_counter() - began
     timeline, every = None, []
@@ -198,7 +208,13 @@ def _plain(error: Raised, home: Path) -> Raised:
 
 
 def run(
-    number: int, job_end: int, evidence_end: int, output_end: int, isolation: Isolation, changed: Changed | None
+    number: int,
+    job_end: int,
+    evidence_end: int,
+    output_end: int,
+    isolation: Isolation,
+    reaching: Reaching,
+    changed: Changed | None,
 ) -> None:
     """Everything a child does. An exception of our own goes to its output, and the grader sees that it crashed."""
     if sys.platform == "win32":
@@ -210,7 +226,8 @@ def run(
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
     os.register_at_fork(after_in_child=_closing(evidence_end))
-    emit = sender(evidence_end, job.token, changed or integrity.watch())
+    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers))
+    reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))
     job = msgspec.structs.replace(job, token=b"")
     for frame in _frames(job, layers, Path(os.getcwd())):
         emit(frame)
@@ -225,7 +242,7 @@ def _frames(job: protocol.Job, layers: dict[str, str], home: Path) -> Iterator[p
         yield protocol.Isolated(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
-        yield protocol.Stumbled(f"{type(error).__name__}: {error}"[: protocol.MESSAGE])
+        yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()
         return
     yield protocol.Paused() if paused else protocol.Finished()

@@ -196,16 +196,19 @@ def main(number: int, gpu: bool) -> None:
     # One folder for all children; each mounts its own file system there.
     with tempfile.TemporaryDirectory(prefix="dojo-", ignore_cleanup_errors=True) as scratch:
         isolation = prepared(scratch, gpu)
-        from gpudojo.sandbox import child, integrity  # here: they import torch, which must come after the namespaces
+        # Here, since they import torch, which must come after the namespaces.
+        from gpudojo.sandbox import child, integrity, reaching
 
         changed = None
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
             warm_up(gpu)
-            changed = integrity.watch()
+        reached = reaching.install()
+        if LINUX:
+            changed = integrity.watch(reached.remove_tracers)
         isolation.finish()
         gc.collect()
         gc.freeze()
-        run = functools.partial(child.run, isolation=isolation, changed=changed)
+        run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
         ForkServer(control, isolation, run).serve()
 
 

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -59,18 +59,20 @@ class Namespace(NamedTuple):
     values: tuple[Any, ...]
 
 
-def watch() -> Changed:
+def watch(first: Callable[[], None] = lambda: None) -> Changed:
     """A function that returns the name of something that has changed since now, even if it was put back; or None.
 
-    Things are compared when that function is called, and also right after calls of a student's function.
+    Things are compared when that function is called, and also right after calls of a student's function. There `first`
+    is called before that.
     """
     noticed: list[str] = []
-    clock, chance, last = time.perf_counter, random.SystemRandom().random, [0.0]
+    clock, chance, last, often, sometimes = time.perf_counter, random.SystemRandom().random, [0.0], OFTEN, SOMETIMES
 
     def after_call() -> None:
+        first()
         # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
-        if now - last[0] < OFTEN and chance() > SOMETIMES:
+        if now - last[0] < often and chance() > sometimes:
             return
         last[0] = now
         found = quick()
@@ -78,10 +80,32 @@ def watch() -> Changed:
             noticed.append(found)
 
     call.after_call = after_call  # first, since it must not change either
-    spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in _namespaces() if found[2])
+    every = tuple(_namespaces())
+    spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
     thorough = _comparison(spaces)
     quick = _comparison(tuple(_observing(spaces)))
-    return lambda: noticed[0] if noticed else thorough()
+    added = _additions((where, held) for where, held, _ in every if where.startswith(OWN))
+    return lambda: noticed[0] if noticed else thorough() or added()
+
+
+def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]]) -> Callable[[], str | None]:
+    """A function that returns a new name in our modules that hides a built-in one, or a new method of our classes."""
+    known = tuple((where, held, frozenset(held)) for where, held in spaces)
+    hides, methods, dictionary, is_one = (
+        frozenset(vars(builtins)),
+        (*METHODS, types.BuiltinFunctionType),
+        dict,
+        isinstance,
+    )
+
+    def added() -> str | None:
+        for where, held, before in known:
+            for name in held.keys() - before:
+                if name in hides if is_one(held, dictionary) else is_one(held[name], methods):
+                    return f"{where}{name}"
+        return None
+
+    return added
 
 
 def _observing(spaces: tuple[Namespace, ...]) -> Iterator[Namespace]:
@@ -109,10 +133,16 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
     lists = tuple(
         (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(spaces)
     )
+    cells = tuple((f, cell, cell.cell_contents) for f in functions for cell in f.__closure__ or () if _fixed(cell))
+    looks = tuple((probe, probe.look) for _, _, what, held in _lists(spaces) if what == "probes" for probe in held)
+    tables = tuple(_tables(spaces))
+    grown = tuple(_grown(spaces))
+    # A method can be hidden by an attribute of the object.
+    objects = tuple((where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(spaces))
     # A name that a class has inherited can be hidden by one of its own.
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
-    same, every, each, together, size, first = is_, all, map, zip, len, next
+    same, every, each, together, size, first, kind = is_, all, map, zip, len, next, type
 
     def compared() -> str | None:
         for space, getter, before in getters:
@@ -132,6 +162,24 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
         for where, held, name, kept, before in lists:
             if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
                 return where
+        for function, cell, before in cells:
+            if cell.cell_contents is not before:
+                return f"a variable of {function.__module__}.{function.__qualname__}"
+        for probe, before in looks:
+            if probe.look is not before:
+                return f"the probe {probe.name}"
+        for where, table, keys, before in tables:
+            if not every(each(same, each(table.get, keys), before)):
+                return where
+        for where, table, looked_at in grown:
+            right = kind(table)()
+            for key in table.keys() - looked_at:
+                if table[key] != right[key]:
+                    return where
+                looked_at.add(key)
+        for where, held, names in objects:
+            if not names.isdisjoint(held):
+                return f"{where}.{first(name for name in held if name in names)}"
         return None
 
     return compared
@@ -142,8 +190,12 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     for name, module in list(sys.modules.items()):
         if not (name.startswith(OWN) and isinstance(module, types.ModuleType)):
             continue
-        held = vars(module)
-        yield f"{name}.", held, tuple(n for n, value in held.items() if not n.startswith("__") and _stays(value))
+        held, constants = (
+            vars(module),
+            {n for n, kind in module.__annotations__.items() if str(kind).startswith("Final")},
+        )
+        names = tuple(n for n, v in held.items() if (n in constants or _stays(v)) and not n.startswith("__"))
+        yield f"{name}.", held, names
         for value in list(held.values()):
             if isinstance(value, type) and value.__module__ == name:
                 yield f"{name}.{value.__name__}.", vars(value), _methods(value)
@@ -169,7 +221,7 @@ def _inherited(where: str) -> list[str]:
 
 
 def _stays(value: Any) -> bool:
-    """Functions, classes, modules and objects must not change; numbers, texts and None may."""
+    """Functions, classes, modules and objects must not change; numbers, texts and None may, unless they are Final."""
     return not isinstance(value, (int, float, str, type(None)))
 
 
@@ -188,6 +240,42 @@ def _functions(spaces: tuple[Namespace, ...]) -> Iterator[types.FunctionType]:
     for _, _, what, held in _lists(spaces):
         if what == "probes":
             yield from (probe.look for probe in held if isinstance(probe.look, types.FunctionType))
+
+
+def _fixed(cell: types.CellType) -> bool:
+    """Whether a variable of a closure holds a function, class or module, which our code does not replace."""
+    try:
+        return isinstance(cell.cell_contents, (type, types.ModuleType, types.BuiltinFunctionType, *METHODS))
+    except ValueError:  # it is empty
+        return False
+
+
+def _held(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Any]]:
+    """Each object that a module of gpudojo has under a name, once."""
+    own = (space for space in spaces if space.where.startswith(OWN))
+    named = ((f"{s.where}{name}", value) for s in own for name, value in zip(s.names, s.values, strict=True))
+    yield from {id(value): (where, value) for where, value in named}.values()
+
+
+def _tables(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]]:
+    """Tables with what is in them now. More may be added, since some are filled as they are used."""
+    for where, value in _held(spaces):
+        if isinstance(value, dict) and value:
+            yield where, value, tuple(value), tuple(value.values())
+
+
+def _grown(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any], set[Any]]]:
+    """Tables that find out by themselves what is missing, where that is a plain value and can be found out again."""
+    for where, value in _held(spaces):
+        if isinstance(value, dict) and hasattr(value, "__missing__") and type(next(iter(value.values()), None)) is bool:
+            yield where, value, set(value)
+
+
+def _objects(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Any, frozenset[str]]]:
+    """Objects of our classes, with the names of their methods."""
+    for where, value in _held(spaces):
+        if not isinstance(value, type) and type(value).__module__.startswith(OWN) and hasattr(value, "__dict__"):
+            yield where, value, frozenset(n for kind in type(value).__mro__[:-1] for n in _methods(kind))
 
 
 def _lists(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Exercise | Function, str, list[Any]]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import stat
 import unicodedata
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,25 +19,17 @@ from typing import Final
 
 from virtual_cuda import format_size
 
-from gpudojo.submissions.entries import (
-    ARCHIVES,
-    SOURCES,
-    ReadLimits,
-    Unreadable,
-    is_junk,
-    natural,
-    reason,
-    shown,
-    suffix,
-)
+from gpudojo.submissions import entries
+from gpudojo.submissions.entries import ReadLimits, Unreadable, natural, reason, shown, suffix
 
 NOT_A_FILE: Final = "is neither a file nor a folder but a pipe, socket or device"
 _LINK: Final = "is a link, which is not followed"
-_TWICE: Final = "is in the archive more than once; the last one counts, as when it is unpacked"
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 # Names that Windows reserves for devices, with any ending; and characters it does not allow.
 _DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
-_FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]|^\s+|[\s.]+$')
+_FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]')
+LONGEST_NAME: Final = 4  # times the longest path: so much may be left out of a name (`./`, accents that are joined)
+PIECES: Final = 10_000  # of a gzip: each one costs as much as thousands of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +45,30 @@ class ListedFile:
 class Contents:
     """The files of one folder or archive, and notes on those that cannot be used."""
 
-    files: list[ListedFile] = field(default_factory=list)
+    files: dict[str, ListedFile] = field(default_factory=dict)  # by path, or by name on disk
     notes: list[str] = field(default_factory=list)
+    unpacked: int = 0  # bytes that a gzip held
 
     def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
         """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
         # In an archive a backslash separates and a colon follows a drive; on disk both are part of a name.
         path = placed(re.sub(r"[\\:]", "_", name) if on_disk else name, limits)
-        if path is not None and path != "/".join(_parts(name)) and suffix(path, (*SOURCES, *ARCHIVES)):
+        if path is not None and path != "/".join(_parts(name)) and suffix(path, (*entries.SOURCES, *entries.ARCHIVES)):
             self.refuse(name, f"is read as {shown(path)}, because not every system can store its name")
         return path
+
+    def add(self, name: str, limits: ReadLimits, problem: str, size: int, fetch: Callable[[int], bytes]) -> None:
+        """Take a file of an archive, or note what is wrong with it."""
+        try:
+            path = self.place(name, limits)
+            if path is not None and problem:
+                raise Unreadable(problem)
+        except Unreadable as error:
+            return self.refuse(name, error)
+        if path in self.files:
+            self.refuse(path, "is in the archive more than once; the last one counts, as when it is unpacked")
+        if path is not None:
+            self.files[path] = ListedFile(path, size, fetch)
 
     def refuse(self, name: str, reason: object) -> None:
         self.notes.append(f"{shown(name)} {reason}.")
@@ -68,6 +76,9 @@ class Contents:
 
 def placed(name: str, limits: ReadLimits) -> str | None:
     """A relative path that every system can store; None for junk. Raises Unreadable for one that leads out."""
+    too_long = Unreadable(f"has a path of more than {limits.path_length} bytes")
+    if len(name) > LONGEST_NAME * limits.path_length:  # before anything is done with it
+        raise too_long
     if "\0" in name:
         raise Unreadable("has a null byte in its name")
     if name.startswith(("/", "\\")) or _DRIVE.match(name):
@@ -75,13 +86,13 @@ def placed(name: str, limits: ReadLimits) -> str | None:
     parts = _parts(name)
     if ".." in parts:
         raise Unreadable("has a path with `..`, which leads out of the submission")
-    if any(is_junk(part) for part in parts):
+    if any(entries.is_junk(part) for part in parts):
         return None
     if len(parts) - 1 > limits.depth:
         raise Unreadable(f"lies more than {limits.depth} folders deep")
     path = "/".join(map(_storable, parts))
     if len(path.encode()) > limits.path_length:
-        raise Unreadable(f"has a path of more than {limits.path_length} bytes")
+        raise too_long
     return path or None
 
 
@@ -94,6 +105,9 @@ def _parts(name: str) -> list[str]:
 def _storable(part: str) -> str:
     """A name that every system can store: no control characters, invalid UTF-8 or names of devices."""
     part = _FORBIDDEN.sub("_", "".join(c if c.isprintable() else "_" for c in part))
+    bare = part.rstrip(" .")
+    part = f"{bare}_" if bare != part else part
+    part = f"_{part.lstrip()}" if part[:1].isspace() else part
     return f"_{part}" if _DEVICES.fullmatch(part) else part
 
 
@@ -110,13 +124,14 @@ _FLAGS: Final = (
 def folder_listing(root: Path, limits: ReadLimits) -> Contents:
     """The files below a folder, nothing opened yet."""
     contents = Contents()
-    waiting: list[tuple[Path, str, int]] = [(root, "", 0)]
+    waiting: deque[tuple[Path, str, int]] = deque([(root, "", 0)])
     looked_at = 0
     while waiting:
-        folder, inside, depth = waiting.pop(0)
+        folder, inside, depth = waiting.popleft()
         try:
-            with os.scandir(folder) as entries:
-                children = sorted(entries, key=lambda child: natural(child.name))
+            with os.scandir(folder) as listing:
+                some = itertools.islice(listing, limits.entries + 1)
+                children = sorted(some, key=lambda child: natural(child.name))
         except OSError as error:
             contents.refuse(inside or "The folder", f"cannot be read: {reason(error)}")
             continue
@@ -127,7 +142,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
             if looked_at > limits.entries:
                 contents.notes.append(f"There are more than {limits.entries} files; the rest was ignored.")
                 return contents
-            if is_junk(child.name):
+            if entries.is_junk(child.name):
                 continue
             name = f"{inside}/{child.name}" if inside else child.name
             try:
@@ -141,7 +156,7 @@ def folder_listing(root: Path, limits: ReadLimits) -> Contents:
                 elif child.is_file(follow_symlinks=False):
                     if path := contents.place(name, limits, on_disk=True):
                         size = child.stat(follow_symlinks=False).st_size
-                        contents.files.append(ListedFile(path, size, partial(fetch, folder / child.name)))
+                        contents.files[name] = ListedFile(path, size, partial(fetch, folder / child.name))
                 else:
                     contents.refuse(name, NOT_A_FILE)
             except Unreadable as error:
@@ -200,30 +215,17 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
             raise Unreadable("is cut off or damaged: a zip's directory is missing at its end; pack it again") from None
         raise Unreadable("is not a zip file") from None
     contents = Contents()
-    latest: dict[str, ListedFile] = {}
     overlapping = _overlapping(archive)
     for info in archive.infolist():
-        if info.is_dir():
-            continue
-        name = info.orig_filename
         mode = stat.S_IFMT(info.external_attr >> 16)
-        try:
-            path = contents.place(name, limits)
-            if path is None:
-                continue
-            if mode == stat.S_IFLNK:
-                raise Unreadable(_LINK)
-            if mode not in (0, stat.S_IFREG):
-                raise Unreadable(NOT_A_FILE)
-            if info.header_offset in overlapping:
-                raise Unreadable("shares its bytes with another file of the archive, as only a zip bomb does")
-        except Unreadable as error:
-            contents.refuse(name, error)
-            continue
-        if path in latest:
-            contents.refuse(path, _TWICE)
-        latest[path] = ListedFile(path, info.file_size, partial(_fetch_from_zip, archive, info, limits))
-    contents.files = list(latest.values())
+        problem = ""
+        if mode not in (0, stat.S_IFREG):
+            problem = _LINK if mode == stat.S_IFLNK else NOT_A_FILE
+        elif info.header_offset in overlapping:
+            problem = "shares its bytes with another file of the archive, as only a zip bomb does"
+        if not info.orig_filename.endswith("/"):  # `is_dir` fails for an entry without a name
+            fetching = partial(_fetch_from_zip, archive, info, limits)
+            contents.add(info.orig_filename, limits, problem, info.file_size, fetching)
     return contents
 
 
@@ -257,9 +259,10 @@ def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Rea
 
 
 _BLOCK: Final = 512
+_CHUNK: Final = 16 << 10
+_PADDING: Final = re.compile(rb"\0*")
 _REGULAR: Final = (b"0", b"\0", b"7")
-_LINKS: Final = (b"1", b"2")
-_SPECIAL: Final = (b"3", b"4", b"6")
+_KINDS: Final = {**dict.fromkeys((b"1", b"2"), _LINK), **dict.fromkeys((b"3", b"4", b"6"), NOT_A_FILE)}
 
 
 def is_tar(data: bytes) -> bool:
@@ -268,24 +271,26 @@ def is_tar(data: bytes) -> bool:
 
 def unpacked(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
     """The content of a gzip up to the limit, and a remark where that is not all of it."""
-    pieces: list[bytes] = []
-    size = 0
-    while data:
+    found = bytearray()
+    at, count = 0, 0
+    while at < len(data):
         stream = zlib.decompressobj(wbits=31)
+        count += 1
+        if count > PIECES:
+            return bytes(found), "is packed in too many pieces"
         while not stream.eof:
+            if at >= len(data):
+                return bytes(found), "is cut off"
+            some = data[at : at + _CHUNK]  # what is left of it is copied at the end of each piece
             try:
-                piece = stream.decompress(data, limits.total_bytes + 1 - size)
+                found += stream.decompress(some, limits.total_bytes + 1 - len(found))
             except zlib.error:
-                return b"".join(pieces), "is damaged"
-            pieces.append(piece)
-            size += len(piece)
-            if size > limits.total_bytes:
-                return b"".join(pieces), f"unpacks to more than {format_size(limits.total_bytes)}"
-            data = stream.unconsumed_tail
-            if not piece and not data and not stream.eof:
-                return b"".join(pieces), "is cut off"
-        data = stream.unused_data.lstrip(b"\0")
-    return b"".join(pieces), ""
+                return bytes(found), "is damaged"
+            if len(found) > limits.total_bytes:
+                return bytes(found), f"unpacks to more than {format_size(limits.total_bytes)}"
+            at += len(some) - len(stream.unused_data)
+        at = _PADDING.match(data, at).end()  # type: ignore[union-attr]
+    return bytes(found), ""
 
 
 def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
@@ -294,6 +299,7 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
     if data[:2] == b"\x1f\x8b":
         packed = len(data)
         data, remark = unpacked(data, limits)
+        contents.unpacked = len(data)
         if len(data) > limits.ratio_from and len(data) > limits.ratio * packed:
             raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a bomb does")
         if remark:
@@ -302,7 +308,6 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
             raise Unreadable(f"{remark}, and nothing in it could be read" if remark else "is packed, but not a tar")
     elif not is_tar(data):
         raise Unreadable("is not a tar file")
-    latest: dict[str, ListedFile] = {}
     at, seen, long_name = 0, 0, None
     while at + _BLOCK <= len(data):
         header = data[at : at + _BLOCK]
@@ -331,30 +336,11 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
         name = raw.decode("utf-8", "surrogateescape")
         if kind == b"5" or (kind in _REGULAR and name.endswith("/")):
             continue
-        try:
-            path = contents.place(name, limits)
-            if path is None:
-                continue
-            _check(kind, len(body) == size)
-        except Unreadable as error:
-            contents.refuse(name, error)
-            continue
-        if path in latest:
-            contents.refuse(path, _TWICE)
-        latest[path] = ListedFile(path, size, partial(_fetch_from_tar, data, start, size))
-    contents.files = list(latest.values())
+        problem = "is cut off" if len(body) < size else ""
+        if kind not in _REGULAR:
+            problem = _KINDS.get(kind, "is stored in a way that is not supported")
+        contents.add(name, limits, problem, size, partial(_fetch_from_tar, data, start, size))
     return contents
-
-
-def _check(kind: bytes, whole: bool) -> None:
-    if kind in _LINKS:
-        raise Unreadable(_LINK)
-    if kind in _SPECIAL:
-        raise Unreadable(NOT_A_FILE)
-    if kind not in _REGULAR:
-        raise Unreadable("is stored in a way that is not supported")
-    if not whole:
-        raise Unreadable("is cut off")
 
 
 def _fetch_from_tar(data: bytes, start: int, size: int, most: int) -> bytes:
@@ -385,13 +371,13 @@ def _ustar_name(header: bytes) -> bytes:
 
 def _pax_path(body: bytes) -> bytes | None:
     """The `path` of an extended header, whose records are `LENGTH KEY=VALUE` and a newline."""
-    found = None
-    while body:
-        digits, _, _ = body[:20].partition(b" ")
-        if not digits.isdigit() or not len(digits) < int(digits) <= len(body):
+    found, at = None, 0
+    while at < len(body):
+        digits, _, _ = body[at : at + 20].partition(b" ")
+        if not digits.isdigit() or not len(digits) < int(digits) <= len(body) - at:
             break
-        record, body = body[len(digits) + 1 : int(digits) - 1], body[int(digits) :]
-        key, _, value = record.partition(b"=")
+        key, _, value = body[at + len(digits) + 1 : at + int(digits) - 1].partition(b"=")
         if key == b"path":
             found = value
+        at += int(digits)
     return found

@@ -14,7 +14,7 @@ from typing import Final
 from gpudojo.grading import load
 from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
-from gpudojo.submissions.entries import ASIDE, SOURCES, natural, plain, shown, suffix
+from gpudojo.submissions.entries import ASIDE, SOURCES, in_order, plain, shown, suffix
 
 # A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
 PARSED: Final = 400_000
@@ -37,13 +37,13 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A definition that was not chosen."""
+    """A definition that can be chosen."""
 
     file: str
     line: int | None  # of the file, or of the cell
     cell: int | None  # of a notebook, among its code cells
-    named: bool
     state: State
+    imported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,14 @@ class Choice:
         return next((found for found in self.definitions if found.function == function), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    line: int | None
-    cell: int | None
-    state: State
-    imported: bool
-
-
 def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
     """Choose a definition of every function; the same for the same files. Raises nothing."""
     exercises = tuple(exercises)
     names = {function.name for exercise in exercises for function in exercise.functions}
-    bound: dict[str, dict[str, _Bound]] = {}
+    bound: dict[str, dict[str, Candidate]] = {}
     unreadable: dict[str, str] = {}
     left = PARSED_IN_ALL
-    for path in sorted(files, key=_order):
+    for path in sorted(files, key=in_order):
         data = files[path]
         # A file that names none of the functions is not parsed.
         if not suffix(path, SOURCES) or not (b"\\u" in data or any(name.encode() in data for name in names)):
@@ -123,30 +115,25 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
 
 
 def _definition(
-    exercise: Exercise, function: str, files: Mapping[str, bytes], bound: dict[str, dict[str, _Bound]]
+    exercise: Exercise, function: str, files: Mapping[str, bytes], bound: dict[str, dict[str, Candidate]]
 ) -> ChosenDefinition:
-    def rank(path: str) -> tuple[object, ...]:
-        one = bound[path][function]
-        return _aside(path), _STATES.index(one.state), *_named(path, exercise), one.imported, *_order(path)
+    def rank(one: Candidate) -> tuple[object, ...]:
+        named = _named(one.file, exercise)
+        return _aside(one.file), _STATES.index(one.state), *named, one.imported, *in_order(one.file)
 
-    candidates = sorted((path for path, names in bound.items() if function in names), key=rank)
+    candidates = sorted((names[function] for names in bound.values() if function in names), key=rank)
     if not candidates:
-        should = min(files, key=lambda path: (_aside(path), *_named(path, exercise), *_order(path)), default=None)
+        should = min(files, key=lambda path: (_aside(path), *_named(path, exercise), *in_order(path)), default=None)
         # With other names, the file that should have it is only known if there is one file.
         if should is not None and (_aside(should) or (_named(should, exercise)[0] == 2 and len(files) > 1)):
             should = None
         named = should is not None and _named(should, exercise)[0] == 0
         return ChosenDefinition(exercise.stem, function, should, None, None, named, State.MISSING)
 
-    def candidate(path: str) -> Candidate:
-        one = bound[path][function]
-        return Candidate(path, one.line, one.cell, _named(path, exercise)[0] == 0, one.state)
-
-    best = candidate(candidates[0])
-    passed_over = tuple(candidate(path) for path in candidates[1:])
-    return ChosenDefinition(
-        exercise.stem, function, best.file, best.line, best.cell, best.named, best.state, passed_over=passed_over
-    )
+    best, *others = candidates
+    named = _named(best.file, exercise)[0] == 0
+    place = best.file, best.line, best.cell
+    return ChosenDefinition(exercise.stem, function, *place, named, best.state, passed_over=tuple(others))
 
 
 _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
@@ -165,14 +152,10 @@ def _aside(path: str) -> bool:
     return any(part.casefold() in ASIDE for part in pure.parts[:-1]) or bool(_TESTS.fullmatch(plain(path)))
 
 
-def _order(path: str) -> tuple[int, object]:
-    return path.count("/"), natural(path)
-
-
-def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound], str]:
+def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candidate], str]:
     """The last binding of each name in a file, and what is wrong with the file."""
-    found: dict[str, _Bound] = {}
-    broken: dict[str, _Bound] = {}
+    found: dict[str, Candidate] = {}
+    broken: dict[str, Candidate] = {}
     reason = ""
     try:
         for source, first, cell in _parts(path, data):
@@ -183,17 +166,16 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, _Bound
                     warnings.simplefilter("ignore")  # about escapes and comparisons in student code
                     tree = load.parse(source, _NOWHERE, first)
             except load.Unparsable as error:
-                at = error.evidence.line
-                place = "" if at is None else f" in line {at - first + 1}" + (f" of cell {cell}" if cell else "")
+                at = None if error.evidence.line is None else error.evidence.line - first + 1
+                place = "" if at is None else f" in line {at}" + (f" of cell {cell}" if cell else "")
                 reason = reason or f"{error}{place}"
-                for name in _looks_bound(source, names):
-                    broken[name] = _Bound(None if at is None else at - first + 1, cell, State.BROKEN, False)
+                broken |= {name: Candidate(path, at, cell, State.BROKEN) for name in _looks_bound(source, names)}
                 continue
             imported, unfilled = _lines(tree)
             for name, line, stub in load.bindings(tree):
                 if name in names:
                     state = State.STUB if stub or line in unfilled else State.DEFINED
-                    found[name] = _Bound(line - first + 1, cell, state, line in imported)
+                    found[name] = Candidate(path, line - first + 1, cell, state, line in imported)
     except (load.Unparsable, load.NotANotebook) as error:
         return {}, str(error)
     except (RecursionError, MemoryError):

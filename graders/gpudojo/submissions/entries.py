@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import days
+from gpudojo.model.errors import printable
 
 SOURCES: Final = (".py", ".ipynb")
 ZIPS: Final = (".zip",)
@@ -45,7 +46,7 @@ class Named(NamedTuple):
 
     naming: Naming
     student: str
-    identifier: str
+    identifier: str | None
     rest: str  # the student's own name of the file; empty for a folder
     late: bool = False
 
@@ -54,6 +55,11 @@ def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """A sort key that puts `student-2` before `student-10`, the same on every machine."""
     parts = re.split(r"(\d{1,18})", folded(name))
     return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part), name
+
+
+def in_order(path: str) -> tuple[int, object]:
+    """A sort key that puts the shallowest files first."""
+    return path.count("/"), natural(path)
 
 
 def is_junk(name: str) -> bool:
@@ -116,9 +122,8 @@ def reason(error: Exception) -> str:
 
 
 def shown(name: str) -> str:
-    """A name for use in a sentence: short, on one line, without control characters."""
-    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in name)
-    return text if len(text) <= 80 else f"{text[:38]}…{text[-38:]}"
+    """A name for use in a sentence: short, on one line, without invisible characters."""
+    return printable(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
 
 
 METADATA: Final = "submission_metadata.yml"

@@ -12,27 +12,9 @@ from typing import Final
 
 from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import entries
-from gpudojo.submissions.entries import (
-    ARCHIVES,
-    SOURCES,
-    STRANGE_ARCHIVES,
-    ZIPS,
-    IgnoredPath,
-    Kind,
-    Listing,
-    Named,
-    Naming,
-    SubmissionEntry,
-    folded,
-    is_junk,
-    natural,
-    of_platform,
-    of_repository,
-    plain,
-    reason,
-    suffix,
-)
+from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Named, Naming, SubmissionEntry, natural, suffix
 
+_NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
 
 
@@ -52,18 +34,17 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
         try:
             mode = origin.stat().st_mode
         except (OSError, ValueError) as error:
-            ignored.append(IgnoredPath(path, f"it cannot be read: {reason(error)}"))
+            ignored.append(IgnoredPath(path, f"it cannot be read: {entries.reason(error)}"))
             continue
-        if stat.S_ISDIR(mode) and not is_submission(origin):
+        is_folder = stat.S_ISDIR(mode)
+        if is_folder and not is_submission(origin):
             _list_class(origin, found, ignored)
-        elif stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-            entry = _single(origin, stat.S_ISDIR(mode), of_platform(origin.name, stat.S_ISDIR(mode)))
-            if entry is None:
-                ignored.append(IgnoredPath(path, _STRAY))
-            else:
-                found.append(entry)
+        elif not is_folder and not stat.S_ISREG(mode):
+            ignored.append(IgnoredPath(path, _NEITHER))
+        elif entry := _single(origin, is_folder, entries.of_platform(origin.name, is_folder)):
+            found.append(entry)
         else:
-            ignored.append(IgnoredPath(path, "it is neither a file nor a folder"))
+            ignored.append(IgnoredPath(path, _STRAY))
     once = {entry.members: entry for entry in reversed(found)}  # a class, and one of its submissions
     return Listing(tuple(_with_unique_names(list(once.values()))), tuple(ignored))
 
@@ -77,22 +58,40 @@ def list_one(folder: Path) -> Listing:
 
 def is_submission(folder: Path) -> bool:
     """Whether a folder is one student's work rather than a class, by what is in it."""
-    if (folder / ".git").exists() or _holds_work(folder):
+    if (folder / ".git").exists():
         return True
-    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in days())
+    # Among the work of several students, a file or folder that is named for a day is one submission more.
+    return (_is_work(folder) or any((folder / "exercises" / name).is_dir() for name in days())) and not _several(folder)
+
+
+def _several(folder: Path) -> bool:
+    """Whether several of the folders and archives in it are each somebody's work."""
+    aside = {"exercises", *days(), *entries.ASIDE}
+    try:
+        with os.scandir(folder) as listing:
+            children = [each for each in listing if each.name.casefold() not in aside]
+    except OSError:
+        return False
+    children = [each for each in children if not entries.is_junk(each.name)]
+    packed = sum(each.is_file() and bool(suffix(each.name, entries.ARCHIVES)) for each in children)
+    return packed + sum(each.is_dir(follow_symlinks=False) and _is_work(Path(each.path)) for each in children) > 1
+
+
+def _is_work(folder: Path) -> bool:
+    places = [folder, *(folder / name for name in days()), *(folder / "exercises" / name for name in days())]
+    return any(map(_holds_work, places))
 
 
 def _holds_work(folder: Path) -> bool:
     """Whether a file in it is named for an exercise or a day."""
     try:
-        entries = os.listdir(folder)
+        files = os.listdir(folder)
     except OSError:
         return False
     stems = {stem.casefold() for each in registered().values() for stem in each.modules} | set(days())
     # a platform's prefix is on the files of many students: such a folder is a class
-    return any(
-        suffix(file, SOURCES) and of_platform(file, folder=False) is None and plain(file) in stems for file in entries
-    )
+    own = [file for file in files if suffix(file, entries.SOURCES) and not entries.of_platform(file, folder=False)]
+    return any(entries.plain(file) in stems for file in own)
 
 
 def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[IgnoredPath]) -> None:
@@ -101,15 +100,13 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         with os.scandir(folder) as listing:
             children = sorted(listing, key=lambda child: natural(child.name))
     except OSError as error:
-        ignored.append(IgnoredPath(folder, f"it cannot be read: {reason(error)}"))
+        ignored.append(IgnoredPath(folder, f"it cannot be read: {entries.reason(error)}"))
         return
     submitters = entries.submitters(folder / entries.METADATA)
-    loose: dict[tuple[Naming, str, str], list[tuple[Named, Path, bool]]] = {}
+    loose: dict[tuple[Naming, str, str | None], list[tuple[Named, Path, bool]]] = {}
     for child in children:
         path = folder / child.name
-        if is_junk(child.name):
-            continue
-        if child.name == entries.METADATA and submitters:
+        if entries.is_junk(child.name) or (child.name == entries.METADATA and submitters):
             continue
         if child.is_symlink():
             ignored.append(IgnoredPath(path, "it is a link; to grade what it points to, give that path"))
@@ -117,22 +114,21 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         try:
             is_folder, is_file = child.is_dir(follow_symlinks=False), child.is_file(follow_symlinks=False)
         except OSError as error:
-            ignored.append(IgnoredPath(path, f"it cannot be read: {reason(error)}"))
+            ignored.append(IgnoredPath(path, f"it cannot be read: {entries.reason(error)}"))
             continue
         if not (is_folder or is_file):
-            ignored.append(IgnoredPath(path, "it is neither a file nor a folder"))
+            ignored.append(IgnoredPath(path, _NEITHER))
             continue
-        named = of_platform(child.name, is_folder)
+        named = entries.of_platform(child.name, is_folder)
         if named is not None and named.naming is not Naming.GRADESCOPE:
             loose.setdefault((named.naming, named.student, named.identifier), []).append((named, path, is_folder))
             continue
-        entry = _single(path, is_folder, named)
-        if entry is None:
-            ignored.append(IgnoredPath(path, _STRAY))
-        elif named is not None and child.name in submitters:
-            found.append(replace(entry, student=submitters[child.name]))
-        else:
+        if named is not None:
+            named = named._replace(student=submitters.get(child.name, named.student))
+        if entry := _single(path, is_folder, named):
             found.append(entry)
+        else:
+            ignored.append(IgnoredPath(path, _STRAY))
     found += [_together(parts) for parts in loose.values()]
 
 
@@ -144,16 +140,14 @@ def _single(path: Path, is_folder: bool, named: Named | None) -> SubmissionEntry
         return None
     if named is not None and named.naming is not Naming.GRADESCOPE:
         return _together([(named, path, is_folder)])
-    bare = name if is_folder else name[: len(name) - len(suffix(name, (*ARCHIVES, *STRANGE_ARCHIVES, *SOURCES)))]
+    kinds = () if is_folder else (*entries.ARCHIVES, *entries.STRANGE_ARCHIVES, *entries.SOURCES)
+    bare = name[: len(name) - len(suffix(name, kinds))]
     member = (name if kind in (Kind.PYTHON, Kind.NOTEBOOK) else "", path)
-    if named is not None:
-        return SubmissionEntry(
-            _legible(bare), named.student, path, kind, named.naming, named.identifier, members=(member,)
-        )
-    if (is_folder or kind is Kind.ZIP) and (account := of_repository(bare, path.parent.name)):
-        identifier = _legible(account.identifier)
-        return SubmissionEntry(_legible(bare), identifier, path, kind, Naming.CLASSROOM, identifier, members=(member,))
-    return SubmissionEntry(_legible(bare), _legible(bare), path, kind, members=(member,))
+    if named is None and (is_folder or kind is Kind.ZIP):
+        named = entries.of_repository(_legible(bare), path.parent.name)
+    if named is None:
+        named = Named(Naming.PLAIN, _legible(bare), None, "")
+    return SubmissionEntry(_legible(bare), named.student, path, kind, named.naming, named.identifier, members=(member,))
 
 
 def _together(parts: list[tuple[Named, Path, bool]]) -> SubmissionEntry:
@@ -176,18 +170,18 @@ def _together(parts: list[tuple[Named, Path, bool]]) -> SubmissionEntry:
 def _kind(name: str, is_folder: bool) -> Kind | None:
     if is_folder:
         return Kind.FOLDER
-    if ending := suffix(name, SOURCES):
+    if ending := suffix(name, entries.SOURCES):
         return Kind.PYTHON if ending == ".py" else Kind.NOTEBOOK
-    if ending := suffix(name, ARCHIVES):
-        return Kind.ZIP if ending in ZIPS else Kind.TAR
-    return Kind.OTHER if suffix(name, STRANGE_ARCHIVES) else None
+    if ending := suffix(name, entries.ARCHIVES):
+        return Kind.ZIP if ending in entries.ZIPS else Kind.TAR
+    return Kind.OTHER if suffix(name, entries.STRANGE_ARCHIVES) else None
 
 
 def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
     """The entries with unique names, also where case or the encoding of accents is ignored."""
     by_name: dict[str, list[SubmissionEntry]] = {}
     for entry in listed:
-        by_name.setdefault(folded(entry.name), []).append(entry)
+        by_name.setdefault(entries.folded(entry.name), []).append(entry)
     taken = {name for name, group in by_name.items() if len(group) == 1}
     apart: list[SubmissionEntry] = []
     for group in by_name.values():
@@ -195,10 +189,10 @@ def _with_unique_names(listed: list[SubmissionEntry]) -> list[SubmissionEntry]:
             apart.append(group[0])
             continue
         for candidates in _spellings(group):
-            keys = {folded(name) for name in candidates}
+            keys = {entries.folded(name) for name in candidates}
             if len(keys) == len(group) and not taken & keys:
                 break
-        taken |= {folded(name) for name in candidates}
+        taken |= {entries.folded(name) for name in candidates}
         apart += [replace(entry, name=name) for entry, name in zip(group, candidates, strict=True)]
     return sorted(apart, key=lambda entry: (natural(entry.name), str(entry.origin)))
 

@@ -5,32 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from virtual_cuda import format_size
 
-from gpudojo.submissions import archives
+from gpudojo.submissions import archives, entries
 from gpudojo.submissions.archives import Contents, ListedFile
-from gpudojo.submissions.entries import (
-    ARCHIVES,
-    SOURCES,
-    STRANGE_ARCHIVES,
-    Kind,
-    ReadLimits,
-    ReadSubmission,
-    SourceFile,
-    SubmissionEntry,
-    Unreadable,
-    digest,
-    folded,
-    natural,
-    of_platform,
-    reason,
-    shown,
-    suffix,
-)
+from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, Unreadable, shown, suffix
 
 _CODING: Final = re.compile(rb"^[ \t\f]*#.*?coding[:=]", re.M)
 
@@ -62,7 +46,7 @@ def fault(file: SourceFile) -> str | None:
     return None
 
 
-def read(entry: SubmissionEntry, limits: ReadLimits | None = None) -> ReadSubmission:
+def read(entry: entries.SubmissionEntry, limits: ReadLimits | None = None) -> ReadSubmission:
     """Read an entry. What is wrong with it is in `problem` and `notes`; nothing is raised."""
     limits = limits or ReadLimits()
     reader = _SourceReader(limits)
@@ -71,7 +55,7 @@ def read(entry: SubmissionEntry, limits: ReadLimits | None = None) -> ReadSubmis
             reader.take(name, path)
         reader.take_waiting()
     except Exception as error:  # one strange submission must not end the run
-        return ReadSubmission(entry, (), f"It could not be read ({type(error).__name__}).", (), digest(()))
+        return ReadSubmission(entry, (), f"It could not be read ({type(error).__name__}).", (), entries.digest(()))
     return reader.submission(entry)
 
 
@@ -82,7 +66,8 @@ class _SourceReader:
         self.limits = limits
         self.files: dict[str, SourceFile] = {}
         self.notes: list[str] = []
-        self.spent = 0  # bytes unpacked so far
+        self.spent = 0  # bytes read so far
+        self.unpacked = 0  # bytes of gzips
         self.others = 0
         self.too_many = 0
         self.waiting: list[ListedFile] = []  # archives inside what was handed in
@@ -100,29 +85,32 @@ class _SourceReader:
                 self.take_all(archives.folder_listing(path, self.limits), name, nested=True)
             elif not stat.S_ISREG(mode):
                 raise Unreadable(archives.NOT_A_FILE)
-            elif suffix(path.name, ARCHIVES):
+            elif suffix(path.name, entries.ARCHIVES):
                 most = self.limits.archive_bytes
                 data = archives.fetch(path, most)
                 if len(data) > most:
                     raise Unreadable(f"is larger than {format_size(most)}")
                 self.take_all(self.unpack(data), name, nested=True)
-            elif ending := suffix(path.name, STRANGE_ARCHIVES):
+            elif ending := suffix(path.name, entries.STRANGE_ARCHIVES):
                 raise Unreadable(f"is an archive of a kind that is not supported ({ending}); hand in a .zip")
             else:
                 alone = Contents()
                 inside = alone.place(name or path.name, self.limits, on_disk=True)
                 if inside is not None:
-                    alone.files.append(ListedFile(inside, os.stat(path).st_size, partial(archives.fetch, path)))
+                    alone.files[name] = ListedFile(inside, os.stat(path).st_size, partial(archives.fetch, path))
                 self.take_all(alone, "", nested=False)
         except Unreadable as error:
             self.notes.append(f"{shown(path.name)} {error}.")
         except (OSError, ValueError) as error:
-            self.notes.append(f"{shown(path.name)} cannot be read: {reason(error)}.")
+            self.notes.append(f"{shown(path.name)} cannot be read: {entries.reason(error)}.")
 
     def unpack(self, data: bytes) -> Contents:
         """List an archive by its content, whatever its name is."""
         if data[:2] == b"\x1f\x8b" or (data[:2] != b"PK" and archives.is_tar(data)):
-            return archives.tar_listing(data, self.limits)
+            left = max(self.limits.total_bytes - self.unpacked, 0)
+            contents = archives.tar_listing(data, replace(self.limits, total_bytes=left))
+            self.unpacked += contents.unpacked
+            return contents
         if not data:
             raise Unreadable("is empty")
         for magic, kind in ((b"Rar!", "rar"), (b"7z\xbc\xaf", "7z"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
@@ -134,13 +122,13 @@ class _SourceReader:
         """Read everything that can be graded in a folder or archive, the shallowest first."""
         self.notes += contents.notes
         prefix = f"{folder}/" if folder else ""
-        for found in sorted(contents.files, key=lambda found: (found.path.count("/"), natural(found.path))):
+        for found in sorted(contents.files.values(), key=lambda found: entries.in_order(found.path)):
             path = prefix + found.path
-            if suffix(path, SOURCES):
+            if suffix(path, entries.SOURCES):
                 self.take_source(ListedFile(path, found.size, found.fetch))
-            elif suffix(path, ARCHIVES) and nested:
+            elif suffix(path, entries.ARCHIVES) and nested:
                 self.waiting.append(ListedFile(path, found.size, found.fetch))
-            elif suffix(path, ARCHIVES):
+            elif suffix(path, entries.ARCHIVES):
                 self.notes.append(f"{shown(path)} is an archive in an archive in an archive, which is not opened.")
             else:
                 self.others += 1
@@ -169,12 +157,12 @@ class _SourceReader:
             self.notes.append(f"{shown(found.path)} is empty.")
             return
         self.files[found.path] = SourceFile(found.path, data)
-        self._folded.add(folded(found.path))
-        self._folders |= _parents(folded(found.path))
+        self._folded.add(entries.folded(found.path))
+        self._folders |= _parents(entries.folded(found.path))
 
     def place(self, path: str) -> None:
         """Each path once, also on systems to which case does not matter; and no file where another needs a folder."""
-        key = folded(path)
+        key = entries.folded(path)
         if len(path.encode()) > self.limits.path_length:
             raise Unreadable(f"has a path of more than {self.limits.path_length} bytes")
         if path in self.files:
@@ -188,7 +176,11 @@ class _SourceReader:
         left = self.limits.total_bytes - self.spent
         if found.size > most:
             raise Unreadable(f"is larger than {format_size(most)}")
-        data = found.fetch(min(most, left)) if found.size <= left else None
+        try:
+            data = found.fetch(min(most, left)) if found.size <= left else None
+        except Unreadable:
+            self.spent += found.size  # to find out that it is damaged takes as long as to read it
+            raise
         if data is None or len(data) > left:
             raise Unreadable(f"goes beyond the {format_size(self.limits.total_bytes)} that are read in total")
         if len(data) > most:
@@ -196,8 +188,8 @@ class _SourceReader:
         self.spent += len(data)
         return data
 
-    def submission(self, entry: SubmissionEntry) -> ReadSubmission:
-        files = tuple(sorted(self.files.values(), key=lambda file: (file.path.count("/"), natural(file.path))))
+    def submission(self, entry: entries.SubmissionEntry) -> ReadSubmission:
+        files = tuple(sorted(self.files.values(), key=lambda file: entries.in_order(file.path)))
         faults = [f"{shown(file.path)} {found}." for file in files if (found := fault(file))]
         problem = None
         if not files:
@@ -217,7 +209,7 @@ class _SourceReader:
         if len(notes) > self.limits.notes:
             more = len(notes) - self.limits.notes + 1
             notes = [*notes[: self.limits.notes - 1], f"There are {more} more remarks like these."]
-        return ReadSubmission(entry, files, problem, tuple(notes), digest(files))
+        return ReadSubmission(entry, files, problem, tuple(notes), entries.digest(files))
 
     def _nothing(self) -> str:
         if self.others:
@@ -226,14 +218,12 @@ class _SourceReader:
         return "It is empty."
 
 
-def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str]]:
+def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str | None]]:
     """Whose work it is, by names that a platform gives: an archive of a whole class is not a submission."""
-    found = set()
-    for file in files:
-        parts = file.path.split("/")
-        names = [of_platform(part, folder=not suffix(part, (*SOURCES, *ARCHIVES))) for part in parts]
-        found |= {(one.student, one.identifier) for one in names if one is not None}
-    return found
+    kinds = (*entries.SOURCES, *entries.ARCHIVES)
+    parts = {part for file in files for part in file.path.split("/")}
+    names = [entries.of_platform(part, folder=not suffix(part, kinds)) for part in parts]
+    return {(one.student, one.identifier) for one in names if one is not None}
 
 
 def _parents(path: str) -> set[str]:

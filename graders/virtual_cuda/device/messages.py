@@ -10,7 +10,7 @@ import torch
 from virtual_cuda.sizes import format_size
 
 if TYPE_CHECKING:
-    from virtual_cuda.device.memory import OutOfMemory
+    from virtual_cuda.device.state import OutOfMemory
 
 _LATER = (
     "CUDA kernel errors might be asynchronously reported at some other API call, "

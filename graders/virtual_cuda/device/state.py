@@ -1,4 +1,4 @@
-"""The virtual GPUs, which of them are open, and which tensors are pinned."""
+"""The virtual GPUs: their memory, which of them are open, and which tensors are pinned."""
 
 from __future__ import annotations
 
@@ -8,13 +8,216 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from virtual_cuda.device.memory import Allocator, Piece
 from virtual_cuda.device.messages import invalid_ordinal
 from virtual_cuda.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+from collections.abc import Callable
 
+# ---- the caching allocator: it counts memory and raises when none is left --------------------------------------------
+
+ROUND: Final = 512
+SMALL: Final = 1 << 20
+SMALL_SEGMENT: Final = 2 << 20
+LARGE_SEGMENT: Final = 20 << 20
+LARGE_ALONE: Final = 10 << 20
+POOLS: Final = ("all", "large_pool", "small_pool")
+MOMENTS: Final = ("current", "peak", "allocated", "freed")
+FIGURES: Final = """
+    allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes
+    requested_bytes
+""".split()
+
+
+class OutOfMemory(Exception):
+    """A request that does not fit; the dispatcher turns it into torch's error."""
+
+    def __init__(self, requested: int, place: Allocator) -> None:
+        super().__init__(requested)
+        self.requested = requested
+        self.place = place
+
+
+class Piece:
+    """A stretch of a large segment, free or in use, between its neighbours."""
+
+    __slots__ = ("after", "before", "free", "size")
+
+    def __init__(self, size: int, before: Piece | None = None, after: Piece | None = None) -> None:
+        self.size = size
+        self.before = before
+        self.after = after
+        self.free = False
+
+
+class Allocator:
+    """The memory of one device. `live` and `peak` are read and written by the dispatcher directly, for speed."""
+
+    __slots__ = tuple(
+        """
+        allowed blocks blocks_ever live ooms peak peak_reserved pieces reserved_large retries small_high small_live
+        total
+        """.split()
+    )
+
+    def __init__(self, total: int) -> None:
+        self.total = self.allowed = total
+        self.live = self.peak = self.blocks = self.blocks_ever = 0
+        self.pieces: list[Piece] = []  # free stretches of large segments
+        self.small_high = 0  # what the small segments must have held at once since the cache was last emptied
+        self.small_live = self.reserved_large = self.peak_reserved = self.ooms = self.retries = 0
+
+    @property
+    def reserved(self) -> int:
+        return _segments(self.small_high) + self.reserved_large
+
+    @property
+    def free(self) -> int:
+        """What another process could still have: cached memory is not free."""
+        return self.total - self.reserved
+
+    def take(self, wanted: int) -> tuple[int, Piece | None]:
+        """Allocate; gives the size counted for the block and, for a large one, its piece."""
+        size = (wanted + ROUND - 1) & -ROUND
+        if size <= SMALL:
+            piece = None
+            small = self.small_live + size
+            if small > self.small_high:
+                self._make_room(lambda: _segments(small) + self.reserved_large, size)
+                self.small_high = small
+                self.peak_reserved = max(self.peak_reserved, self.reserved)
+            self.small_live = small
+        else:
+            piece = self._take_large(size)
+            size = piece.size
+        self.live += size
+        self.blocks += 1
+        self.blocks_ever += 1
+        if self.live > self.peak:
+            self.peak = self.live
+        return size, piece
+
+    def give(self, size: int, piece: Piece | None) -> None:
+        self.live -= size
+        self.blocks -= 1
+        if piece is None:
+            self.small_live -= size
+            return
+        piece.free = True
+        for side in ("before", "after"):
+            neighbour = getattr(piece, side)
+            if neighbour is not None and neighbour.free:
+                self.pieces.remove(neighbour)
+                piece.size += neighbour.size
+                setattr(piece, side, getattr(neighbour, side))
+                beyond = getattr(piece, side)
+                if beyond is not None:
+                    setattr(beyond, "after" if side == "before" else "before", piece)
+        self.pieces.append(piece)
+
+    def empty_cache(self) -> None:
+        """Give segments back that nothing lives in."""
+        for piece in [p for p in self.pieces if p.before is None and p.after is None]:
+            self.pieces.remove(piece)
+            self.reserved_large -= piece.size
+        self.small_high = self.small_live
+
+    def reset_peaks(self) -> None:
+        self.peak = self.live
+        self.peak_reserved = self.reserved
+
+    def segments(self, index: int) -> list[dict[str, Any]]:
+        """The form of torch.cuda.memory_snapshot(): what is reserved in each pool, without addresses."""
+        large = self.live - self.small_live
+        pools = {"small": (self.reserved - self.reserved_large, self.small_live), "large": (self.reserved_large, large)}
+        return [
+            {
+                "device": index,
+                "address": 0,
+                "total_size": total,
+                "allocated_size": used,
+                "active_size": used,
+                "requested_size": used,
+                "stream": 0,
+                "segment_type": kind,
+                "segment_pool_id": (0, 0),
+                "is_expandable": False,
+                "frames": [],
+                "blocks": [],
+            }
+            for kind, (total, used) in pools.items()
+            if total
+        ]
+
+    def statistics(self) -> dict[str, Any]:
+        """The figures torch.cuda.memory_stats() gives."""
+        large = self.live - self.small_live
+        now = {
+            "allocated_bytes": {"all": self.live, "small_pool": self.small_live, "large_pool": large},
+            "reserved_bytes": {
+                "all": self.reserved,
+                "small_pool": self.reserved - self.reserved_large,
+                "large_pool": self.reserved_large,
+            },
+        }
+        now["active_bytes"] = now["requested_bytes"] = now["allocated_bytes"]
+        now["inactive_split_bytes"] = {p: now["reserved_bytes"][p] - now["allocated_bytes"][p] for p in POOLS}
+        found: dict[str, Any] = {}
+        for figure in FIGURES:
+            for pool in POOLS:
+                current = peak = now.get(figure, {}).get(pool, 0)
+                if pool == "all":
+                    peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current)
+                ever = peak
+                if pool == "all" and figure in ("allocation", "active"):
+                    current, peak, ever = self.blocks, self.blocks, self.blocks_ever
+                for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
+                    found[f"{figure}.{pool}.{moment}"] = value
+        for figure in ("oversize_allocations", "oversize_segments"):
+            found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})
+        found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, max_split_size=-1)
+        found.update(num_sync_all_streams=0, num_device_alloc=0, num_device_free=0)
+        return found
+
+    def _make_room(self, wanted: Callable[[], int], size: int) -> None:
+        """Empty the cache where what is wanted is more than allowed; raises OutOfMemory where that does not help."""
+        if wanted() > self.allowed:
+            self.retries += 1
+            self.empty_cache()
+            if wanted() > self.allowed:
+                self.ooms += 1
+                raise OutOfMemory(size, self)
+
+    def _take_large(self, size: int) -> Piece:
+        fitting = [p for p in self.pieces if p.size >= size]
+        if fitting:
+            piece = min(fitting, key=lambda p: p.size)
+            self.pieces.remove(piece)
+        else:
+            segment = LARGE_SEGMENT if size < LARGE_ALONE else _segments(size)
+            self._make_room(lambda: self.reserved + segment, size)
+            self.reserved_large += segment
+            self.peak_reserved = max(self.peak_reserved, self.reserved)
+            piece = Piece(segment)
+        piece.free = False
+        rest = piece.size - size
+        if rest > SMALL:
+            remainder = Piece(rest, piece, piece.after)
+            if piece.after is not None:
+                piece.after.before = remainder
+            piece.after = remainder
+            piece.size = size
+            remainder.free = True
+            self.pieces.append(remainder)
+        return piece
+
+
+def _segments(size: int) -> int:
+    return -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
 
 MOST_DEVICES: Final = 16
 CUDA: Final = [torch.device("cuda", i) for i in range(MOST_DEVICES)]
@@ -118,7 +321,7 @@ def place_named(device: Any) -> Place | None:
     return place_of(device) if isinstance(device, torch.device) else None
 
 
-def index_of(gpu: VirtualGpu, device: Any = None, optional: bool = True) -> int:
+def index_of(gpu: VirtualGpu, device: Any = None) -> int:
     """The index a device argument of torch.cuda names, as torch.cuda._utils._get_device_index understands it."""
     if device is None:
         return gpu.current
@@ -133,13 +336,11 @@ def index_of(gpu: VirtualGpu, device: Any = None, optional: bool = True) -> int:
     return device
 
 
-_pinned: Final[dict[int, Any]] = {}
+pinned: Final[dict[int, Any]] = {}  # weak references to pinned storages; emptied when the device closes
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    if not _pinned:
-        return False
-    kept = _pinned.get(tensor.untyped_storage()._cdata)
+    kept = pinned.get(tensor.untyped_storage()._cdata) if pinned else None
     return kept is not None and kept() is not None
 
 
@@ -148,18 +349,9 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
     if is_pinned(tensor):
         return tensor
     copy = tensor.detach().clone(memory_format=torch.preserve_format)
-    _remember(copy)
-    return copy
-
-
-def _remember(tensor: torch.Tensor) -> None:
-    storage: Any = tensor.untyped_storage()
+    storage: Any = copy.untyped_storage()
     key = storage._cdata
     # The storage object is kept by the tensor, so that the weak reference lives exactly as long as the memory.
-    tensor._pinned_storage = storage  # type: ignore[attr-defined]
-    _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
-
-
-def forget_pinned() -> None:
-    """Forget which tensors are pinned; done when the device closes."""
-    _pinned.clear()
+    copy._pinned_storage = storage  # type: ignore[attr-defined]
+    pinned[key] = weakref.ref(storage, lambda _: pinned.pop(key, None))
+    return copy

@@ -25,9 +25,6 @@ class Plans(dict[int, Any]):
             self.operators.append(func)
         return plan
 
-    def __missing__(self, func: Any) -> Any:
-        return self.of(func)
-
     operators: Final[list[Any]] = []  # kept, so that an id stays an operator's
 
 
@@ -70,22 +67,11 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
         with torch.inference_mode(False):
             return wrap(inner, block)
+    strides, offset = inner.stride(), inner.storage_offset()
+    dtype, layout, lazy = inner.dtype, inner.layout, block.place.lazy
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell = make_shell(
-        Tensor,
-        inner.shape,
-        inner.stride(),
-        inner.storage_offset(),
-        None,
-        inner.dtype,
-        inner.layout,
-        block.place.lazy,
-        False,
-        False,
-        None,
-        False,
-        False,
-        AUTOCAST,
+        Tensor, inner.shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
     )
     shell._inner = inner
     shell._block = block

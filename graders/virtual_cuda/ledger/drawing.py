@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
@@ -33,7 +36,7 @@ def mark_of(event: TimelineEvent) -> str | None:
 class Column:
     """Some events that follow one another."""
 
-    events: list[TimelineEvent] = field(default_factory=list)
+    events: list[TimelineEvent]
     live: int = 0  # bytes, the most in it
 
     def count(self, *kinds: str) -> int:
@@ -52,14 +55,13 @@ def columns(timeline: Timeline, room: int) -> list[Column]:
     """At most `room` columns. Copies and waits have one each as long as there are enough."""
     drawn = [event for event in timeline.events if mark_of(event) is not None]
     places = _places(drawn, max(room, 1))
-    found: list[Column] = []
-    last = -1
-    for event, place in zip(drawn, places, strict=True):
-        if place != last:
-            found.append(Column())
-            last = place
-        found[-1].events.append(event)
-    _fill_memory(found, timeline.events)
+    pairs = groupby(zip(drawn, places, strict=True), key=itemgetter(1))
+    found = [Column([event for event, _ in group]) for _, group in pairs]
+    # Each column's memory: the most from its first event to the next column's.
+    starts = [column.events[0].at for column in found]
+    for event in timeline.events if found else ():
+        column = found[max(bisect_right(starts, event.at) - 1, 0)]
+        column.live = max(column.live, event.live)
     return found
 
 
@@ -79,17 +81,6 @@ def _places(events: Sequence[TimelineEvent], room: int) -> list[int]:
         else:
             specials_before += 1
     return places
-
-
-def _fill_memory(found: Sequence[Column], events: Sequence[TimelineEvent]) -> None:
-    """Each column's memory: the most from its first event to the next column's."""
-    starts = [column.events[0].at for column in found]
-    place = 0
-    for event in events:
-        while place + 1 < len(found) and event.at >= starts[place + 1]:
-            place += 1
-        if found:
-            found[place].live = max(found[place].live, event.live)
 
 
 # A text and its meaning: "", "wait", "copy", "grad", "no grad", "autocast", "pass" or "memory".
@@ -129,13 +120,19 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
     """The lines of the picture, `width` characters wide, with a heading and a comparison with the reference."""
     width = min(max(width, NARROWEST), WIDEST)
     found = columns(timeline, width - LABEL)
-    lines: list[DrawnLine] = [((_cut(_heading(timeline), width), ""),)]
+    count, waits = _number(sum(timeline.counts.values()), "event"), _number(timeline.wait_count, "wait")
+    left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
+    where = f"(scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
+    heading = f"{shown(timeline.function)}: {waits}, {count}{left_out} in its busiest call {where}"
+    lines: list[DrawnLine] = [((_cut(heading, width), ""),)]
     if found:
+        highest = max([timeline.peak_bytes, 1, *(column.live for column in found)])
+        bars = "".join(BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found)
         lines += [
             _lane("host", found, _on_host, "pass"),
             _lane("", found, _between, "copy"),
             _lane("device", found, _on_device, ""),
-            _memory(found, timeline.peak_bytes),
+            ((f"{'memory':>{LABEL - 1}} ", ""), (bars, "memory")),
         ]
     lines += [((_cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
     last = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
@@ -184,14 +181,6 @@ def shown(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
-def _heading(timeline: Timeline) -> str:
-    count = _number(sum(timeline.counts.values()), "event")
-    left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
-    where = f"(scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
-    waits = _number(timeline.wait_count, "wait")
-    return f"{shown(timeline.function)}: {waits}, {count}{left_out} in its busiest call {where}"
-
-
 def _lane(label: str, found: Sequence[Column], sign: Callable[[Column], str], meaning: str) -> DrawnLine:
     pieces: list[Fragment] = [(f"{label:>{LABEL - 1}} ", "")]
     for column in found:
@@ -237,12 +226,6 @@ def _on_device(column: Column) -> str:
     return max(set(ticks), key=ticks.count) if ticks else LANE
 
 
-def _memory(found: Sequence[Column], peak: int) -> DrawnLine:
-    highest = max([peak, 1, *(column.live for column in found)])
-    bars = "".join(BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found)
-    return ((f"{'memory':>{LABEL - 1}} ", ""), (bars, "memory"))
-
-
 def _copies(timeline: Timeline) -> Iterator[str]:
     down, up = timeline.counts.get("to device", 0), timeline.counts.get("to host", 0)
     parts = [f"peak {size(timeline.peak_bytes)}"] if timeline.peak_bytes else []
@@ -263,14 +246,9 @@ def _waits(timeline: Timeline) -> Iterator[str]:
 
 def _joined(pieces: Sequence[Fragment]) -> Iterator[Fragment]:
     """Neighbours of one meaning as one piece: fewer escape sequences."""
-    text, meaning = "", ""
-    for more, its in pieces:
-        if its != meaning and text:
+    for meaning, group in groupby(pieces, key=itemgetter(1)):
+        if text := "".join(text for text, _ in group):
             yield text, meaning
-            text = ""
-        text, meaning = text + more, its
-    if text:
-        yield text, meaning
 
 
 def _number(count: int, one: str, several: str = "") -> str:

@@ -28,15 +28,11 @@ def _size(bytes_: int) -> str:
     return format_size(bytes_) if bytes_ else ""
 
 
-def _number(count: int) -> str:
-    return str(count) if count else ""
-
-
 COLUMNS: Final[dict[str, Callable[[Records], str]]] = {
     "to device": lambda records: _size(questions.bytes_to_device(records)),
     "to host": lambda records: _size(questions.bytes_to_host(records)),
-    "syncs": lambda records: _number(len(questions.syncs(records))),
-    "ops": lambda records: _number(len(questions.operations(records))),
+    "syncs": lambda records: str(len(questions.syncs(records)) or ""),
+    "ops": lambda records: str(len(questions.operations(records)) or ""),
     "peak": lambda records: _size(questions.peak_bytes(records)),
 }
 
@@ -83,20 +79,20 @@ def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
     tracks = {HOST: "host", COPIES: "copies", SYNCS: "synchronisations"}
     tracks |= {tid: f"operations on {device}" for tid, device in enumerate(devices, FIRST_DEVICE)}
     device_tracks = {device: tid for tid, device in enumerate(devices, FIRST_DEVICE)}
-    events = [event for tid, name in tracks.items() for event in _track(tid, name)]
+    events: list[TraceEvent] = []
+    for tid, name in tracks.items():
+        where: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
+        events.append({"name": "thread_name", "args": {"name": name}, **where})
+        events.append({"name": "thread_sort_index", "args": {"sort_index": tid}, **where})
     events += _host_events([r for r in records if isinstance(r, Span)], _moments(records))
     events += _short_events(records, device_tracks)
     events += [_event(r, "i", _microseconds(r.at), HOST, s="t") for r in records if isinstance(r, ScalerCall)]
-    events += [_live_bytes(r) for r in records if isinstance(r, Operation | Allocation)]
+    for record in records:
+        if isinstance(record, Operation | Allocation):
+            where = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
+            title = {"name": f"live bytes on {record.device}", "cat": "memory"}
+            events.append({**title, **where, "args": {"bytes": record.live}})
     return {"traceEvents": events}
-
-
-def _track(tid: int, name: str) -> list[TraceEvent]:
-    common: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
-    return [
-        {"name": "thread_name", "args": {"name": name}, **common},
-        {"name": "thread_sort_index", "args": {"sort_index": tid}, **common},
-    ]
 
 
 def _host_events(spans: Sequence[Span], moments: Sequence[float]) -> list[TraceEvent]:
@@ -153,11 +149,6 @@ def _event(record: Record, phase: str, start: float, tid: int, **more: Any) -> T
     return {"name": name, "cat": category, **where, **more, "args": _details(record)}
 
 
-def _live_bytes(record: Operation | Allocation) -> TraceEvent:
-    where: TraceEvent = {"ph": "C", "ts": _microseconds(record.at), "pid": PROCESS, "tid": HOST}
-    return {"name": f"live bytes on {record.device}", "cat": "memory", **where, "args": {"bytes": record.live}}
-
-
 def _title(record: Record) -> tuple[str, str]:
     match record:
         case Operation(name=name):
@@ -178,19 +169,18 @@ def _title(record: Record) -> tuple[str, str]:
             return f"allocation on {device}", "memory"
 
 
+# What a trace tells of a record besides its line: the names of its attributes, by the trace's.
+_DETAILS: Final[dict[type[Record], dict[str, str]]] = {
+    Operation: {"bytes": "bytes", "dtype": "autocast", "grad": "builds_graph"},
+    Transfer: {"bytes": "bytes", "pinned": "pinned", "non_blocking": "non_blocking"},
+    Sync: {"explicit": "explicit"},
+    Forward: {"training": "training", "grad": "builds_graph", "devices": "devices"},
+}
+
+
 def _details(record: Record) -> TraceEvent:
     details: TraceEvent = {"site": None if record.site is None else str(record.site), "record": record.index}
-    match record:
-        case Operation():
-            details |= {"bytes": record.bytes, "dtype": record.autocast, "grad": record.builds_graph}
-        case Transfer():
-            details |= {"bytes": record.bytes, "pinned": record.pinned, "non_blocking": record.non_blocking}
-        case Sync():
-            details |= {"explicit": record.explicit}
-        case Forward():
-            details |= {"training": record.training, "grad": record.builds_graph, "devices": record.devices}
-        case _:
-            pass
+    details |= {key: getattr(record, name) for key, name in _DETAILS.get(type(record), {}).items()}
     return {key: value for key, value in details.items() if value is not None}
 
 

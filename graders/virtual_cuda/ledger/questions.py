@@ -323,7 +323,10 @@ def optimizer_steps(records: Records) -> tuple[OptimizerStep, ...]:
 
 def training_order(records: Records) -> tuple[str, ...]:
     """What a training loop did, in order: "forward", "backward", "step", "scaler.update", …"""
-    return tuple(name for name in map(_stage, records) if name is not None)
+    passes = {Forward: "forward", Backward: "backward", OptimizerStep: "step"}
+    shown = (r for r in records if not (isinstance(r, Forward) and r.depth))
+    named = (f"scaler.{r.call}" if isinstance(r, ScalerCall) else passes.get(type(r)) for r in shown)
+    return tuple(name for name in named if name is not None)
 
 
 def backwards_per_step(records: Records) -> tuple[int, ...]:
@@ -420,17 +423,3 @@ def norms_before_unscale(records: Records) -> tuple[Operation, ...]:
         elif isinstance(record, Operation) and scaled and record.index in norms:
             found.append(record)
     return tuple(found)
-
-
-def _stage(record: Record) -> str | None:
-    match record:
-        case Forward(depth=0):
-            return "forward"
-        case Backward():
-            return "backward"
-        case OptimizerStep():
-            return "step"
-        case ScalerCall(call=call):
-            return f"scaler.{call}"
-        case _:
-            return None

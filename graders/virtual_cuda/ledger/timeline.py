@@ -162,7 +162,9 @@ def check_timeline(timeline: Timeline) -> Timeline:
 
 def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
     ledger = tuple(ledger)
-    live = dict(_before(ledger))
+    # What was on each device when the call began: what is there after its first record, without what that took.
+    memory = [r for r in ledger if isinstance(r, Operation | Allocation)]
+    live = {r.device: max(r.live - r.bytes, 0) for r in reversed(memory)}
     events = []
     for at, record in enumerate(ledger):
         if isinstance(record, Operation | Allocation):
@@ -170,23 +172,11 @@ def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
         site = record.site
         line = site.line if site is not None and site.file == file and site.line > 0 else None
         kind, size, grad, autocast, name = _told(record)
-        if kind == "sync" and name == "copy" and at and _uploads(ledger[at - 1]):
+        copied = ledger[at - 1] if kind == "sync" and name == "copy" and at else None
+        if isinstance(copied, Transfer) and copied.direction == "to_device":
             kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
         events.append(TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
     return events
-
-
-def _uploads(record: Record) -> bool:
-    return isinstance(record, Transfer) and record.direction == "to_device"
-
-
-def _before(ledger: Sequence[Record]) -> Iterable[tuple[str, int]]:
-    """What was on each device when the call began: what is there after its first record, without what that took."""
-    first: dict[str, int] = {}
-    for record in ledger:
-        if isinstance(record, Operation | Allocation) and record.device not in first:
-            first[record.device] = max(record.live - record.bytes, 0)
-    return first.items()
 
 
 def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:

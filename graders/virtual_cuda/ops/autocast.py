@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -10,7 +12,8 @@ from torch._C import DispatchKey, DispatchKeySet
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.ops.registry import autocast_policies
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.recorder import autocast_patches, tensors_in
 
 aten: Final = torch.ops.aten
 _KEY: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
@@ -25,10 +28,6 @@ _BANNED: Final = (
 
 
 _cast_weights: Final[dict[int, tuple[Any, Any]]] = {}  # kept until the outermost autocast region ends
-
-
-def clear_cache() -> None:
-    _cast_weights.clear()
 
 
 def _eligible(value: Any) -> bool:
@@ -61,27 +60,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _floats(values: Any) -> list[torch.dtype]:
-    found: list[torch.dtype] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if _eligible(value):
-                found.append(value.dtype)
-        elif isinstance(value, (list, tuple)):
-            found.extend(_floats(value))
-    return found
-
-
 def _cast_all(op: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
     return op(*[_cast(a, dtype) for a in args], **{k: _cast(v, dtype) for k, v in kwargs.items()})
-
-
-def _lower(op: Any, args: Any, kwargs: Any) -> Any:
-    return _cast_all(op, args, kwargs, torch.get_autocast_dtype("cuda"))
-
-
-def _fp32(op: Any, args: Any, kwargs: Any) -> Any:
-    return _cast_all(op, args, kwargs, torch.float32)
 
 
 def _optional(op: Any, args: Any, kwargs: Any) -> Any:
@@ -108,7 +88,7 @@ def _append(op: Any, args: Any, kwargs: Any) -> Any:
 
 def _promote(op: Any, args: Any, kwargs: Any) -> Any:
     """The widest floating type among the arguments, at least the autocast type."""
-    found = _floats([*args, *kwargs.values()])
+    found = [tensor.dtype for tensor in tensors_in((args, kwargs)) if _eligible(tensor)]
     if not found:
         return op(*args, **kwargs)
     dtype = torch.float32 if torch.float32 in found else torch.get_autocast_dtype("cuda")
@@ -120,8 +100,8 @@ def _banned(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 POLICIES: Final = {
-    "lower": _lower,
-    "fp32": _fp32,
+    "lower": lambda op, args, kwargs: _cast_all(op, args, kwargs, torch.get_autocast_dtype("cuda")),
+    "fp32": lambda op, args, kwargs: _cast_all(op, args, kwargs, torch.float32),
     "optional": _optional,
     "append": _append,
     "promote": _promote,
@@ -129,12 +109,9 @@ POLICIES: Final = {
 }
 
 
-def _kernel(op: Any, policy: Any) -> Any:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_KEY):
-            return policy(op, args, kwargs)
-
-    return kernel
+def _kernel(op: Any, policy: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(_KEY):
+        return policy(op, args, kwargs)
 
 
 def register(library: Any) -> None:
@@ -144,32 +121,18 @@ def register(library: Any) -> None:
         packet = getattr(aten, base, None)
         if packet is None or overload not in packet.overloads():
             continue  # a newer torch's operator
-        kernel = _kernel(getattr(packet, overload), POLICIES[policy])
+        kernel = functools.partial(_kernel, getattr(packet, overload), POLICIES[policy])
         library.impl(name.removesuffix(".default"), kernel, "AutocastCUDA", allow_override=True)
 
 
+def _clear(original: Any) -> None:
+    _cast_weights.clear()
+    original()
+
+
 @torch_patches()
-def _patches(opening: Opening) -> list[Patch]:
+def _patches(opening: Opening) -> Iterator[Patch]:
     """Keep the ledger's idea of the autocast dtype; where torch clears its weight cache, ours is cleared too."""
-    opening.undo.callback(clear_cache)
-    region: Any = torch.amp.autocast_mode.autocast
-    enter, leave = region.__enter__, region.__exit__
-
-    def entered(self: Any) -> Any:
-        given = enter(self)
-        stack = self.__dict__.setdefault("_dojo_before", [])
-        stack.append(thread_state.autocast)
-        if self.device == "cuda":
-            thread_state.autocast = str(self.fast_dtype) if self._enabled else None
-        return given
-
-    def left(self: Any, *error: Any) -> Any:
-        thread_state.autocast = self.__dict__["_dojo_before"].pop()
-        return leave(self, *error)
-
-    def cleared() -> None:
-        clear_cache()
-        original_clear()
-
-    original_clear = torch.clear_autocast_cache
-    return [(region, "__enter__", entered), (region, "__exit__", left), (torch, "clear_autocast_cache", cleared)]
+    opening.undo.callback(_cast_weights.clear)
+    yield from autocast_patches(thread_state, "cuda")
+    yield around(torch, "clear_autocast_cache", _clear)

@@ -1,25 +1,202 @@
-"""Runs operators on the virtual device: plan, CPU kernel, new tensors, records."""
+"""Runs operators on the virtual device: their rules, the CPU kernel and what CUDA does where it raises, records."""
 
 from __future__ import annotations
 
+import functools
+import re
 import threading
+import warnings
 from collections.abc import Callable
 from sys import _getframe
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map_only
 
-from virtual_cuda.device.memory import SMALL, OutOfMemory
-from virtual_cuda.device.messages import device_assert, forked, out_of_memory
-from virtual_cuda.device.state import CPU, Block, Place, place_of
+from virtual_cuda.device.messages import KERNEL, SPELLED, device_assert, forked, not_implemented, out_of_memory, worded
+from virtual_cuda.device.state import CPU, SMALL, Block, OutOfMemory, Place, now, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
-from virtual_cuda.ops import placement
-from virtual_cuda.ops.operators import rescue, rules_of
-from virtual_cuda.ops.registry import ALLOWED
-from virtual_cuda.recorder import student_file
+from virtual_cuda.ops import elementwise, indexing, layers, linalg, placement, sorting
+from virtual_cuda.ops.placement import waits_of
+from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
+from virtual_cuda.recorder import student_file, tensors_in
+
+# The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
+FAMILIES: Final = (elementwise, indexing, layers, linalg, sorting)
+
+Refuse = Callable[[Any, Any], object]
+
+
+class Rules(NamedTuple):
+    """How the dispatcher runs one operator."""
+
+    call: Any  # on inner tensors
+    refuse: Refuse | None  # function(args, kwargs): raises what CUDA raises before it computes
+    output: Any  # function(inner, kwargs, out) -> out: the form of the results
+    count_waits: Callable[[Any, Any], None] | None  # function(args, kwargs): records the waits afterwards
+
+
+@functools.cache
+def rules_of(func: Any) -> Rules:
+    """The rules for an overload; made once, since an operator is called often."""
+    facts = facts_of(func)
+    return Rules(call_of(func), _refusal(func, facts), facts.output, waits_of(func))
+
+
+def _refusal(func: Any, facts: Operator) -> Refuse | None:
+    every: list[Refuse] = []
+    if facts.nondeterministic is not None:
+        every.append(functools.partial(_alert, facts.nondeterministic, facts.exact_integers))
+    if facts.absent:
+        every.append(functools.partial(_refuse_all, func))
+    elif facts.refuse is not None:
+        every.append(facts.refuse)
+    elif facts.forbidden is not None:
+        every.append(functools.partial(_refuse_dtypes, func, _said(facts.forbidden)))
+    if len(every) < 2:
+        return every[0] if every else None
+
+    def refuse(args: Any, kwargs: Any) -> None:
+        for each in every:
+            each(args, kwargs)
+
+    return refuse
+
+
+# ---- determinism -----------------------------------------------------------------------------------------------------
+
+_REFUSED: Final = (
+    "{} does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True)'. You can "
+    "turn off determinism just for this operation, or you can use the 'warn_only=True' option, if that's acceptable "
+    "for your application. You can also file an issue at https://github.com/pytorch/pytorch/issues to help us "
+    "prioritize adding deterministic support for this operation."
+)
+_WARNED: Final = (
+    "{} does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True, "
+    "warn_only=True)'. You can file an issue at https://github.com/pytorch/pytorch/issues to help us prioritize adding "
+    "deterministic support for this operation."
+)
+
+
+def _alert(caller: str, exact_integers: bool, args: Any, kwargs: Any) -> None:
+    """Alerts as CUDA does."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    if exact_integers and not any(t.is_floating_point() or t.is_complex() for t in given):
+        return
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise RuntimeError(_REFUSED.format(caller))
+    warnings.warn(_WARNED.format(caller), UserWarning, stacklevel=4)
+
+
+# ---- dtypes ----------------------------------------------------------------------------------------------------------
+
+_ABSENT: Final = (
+    "Could not run '{0}' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist "
+    "for this backend, or was omitted during the selective/custom build process (if using custom build). If you are "
+    "a Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions. "
+    "'{0}' is only available for these backends: [CPU, Meta]."
+)
+
+
+def _refuse_all(func: Any, args: Any, kwargs: Any) -> None:
+    raise NotImplementedError(_ABSENT.format(func.name()))
+
+
+def _refuse_dtypes(func: Any, said: dict[torch.dtype, str], args: Any, kwargs: Any) -> None:
+    dtype = args[0].dtype
+    if dtype in said and _would_run(func, args, kwargs):
+        raise worded(said[dtype], SPELLED[dtype])
+
+
+def _said(messages: dict[str, str]) -> dict[torch.dtype, str]:
+    said = {dtype: messages[spelled] for dtype, spelled in SPELLED.items() if spelled in messages}
+    if "integer" in messages:
+        said |= dict.fromkeys(elementwise.WHOLE, messages["integer"])
+    if "ComplexFloat" in messages:
+        said[torch.complex128] = messages["ComplexFloat"]
+    return said
+
+
+def _would_run(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a kernel would be launched: shapes are checked before dtypes, and empty tensors need none."""
+    copied = [_copied(value) for value in args]
+    if any(isinstance(value, torch.Tensor) and not value.numel() for value in copied):
+        return False
+    try:
+        func(*copied, **{key: _copied(value) for key, value in kwargs.items()})
+    except Exception as error:  # a refusal of the arguments; it is raised, and translated, when the operator runs
+        return any(text in str(error) for text in ("not implemented for", "can't be cast"))
+    return True
+
+
+def _copied(value: Any) -> Any:
+    """A copy of the inner tensor, since the trial run may write into its arguments."""
+    return getattr(value, "_inner", value).clone() if isinstance(value, torch.Tensor) else value
+
+
+_OUT_OF_RANGE: Final = re.compile(
+    r"out of bounds|out of range|between 0 and 1|`inf`, `nan` or element < 0|invalid multinomial|nonzero value"
+)
+
+
+def rescue(func: Any, inner: Any, kwargs: Any, place: Place, error: Exception) -> Any:
+    """What the operator gives on CUDA where the CPU raised `error`: a result, or an exception in CUDA's words."""
+    text = str(error)
+    if "DefaultCPUAllocator" in text or "can't allocate memory" in text:
+        digits = (word for word in text.replace(",", " ").split() if word.isdigit())
+        raise out_of_memory(OutOfMemory(int(next(digits, 0)), place.memory), place.index) from None
+    facts = facts_of(func)
+    if facts.asserts and now.gpu is not None and _OUT_OF_RANGE.search(text):
+        now.gpu.asserted = True
+        # The result that a launch gives although its kernel will assert.
+        if func._schema.is_mutable or not func._schema.returns:
+            return inner[0] if func._schema.is_mutable else None
+        named = {key: value for key, value in kwargs.items() if key != "generator"}
+        args, named = tree_map_only(torch.Tensor, lambda t: t.to("meta"), (tuple(inner), named))
+        return tree_map_only(torch.Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), func(*args, **named))
+    if facts.emulate is not None:
+        emulated = facts.emulate(func, inner, kwargs, error)
+        if emulated is not NOT_EMULATED:
+            return emulated
+    raise translate(func, inner, error) or error from None
+
+
+def translate(func: Any, inner: Any, error: Exception) -> Exception | None:
+    """CUDA's exception for a CPU kernel's, or None where both say the same."""
+    text, facts = str(error), facts_of(func)
+    if facts.words is not None and (ruled := facts.words(inner, text)) is not None:
+        return ruled
+    kernel = KERNEL.match(text)
+    spelled = kernel[2] if kernel else next((SPELLED.get(t.dtype, "Undefined") for t in tensors_in(inner)), "Undefined")
+    if facts.spoken is not None:
+        said = f"{type(error).__name__}: {text}"
+        words = facts.spoken.get(said) or facts.spoken.get(re.sub(rf"\b{spelled}\b", "{T}", said))
+        if words is not None:
+            return worded(words, spelled)
+    if kernel:
+        cuda = measured("refusals")["kernels"].get(kernel[1]) or usual_name(kernel[1])
+        return None if cuda == kernel[1] else not_implemented(cuda, spelled)
+    # The same sentence with the names that tensors have on the device, and without the CPU's count of arguments.
+    said = re.sub(r"^Argument #\d+: (?=Padding size)", "", text)
+    said = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", said)
+    said = re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", said)
+    said = said.removesuffix(" or input should be a MKLDNN tensor and weight is a dense tensor")
+    said = said.replace("expected m1 and m2 to have", "expected mat1 and mat2 to have")
+    return None if said == text else type(error)(said)
+
+
+def usual_name(cpu: str) -> str:
+    """The name of CUDA's kernel for the CPU's, if nothing else is known; `make_facts.py` leaves these names out."""
+    cuda = cpu.replace("_vml_cpu", "_cuda").replace("_cpu", "_cuda")
+    return cuda.replace("_channels_last", "_out_frame") if cuda.startswith("upsample_") else cuda
+
+
+# ---- allocations and records -----------------------------------------------------------------------------------------
 
 _grad_on: Final = torch.is_grad_enabled
 _inference_on: Final = torch.is_inference_mode_enabled
@@ -45,6 +222,14 @@ def shut(place: Place) -> Exception:
     return device_assert() if place.gpu.lost else DeviceClosed(place.label)
 
 
+def open_place(tensor: Any) -> Place:
+    """The device of a tensor; raises DeviceClosed, or what has ended the device."""
+    place: Place = tensor._block.place
+    if place.shut:
+        raise shut(place)
+    return place
+
+
 def allocate(place: Place, nbytes: int) -> Block:
     try:
         return Block(place, nbytes)
@@ -67,20 +252,8 @@ def write(name: str, place: Place, nbytes: int) -> None:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    place.note(
-        (
-            OPERATION,
-            perf_counter(),
-            code,
-            offset,
-            name,
-            place.label,
-            mode,
-            thread_state.autocast,
-            nbytes,
-            place.memory.live,
-        )
-    )
+    live = place.memory.live
+    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
 
 
 # ---- the general case ------------------------------------------------------------------------------------------------
@@ -129,21 +302,10 @@ class Unwrapped:
                 return value, 0
             return wrap_output(value, place, self.blocks)
         if isinstance(value, (list, tuple)):  # also torch.return_types.*, which a binding gives
-            total = 0
-            closed: list[Any] = []
-            for item in value:
-                wrapped, nbytes = self.close(item, place)
-                closed.append(wrapped)
-                total += nbytes
-            return closed if type(value) is list else tuple(closed), total
+            closed = [self.close(item, place) for item in value]
+            wrapped = [item for item, _ in closed]
+            return wrapped if type(value) is list else tuple(wrapped), sum(nbytes for _, nbytes in closed)
         return value, 0
-
-
-def unshared(tensor: Any, seen: Unwrapped) -> Any:
-    """An inner tensor that no other shell holds, for operators that change its shape in place."""
-    tensor._inner = inner = tensor._inner.detach()
-    seen.back[id(inner)] = tensor
-    return inner
 
 
 # How results that are not strided are wrapped, by layout; `sparse.py` fills it.
@@ -168,21 +330,11 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     kwargs = kwargs or {}
     seen = Unwrapped()
     inner = [seen.open(value) for value in args]
-    named: dict[str, Any] = {}
-    target: Place | None = None
-    chosen = False
-    for key, value in kwargs.items():
-        if key == "device":
-            if value is not None:
-                chosen = True
-                target = place_of(value)
-                value = CPU if target is not None else value
-            named[key] = value
-        elif key == "pin_memory":
-            named[key] = None
-        else:
-            named[key] = seen.open(value)
-    place = seen.place
+    named: dict[str, Any] = {key: None if key == "pin_memory" else seen.open(value) for key, value in kwargs.items()}
+    target = place = seen.place
+    if named.get("device") is not None:
+        target = place_of(named["device"])
+        named["device"] = named["device"] if target is None else CPU
     if place is not None and place.shut:
         raise shut(place)
     if (seen.plain and place is not None) or len(seen.places) > 1:
@@ -191,14 +343,13 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         decided = placement.judge(func, args, kwargs)
         if decided is not ALLOWED:
             return decided
-    if not chosen:
-        target = place
     where = target or place
     call, refuse, output, count_waits = rules_of(func)
     if refuse is not None and where is not None:
         refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
-        inner[0] = unshared(args[0], seen)
+        inner[0] = args[0]._inner = args[0]._inner.detach()  # one that no other shell holds: its shape changes
+        seen.back[id(inner[0])] = args[0]
     try:
         out = call(*inner, **named)
     except Exception as error:
@@ -251,22 +402,9 @@ def deliver(out: Any, place: Place, name: str) -> Any:
         mode |= INFERENCE
     place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
-    strides = None if out.is_contiguous() else out.stride()
+    strides, dtype, lazy = None if out.is_contiguous() else out.stride(), out.dtype, place.lazy
     shell = make_shell(
-        Tensor,
-        out.shape,
-        strides,
-        None,
-        None,
-        out.dtype,
-        _STRIDED,
-        place.lazy,
-        False,
-        False,
-        None,
-        False,
-        False,
-        AUTOCAST,
+        Tensor, out.shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
     )
     shell._inner = out
     shell._block = block

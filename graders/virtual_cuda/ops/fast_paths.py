@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
@@ -10,8 +11,8 @@ import torch
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
-from virtual_cuda.ops.dispatch import allocate, beforehand, deliver, general, shut, write
-from virtual_cuda.ops.operators import Rules, rescue, rules_of
+from virtual_cuda.ops.dispatch import Rules, allocate, beforehand, deliver, general, rescue, rules_of, shut, write
+from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import facts_of
 
 _STRIDED: Final = torch.strided
@@ -31,33 +32,6 @@ def item(func: Any, rules: Rules) -> Any:
         write(name, place, 0)
         count_waits(args, {})
         return value
-
-    return plan
-
-
-def view(func: Any, call: Any) -> Any:
-    """A tensor that looks into its first argument's storage."""
-    name = str(func)
-
-    def plan(args: Any, kwargs: Any) -> Any:
-        first = args[0]
-        if type(first) not in VIRTUAL:
-            return general(func, args, kwargs)
-        block = first._block
-        place = block.place
-        if place.shut:
-            raise shut(place)
-        try:
-            if kwargs:
-                out = call(first._inner, *args[1:], **kwargs)
-            elif len(args) == 1:
-                out = call(first._inner)
-            else:
-                out = call(first._inner, *args[1:])
-        except Exception as error:
-            out = rescue(func, [first._inner, *args[1:]], kwargs or {}, place, error)
-        write(name, place, 0)
-        return wrap(out, block)
 
     return plan
 
@@ -91,10 +65,7 @@ def _product_elements(left: torch.Tensor, right: torch.Tensor) -> int:
 
 def _broadcast_elements(left: Any, right: Any) -> int:
     """How many elements two shapes have when each is stretched to the other."""
-    elements = 1
-    for a, b in zip_longest(reversed(left), reversed(right), fillvalue=1):
-        elements *= max(a, b)
-    return elements
+    return math.prod(max(pair) for pair in zip_longest(reversed(left), reversed(right), fillvalue=1))
 
 
 def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
@@ -153,21 +124,15 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
 def _deliver_many(out: Any, place: Place, name: str) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    given = []
-    total = 0
-    for tensor in out:
-        if tensor is None or type(tensor) in VIRTUAL:
-            given.append(tensor)
-        else:
-            nbytes = tensor.untyped_storage().nbytes()  # a result may be the front of a longer buffer
-            total += nbytes
-            given.append(wrap(tensor, allocate(place, nbytes)))
-    write(name, place, total)
-    return tuple(given)
+    # A result may be the front of a longer buffer.
+    sizes = [t.untyped_storage().nbytes() if on_host(t) else 0 for t in out]
+    given = tuple(wrap(t, allocate(place, n)) if on_host(t) else t for t, n in zip(out, sizes, strict=True))
+    write(name, place, sum(sizes))
+    return given
 
 
-def _from_one(func: Any, call: Any) -> Any:
-    """One new tensor from one; the same as above without what such operators do not need."""
+def _from_one(func: Any, call: Any, view: bool = False) -> Any:
+    """One new tensor from one, or a view of it; the same as above without what such operators do not need."""
     name = str(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
@@ -178,7 +143,7 @@ def _from_one(func: Any, call: Any) -> Any:
         if place.shut:
             raise shut(place)
         inner = first._inner
-        if inner.numel() > _SUSPICIOUS:
+        if inner.numel() > _SUSPICIOUS and not view:
             beforehand(func, [inner, *args[1:]], kwargs, place)
         try:
             if kwargs:
@@ -189,7 +154,10 @@ def _from_one(func: Any, call: Any) -> Any:
                 out = call(inner, *args[1:])
         except Exception as error:
             out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
-        return deliver(out, place, name)
+        if not view:
+            return deliver(out, place, name)
+        write(name, place, 0)
+        return wrap(out, first._block)
 
     return plan
 
@@ -344,7 +312,7 @@ def make_plan(func: Any) -> Any:
     alias = returns[0].alias_info
     if fresh or (alias is not None and alias.is_write):
         return _from_tensors(func, rules, slots)
-    return view(func, rules.call) if alias is not None and len(slots) == 1 else in_general
+    return _from_one(func, rules.call, view=True) if alias is not None and len(slots) == 1 else in_general
 
 
 PLANS.maker = make_plan

@@ -15,10 +15,10 @@ from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, shut, write
+from virtual_cuda.ops.dispatch import allocate, open_place, shut, write
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
-from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
 
@@ -33,20 +33,12 @@ def _mixed(*tensors: Any) -> bool:
     return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
 
 
-def _in_cuda_words(original: Any) -> Any:
+def _in_cuda_words(original: Any, *args: Any, **kwargs: Any) -> Any:
     """A function that compares devices in C++, which calls the virtual one by another name."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except RuntimeError as error:
-            worded = without_lazy(error)
-            if worded is None:
-                raise
-            raise worded from None
-
-    return call
+    try:
+        return original(*args, **kwargs)
+    except RuntimeError as error:
+        raise without_lazy(error) or error from None
 
 
 # ---- normalisation, losses -------------------------------------------------------------------------------------------
@@ -73,9 +65,7 @@ class FusedRmsNorm(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         input, weight, kept = ctx.saved_tensors
-        place, r = input._block.place, kept._inner
-        if place.shut:
-            raise shut(place)
+        place, r = open_place(input), kept._inner
         g = gradient._inner.to(r.dtype)
         normal = input._inner.to(r.dtype) * r
         found: list[Any] = [None, None]
@@ -92,51 +82,35 @@ class FusedRmsNorm(torch.autograd.Function):
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 
-def rms_norm(original: Any) -> Any:
-    def norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
-        if weight is not None and _mixed(input, weight):
-            raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
-        shape = list(normalized_shape)
-        usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
-        if usual and weight is not None:
-            same = type(weight) in VIRTUAL and weight._block.place is input._block.place
-            usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
-        if not usual or not input.is_floating_point() or input._block.place.shut:
-            return original(input, normalized_shape, weight, eps)
-        return _fused_rms_norm(input, weight, shape, eps)
-
-    return norm
+def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    if weight is not None and _mixed(input, weight):
+        raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
+    shape = list(normalized_shape)
+    usual = type(input) in VIRTUAL and shape and list(input.shape[-len(shape) :]) == shape
+    if usual and weight is not None:
+        same = type(weight) in VIRTUAL and weight._block.place is input._block.place
+        usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
+    if not usual or not input.is_floating_point() or input._block.place.shut:
+        return original(input, normalized_shape, weight, eps)
+    return _fused_rms_norm(input, weight, shape, eps)
 
 
-def eigvals(original: Any) -> Any:
+def _eigvals(original: Any, input: Any, *, out: Any = None) -> Any:
     """Without gradients the vectors are not computed."""
-
-    def values(input: Any, *, out: Any = None) -> Any:
-        if type(input) in VIRTUAL and out is None and not (input.requires_grad and torch.is_grad_enabled()):
-            return aten._linalg_eigvals(input)
-        return original(input, out=out)
-
-    return values
+    if type(input) in VIRTUAL and out is None and not (input.requires_grad and torch.is_grad_enabled()):
+        return aten._linalg_eigvals(input)
+    return original(input, out=out)
 
 
-def cross_entropy(original: Any) -> Any:
+def _cross_entropy(
+    original: Any, input: Any, target: Any, weight: Any = None, reduction: int = 1, *rest: Any, **named: Any
+) -> Any:
     """Smoothed and weighted, the mean is over the weights of the targets that count, which a mask selects."""
-
-    def loss(
-        input: Any,
-        target: Any,
-        weight: Any = None,
-        reduction: int = 1,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-    ) -> Any:
-        out = original(input, target, weight, reduction, ignore_index, label_smoothing)
-        indices = type(target) in VIRTUAL and not target.is_floating_point()
-        if indices and weight is not None and label_smoothing > 0 and reduction == 1:
-            placement.note("masked_select")
-        return out
-
-    return loss
+    out = original(input, target, weight, reduction, *rest, **named)
+    smoothed = weight is not None and (rest[1] if len(rest) > 1 else named.get("label_smoothing", 0.0)) > 0
+    if smoothed and reduction == 1 and type(target) in VIRTUAL and not target.is_floating_point():
+        placement.note("masked_select")
+    return out
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -229,83 +203,60 @@ def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
     )
 
 
-def attention(original: Any) -> Any:
+def _attention(
+    original: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **named: Any,
+) -> Any:
     """With a mask, CUDA takes the memory-efficient kernel, whose wrapper compares devices."""
-    original = _in_cuda_words(original)
-
-    def scaled_dot_product_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        *,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        if not enable_gqa and _fits(query, key, value, attn_mask):
-            return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, scale))
-        together = type(query) in VIRTUAL and not _mixed(query, key, value)
-        if together and query.dim() == 4 and _mixed(query, attn_mask):
-            method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
-            raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
-        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-
-    return scaled_dot_product_attention
+    if not named.get("enable_gqa") and _fits(query, key, value, attn_mask):
+        return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
+    together = type(query) in VIRTUAL and not _mixed(query, key, value)
+    if together and query.dim() == 4 and _mixed(query, attn_mask):
+        method = "wrapper_CUDA___scaled_dot_product_efficient_attention"
+        raise argument_elsewhere("attn_bias", label_of(attn_mask), label_of(query), method)
+    return _in_cuda_words(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
 
 
-def _one_hot(original: Any) -> Any:
+def _one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
     """On CUDA the range of the classes is not checked beforehand, which would wait; `scatter_` asserts."""
-
-    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-        if type(tensor) not in VIRTUAL or tensor.dtype is not torch.int64 or tensor.numel() == 0:
-            return original(tensor, num_classes)
-        if num_classes == -1:
-            num_classes = int(tensor.max().item()) + 1
-        if num_classes < 1:
-            raise RuntimeError("num_classes should be positive")
-        blank = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
-        return blank.scatter_(-1, tensor.unsqueeze(-1), 1)
-
-    return one_hot
+    if type(tensor) not in VIRTUAL or tensor.dtype is not torch.int64 or tensor.numel() == 0:
+        return original(tensor, num_classes)
+    if num_classes == -1:
+        num_classes = int(tensor.max().item()) + 1
+    if num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    blank = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+    return blank.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
 # ---- recurrent layers and sequences ----------------------------------------------------------------------------------
 
 
-def _cell(original: Any, fused: str, state: str) -> Any:
+def _cell(fused: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
     """A recurrent cell on CUDA: two plain products, then one fused kernel."""
-
-    def cell(input: Any, hidden: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
-        states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
-        if type(input) in VIRTUAL and _mixed(input, *states, w_ih, w_hh, b_ih, b_hh):
-            for rows, weight in ((input, w_ih), (states[0], w_hh)):
-                compare("wrapper_CUDA_mm", [("self", "self"), ("mat2", "mat2")], {"self": rows, "mat2": weight})
-            given = {
-                "input_gates": input,
-                "hidden_gates": states[0],
-                state: states[-1],
-                "input_bias": b_ih,
-                "hidden_bias": b_hh,
-            }
-            compare(f"wrapper_CUDA__{fused}", [(name, name) for name in given], given)
-        return original(input, hidden, w_ih, w_hh, b_ih, b_hh)
-
-    return cell
+    states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
+    if type(input) in VIRTUAL and _mixed(input, *states, *weights):
+        for rows, weight in zip((input, states[0]), weights, strict=False):
+            compare("wrapper_CUDA_mm", [("self", "self"), ("mat2", "mat2")], {"self": rows, "mat2": weight})
+        given = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
+        given |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
+        compare(f"wrapper_CUDA__{fused}", [(name, name) for name in given], given)
+    return original(input, hidden, *weights)
 
 
-def _ctc_loss(original: Any) -> Any:
+def _ctc_loss(
+    original: Any, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+) -> Any:
     """The mean divides by the lengths of the targets, which CUDA takes to where the losses are."""
-
-    def ctc_loss(
-        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        if type(log_probs) in VIRTUAL and isinstance(target_lengths, torch.Tensor):
-            target_lengths = target_lengths.to(log_probs.device)
-        return original(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
-
-    return ctc_loss
+    if type(log_probs) in VIRTUAL and isinstance(target_lengths, torch.Tensor):
+        target_lengths = target_lengths.to(log_probs.device)
+    return original(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
 
 
 def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
@@ -317,9 +268,7 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
             "'lengths' argument should be a 1D CPU int64 tensor, "
             f"but got {lengths.dim()}D {label_of(lengths)} {kind} tensor"
         )
-    place = data._block.place
-    if place.shut:
-        raise shut(place)
+    place = open_place(data)
     packed, sizes = func(data._inner, lengths, *rest, **kwargs)
     write(str(func), place, packed.nbytes)
     return wrap(packed, Block(place, packed.untyped_storage().nbytes())), sizes
@@ -348,12 +297,6 @@ def _place(tensors: list[Any]) -> Place | None:
     return place if same else None
 
 
-def reserve_bytes(kind: str, units: int, layers: int) -> int:
-    """What cuDNN keeps from a forward pass: `units` bytes per layer for every part, each part rounded up to 32."""
-    parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
-    return 256 + sum(-(-part // 32) * 32 for part in parts)
-
-
 class CudnnRnn(torch.autograd.Function):
     """One cuDNN call: the CPU's own graph inside computes the gradients; what CUDA would keep alive is kept here."""
 
@@ -377,7 +320,9 @@ class CudnnRnn(torch.autograd.Function):
             steps = data.shape[0] * data.shape[1] if sizes is None else len(sizes) * int(sizes[0])
             hidden = states[-1].shape[2]
             units = steps * hidden * data.element_size() * (2 if bidirectional else 1)
-            ctx.reserve = allocate(place, reserve_bytes(kind, units, layers))
+            # cuDNN keeps `units` bytes per layer for every part, each part rounded up to 32.
+            parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
+            ctx.reserve = allocate(place, 256 + sum(-(-part // 32) * 32 for part in parts))
         wrapped = _wrap_each([out.detach() for out in outs], place)
         write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs))
         if train and dropout > 0:
@@ -400,11 +345,8 @@ class CudnnRnn(torch.autograd.Function):
             (out, g._inner) for out, g in zip(ctx.outs, gradients, strict=True) if g is not None and out.requires_grad
         ]
         found = _grad([out for out, _ in pairs], wanted, [g for _, g in pairs], retain_graph=True, allow_unused=True)
-        given = iter(found)
-        computed: list[Any] = []
-        for tensor in ctx.inner:
-            gradient = next(given) if tensor.requires_grad else None
-            computed.append(torch.zeros_like(tensor) if gradient is None and tensor.requires_grad else gradient)
+        given = (torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True))
+        computed = [next(given) if t.requires_grad else None for t in ctx.inner]
         count = len(computed) - ctx.weights
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
         write("aten._cudnn_rnn_backward.default", place, sum(r.nbytes for r in results if r is not None))
@@ -426,60 +368,44 @@ _apply: Final[Any] = CudnnRnn.apply
 CudnnRnn._backward_cls.__name__ = "CudnnRnnBackward0"  # as torch numbers its own
 
 
-def layer(kind: str, original: Any) -> Any:
+def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     """`torch._VF.lstm` and its kin, for packed and for padded input."""
-
-    def run(data: Any, *args: Any) -> Any:
-        packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
-        sizes = args[0] if packed else None
-        state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
-        states = tuple(state) if kind == "lstm" else (state,)
-        place = _place([data, *states, *weights]) if isinstance(data, torch.Tensor) else None
-        if place is None or not data.numel() or not torch.backends.cudnn.enabled:
-            return original(data, *args)
-        if torch.is_autocast_enabled("cuda"):
-            dtype = torch.float16  # whatever autocast was asked for: cuDNN's layers are cast to half
-            data, states, weights = data.to(dtype), tuple(s.to(dtype) for s in states), [w.to(dtype) for w in weights]
-        elif not all(w._block is weights[0]._block for w in weights):
-            warnings.warn(_SCATTERED, UserWarning, stacklevel=2)
-        batch_first = not packed and args[7]
-        if batch_first:
-            data = data.transpose(0, 1)
-        settings = (layers, dropout, train, bidirectional, biases, sizes)
-        output, *last = _apply(kind, settings, place, len(states), data, *states, *weights)
-        if batch_first:
-            output = output.transpose(0, 1)
-        return (output, *last)
-
-    return run
+    packed = isinstance(args[0] if kind == "lstm" else args[1], torch.Tensor)
+    sizes = args[0] if packed else None
+    state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
+    states = tuple(state) if kind == "lstm" else (state,)
+    place = _place([data, *states, *weights]) if isinstance(data, torch.Tensor) else None
+    if place is None or not data.numel() or not torch.backends.cudnn.enabled:
+        return original(data, *args)
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.float16  # whatever autocast was asked for: cuDNN's layers are cast to half
+        data, states, weights = data.to(dtype), tuple(s.to(dtype) for s in states), [w.to(dtype) for w in weights]
+    elif not all(w._block is weights[0]._block for w in weights):
+        warnings.warn(_SCATTERED, UserWarning, stacklevel=3)
+    batch_first = not packed and args[7]
+    if batch_first:
+        data = data.transpose(0, 1)
+    settings = (layers, dropout, train, bidirectional, biases, sizes)
+    output, *last = _apply(kind, settings, place, len(states), data, *states, *weights)
+    return (output.transpose(0, 1) if batch_first else output, *last)
 
 
-def flatten_parameters(original: Any) -> Any:
+def _flatten_parameters(self: Any) -> None:
     """`RNNBase.flatten_parameters`: the parameters become views of one block, matrices first."""
-
-    def flatten(self: Any) -> None:
-        weights = self._flat_weights
-        if len(weights) != len(self._flat_weights_names) or not weights or not isinstance(weights[0], torch.Tensor):
-            return
-        if any(not isinstance(w, torch.Tensor) for w in weights):
-            return
-        place = _place(weights)
-        if place is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
-            return
-        if len({w.data_ptr() for w in weights}) != len(weights):
-            return
-        flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
-        block = allocate(place, flat.nbytes)
-        start = 0
-        for weight in sorted(weights, key=lambda w: w.dim() == 1):
-            old = weight._inner
-            view = flat[start : start + old.numel()].view(old.shape)
-            view.copy_(old)
-            start += old.numel()
-            weight._inner, weight._block = view, block
-            refresh(weight)
-
-    return flatten
+    weights = self._flat_weights
+    if len(weights) != len(self._flat_weights_names) or not weights:
+        return
+    place = _place(weights) if all(isinstance(w, torch.Tensor) for w in weights) else None
+    if place is None or weights[0].dtype not in _FLATTENED or not torch.backends.cudnn.enabled:
+        return
+    if len({w.data_ptr() for w in weights}) != len(weights):
+        return
+    flat = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype)
+    block = allocate(place, flat.nbytes)
+    matrices_first = sorted(weights, key=lambda w: w.dim() == 1)
+    for weight, piece in zip(matrices_first, flat.split([w.numel() for w in matrices_first]), strict=True):
+        weight._inner, weight._block = piece.view(weight.shape).copy_(weight._inner), block
+        refresh(weight)
 
 
 # ---- patches ---------------------------------------------------------------------------------------------------------
@@ -490,28 +416,26 @@ _NAMING_DEVICES: Final = ("cdist", "gru", "istft", "lstm", "rnn_relu", "rnn_tanh
 
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
-    functions, c_nn, linalg = torch._C._VariableFunctions, torch._C._nn, vars(torch._C)["_linalg"]
-    one_hot, attend = _one_hot(c_nn.one_hot), attention(c_nn.scaled_dot_product_attention)
+    c_nn = torch._C._nn
     return [
-        *((owner, "one_hot", one_hot) for owner in (c_nn, nn.functional)),
-        *((torch._VF, kind, layer(kind, getattr(functions, kind))) for kind in _PARTS),
-        (nn.RNNBase, "flatten_parameters", flatten_parameters(nn.RNNBase.flatten_parameters)),
-        (c_nn, "cross_entropy_loss", cross_entropy(c_nn.cross_entropy_loss)),
-        (linalg, "linalg_eigvals", eigvals(linalg.linalg_eigvals)),
-        (torch.linalg, "eigvals", eigvals(linalg.linalg_eigvals)),
-        (torch, "rms_norm", rms_norm(torch.rms_norm)),
-        *((owner, "scaled_dot_product_attention", attend) for owner in (c_nn, nn.functional)),
+        *(around(owner, "one_hot", _one_hot) for owner in (c_nn, nn.functional)),
+        *(around(torch._VF, kind, functools.partial(_layer, kind)) for kind in _PARTS),
+        (nn.RNNBase, "flatten_parameters", _flatten_parameters),
+        around(c_nn, "cross_entropy_loss", _cross_entropy),
+        around(vars(torch._C)["_linalg"], "linalg_eigvals", _eigvals),
+        around(torch.linalg, "eigvals", _eigvals),
+        around(torch, "rms_norm", _rms_norm),
+        *(around(owner, "scaled_dot_product_attention", _attention) for owner in (c_nn, nn.functional)),
     ]
 
 
 @torch_patches(Stage.WRAP)
 def _placement_patches(opening: Opening) -> list[Patch]:
-    plain = torch._VF
-    named: list[tuple[Any, str]] = [(plain, name) for name in _NAMING_DEVICES]
+    named: list[tuple[Any, str]] = [(torch._VF, name) for name in _NAMING_DEVICES]
     named += [(owner, name) for owner in (torch, torch.Tensor) for name in ("take_along_dim", "tensor_split")]
     return [
-        *((owner, name, _in_cuda_words(getattr(owner, name))) for owner, name in named),
-        (torch, "ctc_loss", _ctc_loss(torch.ctc_loss)),
-        (plain, "gru_cell", _cell(plain.gru_cell, "_thnn_fused_gru_cell", "hx")),
-        (plain, "lstm_cell", _cell(plain.lstm_cell, "_thnn_fused_lstm_cell", "cx")),
+        *(around(owner, name, _in_cuda_words) for owner, name in named),
+        around(torch, "ctc_loss", _ctc_loss),
+        around(torch._VF, "gru_cell", functools.partial(_cell, "_thnn_fused_gru_cell", "hx")),
+        around(torch._VF, "lstm_cell", functools.partial(_cell, "_thnn_fused_lstm_cell", "cx")),
     ]

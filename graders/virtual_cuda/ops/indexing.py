@@ -19,19 +19,12 @@ _MASKS: Final = (torch.bool, torch.uint8)
 # ---- waits -----------------------------------------------------------------------------------------------------------
 
 
-def _index_waits(given: dict[str, Any]) -> int:
-    return _indices(given["indices"]) if on_device(given["self"]) else 0
-
-
 def _indices(indices: Any) -> int:
     """A mask on the device must be counted; numbers on the host must be copied; a mask on the host costs nothing."""
-    waits = 0
-    for index in indices:
-        if on_device(index):
-            waits += index.dtype in _MASKS
-        elif on_host(index):
-            waits += index.dtype not in _MASKS and index.numel() > 0
-    return waits
+    return sum(
+        index.dtype in _MASKS if on_device(index) else index.dtype not in _MASKS and index.numel() > 0
+        for index in tensors_in(indices)
+    )
 
 
 def _index_put_waits(given: dict[str, Any]) -> int:
@@ -39,18 +32,14 @@ def _index_put_waits(given: dict[str, Any]) -> int:
     if not on_device(target):
         # A device mask on a host tensor is counted there, and the numbers it stands for come over.
         return 2 * sum(on_device(index) and index.dtype in _MASKS for index in indices)
-    if on_host(values) and not given.get("accumulate") and _is_masked_fill(indices, values):
-        return 0
+    masks = [index for index in indices if index is not None]
+    masked = len(masks) == 1 and on_device(masks[0]) and masks[0].dtype in _MASKS
+    if masked and on_host(values) and values.numel() == 1 and not given.get("accumulate"):
+        return 0  # `x[mask] = number` is a fill, which needs no count of the mask (canDispatchToMaskedFill)
     waits = _indices(indices) + on_host(values)
     if given.get("accumulate"):  # sums over sorted indices, for which a host mask is copied too
         waits += sum(on_host(index) and index.dtype in _MASKS for index in indices)
     return waits
-
-
-def _is_masked_fill(indices: Any, values: Any) -> bool:
-    """`x[mask] = number` is a fill, which needs no count of the mask (canDispatchToMaskedFill)."""
-    masks = [index for index in indices if index is not None]
-    return values.numel() == 1 and len(masks) == 1 and on_device(masks[0]) and masks[0].dtype in _MASKS
 
 
 def _where_waits(given: dict[str, Any]) -> int:
@@ -69,20 +58,16 @@ def _index(call: OperatorCall) -> Any:
             raise RuntimeError(
                 f"indices should be either on cpu or on the same device as the indexed tensor ({label_of(base)})"
             )
-    return ALLOWED
+    return _masked(call)
 
 
-def _mask_elsewhere(mask: Any, base: Any) -> None:
-    if mask.device != base.device:
+def _masked(call: OperatorCall) -> Any:
+    base, mask = call.given["self"], call.given.get("mask")
+    if mask is not None and mask.device != base.device:
         raise RuntimeError(
             f"expected self and mask to be on the same device, but got mask on {label_of(mask)} "
             f"and self on {label_of(base)}"
         )
-
-
-def _masked_index(call: OperatorCall) -> Any:
-    _index(call)
-    _mask_elsewhere(call.given["mask"], call.given["self"])
     return ALLOWED
 
 
@@ -102,11 +87,9 @@ def _index_put(call: OperatorCall) -> Any:
 
 
 def _masked_fill(call: OperatorCall) -> Any:
-    base, mask, value = call.given["self"], call.given["mask"], call.given["value"]
-    if on_host(base) and isinstance(value, torch.Tensor):
+    if on_host(call.given["self"]) and isinstance(call.given["value"], torch.Tensor):
         raise RuntimeError("masked_fill_: Expected inputs to be on same device")
-    _mask_elsewhere(mask, base)
-    return ALLOWED
+    return _masked(call)
 
 
 def _where(call: OperatorCall) -> Any:
@@ -157,9 +140,12 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 operator("index", placement=_index, asserts=True)
-operator("index.Tensor", waits=("boolean index", _index_waits))
+operator(
+    "index.Tensor",
+    waits=("boolean index", lambda given: _indices(given["indices"]) if on_device(given["self"]) else 0),
+)
 operator("_unsafe_index", placement=_index, asserts=True)
-operator("_unsafe_masked_index", placement=_masked_index)
+operator("_unsafe_masked_index", placement=_index)
 _PUT: Final[dict[str, Any]] = {"waits": ("boolean index", _index_put_waits), "placement": _index_put, "asserts": True}
 operator("index_put", "_index_put_impl_", **_PUT)
 operator("index_put_", kernel=_index_put_, **_PUT)

@@ -195,20 +195,19 @@ def _grid_sampler_2d(image: Any, grid: Any, interpolation_mode: int, padding_mod
     return aten.grid_sampler_2d.default(image, grid, interpolation_mode, padding_mode, align_corners)
 
 
-def _log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any) -> Any:
-    """CUDA keeps no buffer and computes it again."""
-    return aten.log_sigmoid_backward.default(grad_output, self, torch.exp(-self.abs()))
-
-
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
-operator("convolution", placement=_convolution, refuse=_refuse_integers, words=_convolution_words, binding=True)
+operator(
+    "convolution", placement=_convolution, refuse=_refuse_integers, words=_convolution_words, binding=True, by_hand=True
+)
 operator("_convolution", placement=_convolution)
 
-operator("native_batch_norm", output=_batch_norm_output(5, True), placement=_batch_norm, words=_batch_norm_words)
-operator("_native_batch_norm_legit", output=_batch_norm_output(5, True), words=_batch_norm_words)
+_RUNNING: Final[dict[str, Any]] = {"output": _batch_norm_output(5, True), "words": _batch_norm_words, "by_hand": True}
+operator("native_batch_norm", placement=_batch_norm, **_RUNNING)
+operator("_native_batch_norm_legit", **_RUNNING)
+operator("cudnn_batch_norm", by_hand=True)
 operator("_native_batch_norm_legit.no_stats", output=_batch_norm_output(3, False))
-operator("_batch_norm_with_update", output=_batch_norm_output(None, True))
+operator("_batch_norm_with_update", output=_batch_norm_output(None, True), by_hand=True)
 operator("native_batch_norm_backward", kernel=_in_single(aten.native_batch_norm_backward.default, 5))
 operator("batch_norm_backward", kernel=_in_single(aten.batch_norm_backward.default, 5))
 operator(
@@ -224,7 +223,11 @@ operator("native_group_norm", refuse=_same_as_weight(1, 2))
 operator("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True)
 operator("max_pool2d_with_indices", binding=True)
 operator("log_sigmoid_forward", output=lambda inner, kwargs, out: (out[0], out[1].new_empty(0)))
-operator("log_sigmoid_backward", kernel=_log_sigmoid_backward)
+# CUDA keeps no buffer and computes it again.
+operator(
+    "log_sigmoid_backward",
+    kernel=lambda grad, self, _: aten.log_sigmoid_backward.default(grad, self, torch.exp(-self.abs())),
+)
 operator("grid_sampler_2d", kernel=_grid_sampler_2d)
 
 _IN_SINGLE: Final = widened(HALF, torch.float32)
@@ -232,24 +235,16 @@ operator("avg_pool3d", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backw
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
 operator("max_unpool2d", "max_unpool3d", emulate=widened(WHOLE, torch.float64))
 
-# Sums whose order the GPU does not fix: the operator's name, and what its alert calls it.
-operator("_adaptive_avg_pool2d_backward", nondeterministic="adaptive_avg_pool2d_backward_cuda")
-operator("_adaptive_avg_pool3d_backward", nondeterministic="adaptive_avg_pool3d_backward_cuda")
-for _name, _ending in {
-    "adaptive_max_pool2d_backward": "_cuda",
-    "fractional_max_pool2d_backward": "_cuda",
-    "fractional_max_pool3d_backward": "_cuda",
-    "grid_sampler_2d_backward": "_cuda",
-    "grid_sampler_3d_backward": "_cuda",
-    "reflection_pad1d_backward": "_out_cuda",
-    "reflection_pad2d_backward": "_cuda",
-    "reflection_pad3d_backward": "_out_cuda",
-    "upsample_bicubic2d_backward": "_out_cuda",
-    "upsample_bilinear2d_backward": "_out_cuda",
-    "upsample_linear1d_backward": "_out_cuda",
-    "upsample_trilinear3d_backward": "_out_cuda",
-}.items():
-    operator(_name, nondeterministic=_name + _ending)
+# Sums whose order the GPU does not fix.
+for _name in """
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d
+    grid_sampler_2d grid_sampler_3d reflection_pad2d
+""".split():
+    operator(f"{_name}_backward", nondeterministic=f"{_name.removeprefix('_')}_backward_cuda")
+for _name in """
+    reflection_pad1d reflection_pad3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_trilinear3d
+""".split():
+    operator(f"{_name}_backward", nondeterministic=f"{_name}_backward_out_cuda")
 
 
 _TARGET: Final = re.compile(r"expected (?:scalar type Long but found|target dtype to be Long or Byte, but got) (\w+)")
@@ -306,7 +301,7 @@ def _ctc_loss_waits(given: dict[str, Any]) -> int:
     return 3 + on_device(given["targets"]) + isinstance(lengths, torch.Tensor) + 3 * on_device(lengths)
 
 
-operator("nll_loss_forward", words=_nll_loss_words, asserts=True)
+operator("nll_loss_forward", words=_nll_loss_words, asserts=True, by_hand=True)
 operator(
     "nll_loss2d_forward", words=_nll_loss2d_words, asserts=True, nondeterministic="nll_loss2d_forward_out_cuda_template"
 )

@@ -60,25 +60,6 @@ def _row_major(position: int) -> Any:
     return lambda inner, kwargs, out: tuple(t.contiguous() if i == position else t for i, t in enumerate(out))
 
 
-# ---- waits -----------------------------------------------------------------------------------------------------------
-
-
-def _pinv(given: dict[str, Any]) -> int:
-    if not given["self"].numel():
-        return 0
-    return 1 if given.get("hermitian") else 2
-
-
-def _eig(given: dict[str, Any]) -> int:
-    """Solved on the host, so in and out again; a real matrix is copied once more, as a complex one."""
-    return 2 if given["self"].is_complex() else 3
-
-
-def _matrix_exp(given: dict[str, Any]) -> int:
-    """One matrix is sorted by its norm into one of six cases, a batch by counting each case."""
-    return 6 if given["self"].dim() == 2 else 3
-
-
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
@@ -108,10 +89,15 @@ operator("_linalg_check_errors", kernel=_check_errors)
 operator("cholesky", kernel=_cholesky)
 operator("cholesky_solve", placement=_cholesky_solve)
 operator("linalg_cholesky_ex", kernel=_cholesky_ex)
-operator("linalg_lstsq", kernel=_lstsq, waits=("linalg", 1), refuse=_refuse_drivers)
-operator("linalg_eig", output=_row_major(1), waits=("linalg", _eig))
+operator("linalg_lstsq", kernel=_lstsq, waits=("linalg", 1), refuse=_refuse_drivers, by_hand=True)
+# Solved on the host, so in and out again; a real matrix is copied once more, as a complex one.
+operator("linalg_eig", output=_row_major(1), waits=("linalg", lambda given: 2 if given["self"].is_complex() else 3))
 operator("_linalg_svd", output=_row_major(2), waits=("linalg", unless_empty("A", 2)))
 operator("_linalg_eigh", waits=("linalg", unless_empty("A", 1)))
 operator("_linalg_eigvals", waits=("linalg", 2))
-operator("linalg_matrix_exp", waits=("linalg", _matrix_exp))
-operator("linalg_pinv.atol_rtol_tensor", waits=("linalg", _pinv))
+# One matrix is sorted by its norm into one of six cases, a batch by counting each case.
+operator("linalg_matrix_exp", waits=("linalg", lambda given: 6 if given["self"].dim() == 2 else 3))
+operator(
+    "linalg_pinv.atol_rtol_tensor",
+    waits=("linalg", lambda given: (1 if given.get("hermitian") else 2) if given["self"].numel() else 0),
+)

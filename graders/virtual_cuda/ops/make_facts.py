@@ -16,8 +16,9 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.messages import SPELLED as SPELLINGS
-from virtual_cuda.ops.operators import usual_name
+from virtual_cuda.ops.dispatch import usual_name
 from virtual_cuda.ops.probe import SHORT
+from virtual_cuda.ops.registry import declared
 
 FACTS: Final = pathlib.Path(__file__).with_name("facts")
 Table = dict[str, Any]
@@ -26,14 +27,7 @@ SPELLED: Final = {name: SPELLINGS[getattr(torch, name)] for name in SHORT}
 # Evidence for all three stands for the other widths too.
 INTEGERS: Final = ("Byte", "Int", "Long")
 KERNEL: Final = re.compile(r"""NotImplementedError: "(.+)" not implemented for '(\w+)'$""")
-# Their words depend on more than the dtype; their entries have them by hand.
-BY_HAND: Final = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "_batch_norm_with_update", "_native_batch_norm_legit", "convolution", "cudnn_batch_norm", "linalg_lstsq",
-        "native_batch_norm", "nll_loss_forward",
-    )
-)  # fmt: skip
+BY_HAND: Final = frozenset(f"aten.{name}.default" for name, facts in declared().items() if facts.by_hand)
 NOT_DTYPE: Final = ("same device", "indices should be either", "Could not run")
 # The CPU got as far as this only because it computes an integer product before.
 LATER: Final = "expected m1 and m2"
@@ -106,19 +100,12 @@ def words(probe: dict[str, Any]) -> tuple[dict[str, str], dict[str, dict[str, st
     return {cpu: cuda for cpu, cuda in kernels.items() if cuda != usual_name(cpu)}, spoken
 
 
-def absent(probe: dict[str, Any]) -> list[str]:
-    """Operators for which CUDA has no kernel at all."""
-    return sorted(
-        overload
-        for overload, row in probe["cmp_raised_only_dev"].items()
-        if "Could not run" in row["msg"] and "'CUDA' backend" in row["msg"]
-    )
-
-
 def refusals(probe: Table) -> Table:
-    """The tables of refusals.json."""
+    """The tables of refusals.json; "absent" are operators for which CUDA has no kernel at all."""
     kernels, spoken = words(probe)
-    return {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken, "absent": absent(probe)}
+    raised = {overload: row["msg"] for overload, row in probe["cmp_raised_only_dev"].items()}
+    absent = sorted(name for name, said in raised.items() if "Could not run" in said and "'CUDA' backend" in said)
+    return {"forbidden": forbidden(probe), "kernels": kernels, "spoken": spoken, "absent": absent}
 
 
 # ---- placement.json --------------------------------------------------------------------------------------------------
@@ -154,13 +141,15 @@ def delegation(moved: dict[str, Any]) -> list[Any] | None:
 
 def strict_arguments(moved: dict[str, Any]) -> list[str]:
     """Arguments refused on the CPU even where they had no dimension."""
-    refused = set()
-    for argument, kinds in moved.items():
-        for text, examples in kinds.get("one_cpu", {}).items():
-            shapes = [dict(ARGUMENT.findall(example)) for example in examples]
-            if "at least two devices" in text and any(shape.get(argument) == "" for shape in shapes):
-                refused.add(argument)
-    return sorted(refused)
+    return sorted(
+        argument
+        for argument, kinds in moved.items()
+        if any(
+            "at least two devices" in text and dict(ARGUMENT.findall(example)).get(argument) == ""
+            for text, examples in kinds.get("one_cpu", {}).items()
+            for example in examples
+        )
+    )
 
 
 def placement(probe: Table, checked: Table) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable
 from time import perf_counter
@@ -17,7 +18,7 @@ from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of
 from virtual_cuda.recorder import site, tensors_in
 
 HOST: Final = "cpu"
-_WARNING: Final = "called a synchronizing CUDA operation"
+WARNING: Final = "called a synchronizing CUDA operation"
 
 
 def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
@@ -34,8 +35,8 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
         gpu.ledger.rows.append((SYNC, perf_counter(), code, offset, kind, explicit))
         if gpu.sync_debug and (not explicit if warned is None else warned):
             if gpu.sync_debug == 2:
-                raise RuntimeError(_WARNING)
-            warnings.warn(_WARNING, UserWarning, stacklevel=2)
+                raise RuntimeError(WARNING)
+            warnings.warn(WARNING, UserWarning, stacklevel=2)
     if gpu.asserted:
         gpu.lost = True
         for place in gpu.places:
@@ -217,11 +218,12 @@ def crosses(source: Any, target: Any) -> None:
     record_copy(way, plain, False, False, label_of(source), label_of(target))
 
 
-def _opened(value: Any) -> Any:
+def inner_of(value: Any) -> Any:
+    """A value with the CPU tensors that are inside the device's."""
     if type(value) in VIRTUAL:
         return value._inner
     if isinstance(value, (list, tuple)):
-        return type(value)([_opened(item) for item in value])
+        return type(value)([inner_of(item) for item in value])
     return value
 
 
@@ -230,7 +232,7 @@ def stays(call: OperatorCall, base: Any) -> Any:
     if not on_host(base):
         return ALLOWED
     func, args, kwargs, _ = call
-    out = call_of(func)(*_opened(args), **{key: _opened(value) for key, value in kwargs.items()})
+    out = call_of(func)(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
     if (count_waits := waits_of(func)) is not None:
         count_waits(args, kwargs)
     return out
@@ -238,31 +240,12 @@ def stays(call: OperatorCall, base: Any) -> Any:
 
 # ---- lists of tensors ------------------------------------------------------------------------------------------------
 
-# The operator that `_foreach_*` calls for each element, and its overload: not in place, in place.
-_SINGLE: Final = {
-    "addcdiv": ("addcdiv", "default", "default"),
-    "addcmul": ("addcmul", "default", "default"),
-    "clamp_max": ("clamp_max", "Tensor", "Tensor"),
-    "clamp_min": ("clamp_min", "Tensor", "Tensor"),
-    "copy": ("copy", "default", "default"),
-    "maximum": ("clamp_min", "Tensor", "Tensor"),
-    "minimum": ("clamp_max", "Tensor", "Tensor"),
-    "pow": ("pow", "Tensor_Tensor", "Tensor"),
-}
-
-
-def _single(packet: str, overload: str) -> Any:
-    """The operator that `_foreach_*` calls for each element when the fast path is closed."""
-    name = packet.removeprefix("_foreach_")
-    base, in_place = name.rstrip("_"), name.endswith("_")
-    target, *kinds = _SINGLE.get(base, (base, "Tensor", "Tensor"))
-    kind = "Scalar" if base == "lerp" and overload != "List" else kinds[in_place]
-    return getattr(getattr(aten, target + "_" * in_place), kind)
-
 
 def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     """The slow path of `_foreach_*`: lists that mix devices are taken element by element."""
     packet, overload = name_of(func), func._overloadname
+    single = facts_of(func).single or f"{packet.removeprefix('_foreach_')}.Tensor"
+    run = operator.attrgetter(single)(aten)
     first = next(value for value in args if isinstance(value, (list, tuple)))
     other = args[1] if overload == "Tensor" and len(args) > 1 else None
     if isinstance(other, torch.Tensor) and len({label_of(t) for t in first}) == 1:
@@ -279,7 +262,7 @@ def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
         alone = [value[0] if isinstance(value, list) else value for value in element]
         if packet.startswith("_foreach_addc"):  # the factor is named there
             value = alone[3] if len(alone) > 3 else kwargs.get("value", 1)
-            results.append(_single(packet, overload)(*alone[:3], value=value))
+            results.append(run(*alone[:3], value=value))
         else:
-            results.append(_single(packet, overload)(*alone, **kwargs))
+            results.append(run(*alone, **kwargs))
     return None if packet.endswith("_") else results

@@ -43,33 +43,24 @@ Table = dict[str, Any]
 
 
 class GpuProbe:
-    """What has been recorded so far. `tables()` is the shape that `make_facts.py` reads."""
+    """What has been recorded so far."""
 
     def __init__(self, device: str = "cuda") -> None:
         self.device = torch.device(device)
         self.differing: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
         self.worked: collections.Counter[tuple[str, str]] = collections.Counter()
         self.raised_on_device: dict[str, str] = {}
-        self.elsewhere: Table = {}
+        self.elsewhere: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
         self.tried: set[tuple[Any, ...]] = set()
 
-    def tables(self) -> Table:
-        """The record as JSON data:
-
-        dtype_diff: {overload: {dtype: [{dev, cpu: messages or "", cpu_ov: the overload that raised on the CPU, n}]}}
-        ok_dtypes: {overload: {"f32,i64": calls on the device that succeeded}}
-        cmp_raised_only_dev: {overload: {msg}}
-        mixed: {overload: {argument: {"one_cpu": {message: [example, …]}}}}
-        """
-        tables: Table = {"torch": torch.__version__, "dtype_diff": {}, "ok_dtypes": {}}
-        for (overload, dtype, dev, cpu, cpu_ov), n in sorted(self.differing.items()):
-            row = {"dev": dev, "cpu": cpu, "cpu_ov": cpu_ov, "n": n}
-            tables["dtype_diff"].setdefault(overload, {}).setdefault(dtype, []).append(row)
-        for (overload, key), n in sorted(self.worked.items()):
-            tables["ok_dtypes"].setdefault(overload, {})[key] = n
-        tables["cmp_raised_only_dev"] = {name: {"msg": text} for name, text in sorted(self.raised_on_device.items())}
-        tables["mixed"] = self.elsewhere
-        return tables
+    def record(self) -> Table:
+        """The record as JSON data, for `tables`."""
+        counted: dict[str, dict[Any, Any]] = {
+            "differing": self.differing,
+            "worked": self.worked,
+            "elsewhere": self.elsewhere,
+        }
+        return {"raised": self.raised_on_device} | {name: sorted(rows.items()) for name, rows in counted.items()}
 
     def operator(self, info: Any) -> None:
         """Probe one entry of torch's operator database."""
@@ -106,8 +97,7 @@ class GpuProbe:
         for position, (name, tensor) in enumerate(named):
             outcome = _Watch().run(func, *_moved(_copied((args, kwargs)), self.device, alone=position))
             if outcome.error:
-                texts = self.elsewhere.setdefault(str(func), {}).setdefault(name, {}).setdefault("one_cpu", {})
-                examples = texts.setdefault(outcome.error, [])
+                examples = self.elsewhere[str(func), name, outcome.error]
                 if len(examples) < (EXAMPLES if tensor.dim() else 2 * EXAMPLES):  # a refused number says most
                     examples.append(example)
 
@@ -223,7 +213,7 @@ def _work(names: list[str], out: pathlib.Path, device: str) -> None:
             probe = GpuProbe(device)
             probe.operator(entries[name])
             torch.cuda.synchronize()  # raises if a kernel has failed: this record is worth nothing then
-            print(json.dumps({"name": name, "tables": probe.tables()}), file=file, flush=True)
+            print(json.dumps({"name": name, "record": probe.record()}), file=file, flush=True)
 
 
 def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
@@ -238,7 +228,7 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
                 subprocess.run(command, timeout=TIMEOUT_S, check=False, stderr=subprocess.DEVNULL)
             lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         done = [line["name"] for line in lines if "name" in line]
-        records += [line["tables"] for line in lines if "name" in line]
+        records += [line["record"] for line in lines if "name" in line]
         began = [line["began"] for line in lines if "began" in line] or names[:1]
         if began[-1] not in done:
             lost.append(began[-1])
@@ -246,32 +236,31 @@ def _chunk(names: list[str], device: str) -> tuple[list[Table], list[str]]:
     return records, lost
 
 
-def merged(records: list[Table]) -> Table:
-    """One record of many."""
-    whole = GpuProbe().tables()
+def tables(records: list[Table]) -> Table:
+    """What all records say, in the shape that `make_facts.py` reads:
+
+    dtype_diff: {overload: {dtype: [{dev, cpu: messages or "", cpu_ov: the overload that raised on the CPU, n}]}}
+    ok_dtypes: {overload: {"f32,i64": calls on the device that succeeded}}
+    cmp_raised_only_dev: {overload: {msg}}
+    mixed: {overload: {argument: {"one_cpu": {message: [example, …]}}}}
+    """
+    differing: dict[tuple[str, ...], Table] = {}
+    whole: Table = {"torch": torch.__version__, "dtype_diff": {}, "ok_dtypes": {}, "mixed": {}}
     for record in records:
-        for overload, dtypes in record["dtype_diff"].items():
-            for dtype, rows in dtypes.items():
-                known = whole["dtype_diff"].setdefault(overload, {}).setdefault(dtype, [])
-                for row in rows:
-                    same = [k for k in known if all(k[key] == row[key] for key in ("dev", "cpu", "cpu_ov"))]
-                    if same:
-                        same[0]["n"] += row["n"]
-                    else:
-                        known.append(dict(row))
-        for overload, keys in record["ok_dtypes"].items():
-            counts = whole["ok_dtypes"].setdefault(overload, {})
-            for key, n in keys.items():
-                counts[key] = counts.get(key, 0) + n
-        for overload, row in record["cmp_raised_only_dev"].items():
-            whole["cmp_raised_only_dev"].setdefault(overload, row)
-        for overload, arguments in record["mixed"].items():
-            for argument, kinds in arguments.items():
-                for kind, texts in kinds.items():
-                    into = whole["mixed"].setdefault(overload, {}).setdefault(argument, {}).setdefault(kind, {})
-                    for text, examples in texts.items():
-                        into[text] = (into.get(text, []) + examples)[: 4 * EXAMPLES]
-    return whole
+        for key, n in record["differing"]:
+            overload, dtype, dev, cpu, cpu_ov = key
+            if tuple(key) not in differing:
+                row = differing[tuple(key)] = {"dev": dev, "cpu": cpu, "cpu_ov": cpu_ov, "n": 0}
+                whole["dtype_diff"].setdefault(overload, {}).setdefault(dtype, []).append(row)
+            differing[tuple(key)]["n"] += n
+        for (overload, key), n in record["worked"]:
+            counts = whole["ok_dtypes"].setdefault(overload, collections.Counter())
+            counts[key] += n
+        for (overload, argument, text), examples in record["elsewhere"]:
+            texts = whole["mixed"].setdefault(overload, {}).setdefault(argument, {"one_cpu": {}})["one_cpu"]
+            texts[text] = (texts.get(text, []) + examples)[: 4 * EXAMPLES]
+    raised = {overload: text for record in reversed(records) for overload, text in record["raised"].items()}
+    return whole | {"cmp_raised_only_dev": {overload: {"msg": text} for overload, text in sorted(raised.items())}}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -294,7 +283,7 @@ def main(arguments: list[str] | None = None) -> None:
         for found, ended in pool.map(_chunk, chunks, itertools.repeat(options.device)):
             records += found
             lost += ended
-    options.out.write_text(json.dumps(merged(records), indent=1))
+    options.out.write_text(json.dumps(tables(records), indent=1))
     print(f"{len(records)} operators probed; {len(lost)} ended their process: {' '.join(lost) or 'none'}")
 
 

@@ -78,6 +78,10 @@ class Operator:
     spoken: dict[str, str] | None = None
     """CUDA's messages by the CPU's, each with its exception's name."""
 
+    single: str | None = None
+    """The operator that `_foreach_NAME` calls for each element of lists on several devices; else `NAME.Tensor`."""
+    by_hand: bool = False
+    """Whether its refusals depend on more than the dtype: `make_facts.py` leaves out what a probe says of it."""
     autocast: str | None = None
     """The autocast policy of the one overload: a key of `autocast.POLICIES`."""
 

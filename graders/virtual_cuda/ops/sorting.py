@@ -28,20 +28,16 @@ def _network(keys: torch.Tensor) -> torch.Tensor:
     ranks[:, :length] = keys
     there = slots < length
     thread = torch.arange(_NETWORK // 2)
-    size = 2
-    while size <= _NETWORK:
-        flag = (thread & (size // 2)) != 0 if size < _NETWORK else torch.zeros_like(thread, dtype=torch.bool)
-        stride = size // 2
-        while stride:
-            left = 2 * thread - (thread & (stride - 1))
-            right = left + stride
-            before = ((ranks[:, left] < ranks[:, right]) & there[:, left]) | ~there[:, right]
-            swap = before == flag
-            for table in (slots, ranks, there):
-                one, other = table[:, left], table[:, right]
-                table[:, left], table[:, right] = torch.where(swap, other, one), torch.where(swap, one, other)
-            stride //= 2
-        size *= 2
+    powers = [1 << power for power in range(_NETWORK.bit_length() - 1)]
+    for half, stride in ((half, stride) for half in powers for stride in reversed(powers) if stride <= half):
+        flag = (thread & half) != 0 if 2 * half < _NETWORK else torch.zeros_like(thread, dtype=torch.bool)
+        left = 2 * thread - (thread & (stride - 1))
+        right = left + stride
+        before = ((ranks[:, left] < ranks[:, right]) & there[:, left]) | ~there[:, right]
+        swap = before == flag
+        for table in (slots, ranks, there):
+            one, other = table[:, left], table[:, right]
+            table[:, left], table[:, right] = torch.where(swap, other, one), torch.where(swap, one, other)
     return slots[:, :length]
 
 
@@ -153,30 +149,12 @@ def _equal(given: dict[str, Any]) -> int:
     return int(one.data_ptr() != other.data_ptr() or one.stride() != other.stride() or one.dtype is not other.dtype)
 
 
-def _histc(given: dict[str, Any]) -> int:
-    """Without a range, the smallest and the largest value are fetched."""
-    return 2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0
-
-
 def _isin(given: dict[str, Any]) -> int:
     """Few candidates are compared one by one; many are sorted, which counts the different ones of both."""
     elements, candidates = given["elements"], given["test_elements"]
     if candidates.numel() < 10.0 * elements.numel() ** 0.145:
         return 0
     return 1 if given.get("assume_unique") else 3
-
-
-def _unique_consecutive(given: dict[str, Any]) -> int:
-    return 1 if given.get("dim") is None and given["self"].numel() else 0
-
-
-def _repeat_interleave(given: dict[str, Any]) -> int:
-    return 0 if given.get("output_size") is not None or not given["repeats"].numel() else 2
-
-
-def _segment_reduce_waits(given: dict[str, Any]) -> int:
-    """Lengths are checked on the host; offsets are trusted."""
-    return 2 if given.get("lengths") is not None and not given.get("unsafe") else 0
 
 
 # ---- placement -------------------------------------------------------------------------------------------------------
@@ -224,12 +202,30 @@ operator("nanmedian", emulate=_BOOL)
 operator("nanmedian.dim", kernel=_equal_one(aten.nanmedian.dim, 1, None))
 operator("cumsum", nondeterministic="cumsum_cuda_kernel", exact_integers=True)
 operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_integers=True)
-operator("histc", waits=("histc", _histc), nondeterministic="_histc_cuda", emulate=widened(WHOLE, torch.float64))
+operator(
+    "histc",  # without a range, the smallest and the largest value are fetched
+    waits=("histc", lambda given: 2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0),
+    nondeterministic="_histc_cuda",
+    emulate=widened(WHOLE, torch.float64),
+)
 operator("_unique", "_unique2", output=_unique, waits=("unique", unless_empty("self", 1)))
-operator("unique_consecutive", waits=("unique", _unique_consecutive))
+operator(
+    "unique_consecutive",
+    waits=("unique", lambda given: 1 if given.get("dim") is None and given["self"].numel() else 0),
+)
 operator("equal", waits=("equal", _equal))
 operator("allclose", waits=("allclose", 1))
 operator("isin.Tensor_Tensor", waits=("isin", _isin))
-operator("repeat_interleave.Tensor", waits=("repeat_interleave", _repeat_interleave))
-operator("segment_reduce", waits=("segment_reduce", _segment_reduce_waits), placement=_segment_reduce)
+operator(
+    "repeat_interleave.Tensor",
+    waits=(
+        "repeat_interleave",
+        lambda given: 2 if given.get("output_size") is None and given["repeats"].numel() else 0,
+    ),
+)
+operator(
+    "segment_reduce",  # lengths are checked on the host; offsets are trusted
+    waits=("segment_reduce", lambda given: 0 if given.get("lengths") is None or given.get("unsafe") else 2),
+    placement=_segment_reduce,
+)
 operator("searchsorted", placement=_searchsorted)

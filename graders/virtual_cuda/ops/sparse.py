@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -9,11 +10,10 @@ import torch
 from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, shut, wrap_output, write
-from virtual_cuda.ops.operators import rescue
+from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, open_place, rescue, shut, wrap_output, write
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import call_of, operator
-from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
 _make: Final = torch.Tensor._make_wrapper_subclass
@@ -51,9 +51,7 @@ class SparseTensor(Tensor):
 
     def new(self, *args: Any, device: Any = None) -> Any:
         """The constructor of old, which `SparseAdam` uses."""
-        if not args:
-            return wrap(self._inner.new(), self._block.place)[0]
-        if len(args) == 1 or isinstance(args[0], int):
+        if len(args) < 2 or isinstance(args[0], int):
             return wrap(self._inner.new(*args), self._block.place)[0]
         return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=self.device)
 
@@ -166,9 +164,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     """Between host and device, or to another dtype where it is."""
     source = args[0]
     device = kwargs.get("device")
-    place, inner = source._block.place, source._inner
-    if place.shut:
-        raise shut(place)
+    place, inner = open_place(source), source._inner
     target = place if device is None else place_of(device)
     moved = inner.to(kwargs["dtype"]) if kwargs.get("dtype") is not None else inner.clone()
     if target is None:
@@ -202,14 +198,6 @@ operator("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_
 operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run)
 operator("_embedding_bag_backward", "_gather_sparse_backward", plan=run)
 
-COMPRESSED: Final = (
-    "sparse_compressed_tensor",
-    "sparse_csr_tensor",
-    "sparse_csc_tensor",
-    "sparse_bsr_tensor",
-    "sparse_bsc_tensor",
-)
-
 
 def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
     """The place a constructor is asked for, by its `device` or by the tensors it gets."""
@@ -218,64 +206,47 @@ def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
     return next((value._block.place for value in given if type(value) in VIRTUAL), None)
 
 
-def coo(original: Any) -> Any:
-    def made(indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
-        place = _wanted(kwargs.get("device"), (values, indices))
-        if place is None or values is None:
-            given = [value for value in (indices, values, size) if value is not None]
-            return original(*given, **kwargs)
-        where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
-        what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
-        if not kwargs.get("requires_grad") and not isinstance(values, torch.Tensor):
-            what = what.detach()
-        build = aten.sparse_coo_tensor
-        coalesced = kwargs.get("is_coalesced")
-        # a place that no layout or device argument may contradict: C++ asks the tensors
-        options = {"dtype": what.dtype, "layout": torch.sparse_coo, "device": place.lazy, "is_coalesced": coalesced}
-        built = (
-            build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
-        )
-        return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
-
-    return made
+def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
+    place = _wanted(kwargs.get("device"), (values, indices))
+    if place is None or values is None:
+        return original(*(value for value in (indices, values, size) if value is not None), **kwargs)
+    where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
+    what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
+    build, coalesced = aten.sparse_coo_tensor, kwargs.get("is_coalesced")
+    # a place that no layout or device argument may contradict: C++ asks the tensors
+    options = {"dtype": what.dtype, "layout": torch.sparse_coo, "device": place.lazy, "is_coalesced": coalesced}
+    built = build.indices(where, what, **options) if size is None else build.indices_size(where, what, size, **options)
+    return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
 
 
-def compressed(original: Any) -> Any:
-    def made(*args: Any, **kwargs: Any) -> Any:
-        place = _wanted(kwargs.get("device"), args)
-        if place is None:
-            return original(*args, **kwargs)
-        requires_grad = kwargs.pop("requires_grad", False)
-        given = [value._inner if type(value) in VIRTUAL else value for value in args]
-        plain = original(*given, **{**kwargs, "device": "cpu"})
-        if not all(type(value) in VIRTUAL for value in args[:3]):
-            return to_device(plain, place, False, None).requires_grad_(requires_grad)
-        known = {value._inner.untyped_storage()._cdata: value._block for value in args if type(value) in VIRTUAL}
-        return wrap(plain, place, known)[0].requires_grad_(requires_grad)
-
-    return made
+def _compressed(original: Any, *args: Any, **kwargs: Any) -> Any:
+    place = _wanted(kwargs.get("device"), args)
+    if place is None:
+        return original(*args, **kwargs)
+    requires_grad = kwargs.pop("requires_grad", False)
+    plain = original(*placement.inner_of(args), **{**kwargs, "device": "cpu"})
+    if not all(type(value) in VIRTUAL for value in args[:3]):
+        return to_device(plain, place, False, None).requires_grad_(requires_grad)
+    known = {value._inner.untyped_storage()._cdata: value._block for value in args if type(value) in VIRTUAL}
+    return wrap(plain, place, known)[0].requires_grad_(requires_grad)
 
 
-def to(original: Any) -> Any:
+def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """`.to` and all that ends in it, for sparse host tensors."""
-
-    def converted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.layout not in LAYOUTS or type(self) is SparseTensor:
-            return original(self, *args, **kwargs)
-        device = kwargs.get("device", args[0] if args else None)
-        place = (
-            place_named(device.device if isinstance(device, torch.Tensor) else device) if device is not None else None
-        )
-        if place is None:
-            return original(self, *args, **kwargs)
-        dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
-        return to_device(self, place, bool(kwargs.get("non_blocking", False)), dtype)
-
-    return converted
+    if self.layout not in LAYOUTS or type(self) is SparseTensor:
+        return original(self, *args, **kwargs)
+    device = kwargs.get("device", args[0] if args else None)
+    place = place_named(device.device if isinstance(device, torch.Tensor) else device)
+    if place is None:
+        return original(self, *args, **kwargs)
+    dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
+    return to_device(self, place, bool(kwargs.get("non_blocking", False)), dtype)
 
 
 @torch_patches(Stage.WRAP)
-def _patches(opening: Opening) -> list[Patch]:
-    made: list[tuple[Any, str, Any]] = [(torch, name, compressed(getattr(torch, name))) for name in COMPRESSED]
-    made += [(torch, "sparse_coo_tensor", coo(torch.sparse_coo_tensor)), (torch.Tensor, "to", to(torch.Tensor.to))]
-    return made
+def _patches(opening: Opening) -> Iterator[Patch]:
+    yield from (
+        around(torch, f"sparse_{kind}_tensor", _compressed) for kind in ("compressed", "csr", "csc", "bsr", "bsc")
+    )
+    yield around(torch, "sparse_coo_tensor", _coo)
+    yield around(torch.Tensor, "to", _to)

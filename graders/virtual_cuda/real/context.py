@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ import torch.utils.data.dataloader as loading
 
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.patching import Patch, claim, patch
-from virtual_cuda.real.observer import Observer, RecordingMode
-from virtual_cuda.real.waits import explicit_waits
+from virtual_cuda.patching import Patch, around, claim, patch
+from virtual_cuda.real.observer import Observer, RecordingMode, explicit_waits
+from virtual_cuda.recorder import autocast_patches
 from virtual_cuda.torch_api.creation import withdraw_kernels
 
 KINDS: Final = ("cuda", "mps", "cpu")
@@ -43,19 +44,13 @@ def device_count(kind: str) -> int:
     return int(kind == "cpu")
 
 
-class _OpenObserver:
-    """The observer of the open device, for a forked child to find."""
-
-    observer: Observer | None = None
-
-
-_open: Final = _OpenObserver()
+_open: Final[list[Observer]] = []  # the observer of the open device, for a forked child to find
 
 
 def _after_fork_in_child() -> None:
     """A loader's worker inherits the observer, whose device it must not touch and whose ledger is not read."""
-    if _open.observer is not None:
-        _open.observer.open = False
+    for observer in _open:
+        observer.open = False
 
 
 if hasattr(os, "register_at_fork"):
@@ -66,32 +61,16 @@ def _patches(observer: Observer) -> Iterator[Patch]:
     yield from observer.memory.patches()
     yield from observer.waits.patches()
     yield from observer.passes.patches()
-    yield from observer.autocast_patches()
-    for owner, name, what in explicit_waits(observer.kind):
-        yield owner, name, _recorded(observer, getattr(owner, name), what)
-    yield torch.Tensor, "tolist", _tolist(observer, torch.Tensor.tolist)
-    yield threading.Thread, "run", _in_thread(observer, threading.Thread.run)
-    if observer.kind == "cpu":
-        # On every other device the loader's own work is on the host and so not in the ledger.
-        iterator: Any = loading._BaseDataLoaderIter
-        yield iterator, "__next__", _not_recorded(observer, iterator.__next__)
-        yield loading.DataLoader, "__iter__", _not_recorded(observer, loading.DataLoader.__iter__)
+    yield from autocast_patches(observer.thread, observer.kind)
 
-
-def _recorded(observer: Observer, original: Any, what: str) -> Any:
-    def synchronize(*args: Any, **kwargs: Any) -> Any:
+    def synchronize(what: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         given = original(*args, **kwargs)
         if not observer.thread.quiet:
             observer.wait(what, explicit=True)
         return given
 
-    return synchronize
-
-
-def _tolist(observer: Observer, original: Any) -> Any:
-    """`tolist` is a copy to the host under another name; on the host itself it is recorded as a wait."""
-
-    def tolist(tensor: Any) -> Any:
+    def tolist(original: Any, tensor: Any) -> Any:
+        """`tolist` is a copy to the host under another name; on the host itself it is recorded as a wait."""
         before, observer.thread.reading = observer.thread.reading, "tolist"
         try:
             if tensor.device.type == observer.kind == "cpu" and not observer.thread.quiet:
@@ -100,28 +79,28 @@ def _tolist(observer: Observer, original: Any) -> Any:
         finally:
             observer.thread.reading = before
 
-    return tolist
-
-
-def _in_thread(observer: Observer, original: Any) -> Any:
-    """A dispatch mode holds in one thread only, so that every thread the student starts is given its own."""
-
-    def run(thread: Any) -> None:
+    def run(original: Any, thread: Any) -> None:
+        """A dispatch mode holds in one thread only, so that every thread the student starts is given its own."""
         with RecordingMode(observer):
             original(thread)
 
-    return run
-
-
-def _not_recorded(observer: Observer, original: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def not_recorded(original: Any, *args: Any, **kwargs: Any) -> Any:
         observer.thread.quiet += 1
         try:
             return original(*args, **kwargs)
         finally:
             observer.thread.quiet -= 1
 
-    return call
+    for name in ("backward", "grad"):
+        yield around(torch.autograd, name, observer.remember_autocast)
+    for owner, name, what in explicit_waits(observer.kind):
+        yield around(owner, name, functools.partial(synchronize, what))
+    yield around(torch.Tensor, "tolist", tolist)
+    yield around(threading.Thread, "run", run)
+    if observer.kind == "cpu":
+        # On every other device the loader's own work is on the host and so not in the ledger.
+        yield around(loading._BaseDataLoaderIter, "__next__", not_recorded)
+        yield around(loading.DataLoader, "__iter__", not_recorded)
 
 
 @contextlib.contextmanager
@@ -140,7 +119,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         for hook in observer.passes.hooks():
             undo.callback(hook.remove)
         undo.callback(_close, observer, real.ledger)
-        _open.observer = observer
+        _open.append(observer)
         undo.enter_context(_without_tf32(kind))
         undo.enter_context(RecordingMode(observer))
         yield real
@@ -168,7 +147,7 @@ def _without_tf32(kind: str) -> Iterator[None]:
 
 
 def _close(observer: Observer, ledger: Ledger) -> None:
-    _open.observer = None
+    _open.clear()
     observer.open = False  # a thread that is still running keeps its mode
     ledger.peaks.update(observer.memory.peaks())
 

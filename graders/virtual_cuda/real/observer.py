@@ -1,9 +1,11 @@
-"""Records the operators that run on a real device, and the memory in use there."""
+"""Records the operators that run on a real device, the memory in use there, and when the host waits for it."""
 
 from __future__ import annotations
 
 import functools
+import re
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from time import perf_counter
@@ -14,9 +16,152 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION, SYNC, TRANSFER, Row
-from virtual_cuda.patching import Patch
-from virtual_cuda.real.waits import COPIES, CudaWaits, KnownWaits, base_name, kind_of
+from virtual_cuda.ops.placement import WARNING
+from virtual_cuda.ops.registry import facts_of, name_of
+from virtual_cuda.patching import Patch, around
 from virtual_cuda.recorder import Recorder, tensors_in
+from virtual_cuda.torch_api.cuda_module import sync_debug_mode
+
+# ---- waits -----------------------------------------------------------------------------------------------------------
+
+_ALWAYS: Final = ("always", re.compile(WARNING), UserWarning, None, 0)
+COPIES: Final = frozenset({"_to_copy", "copy_"})
+
+
+def kind_of(func: Any) -> str:
+    """What the ledger calls the wait that an operator causes."""
+    name = name_of(func)
+    if name in COPIES:
+        return "copy"
+    waits = facts_of(func).waits
+    if waits is not None:
+        return waits[0]
+    bare = name.strip("_")
+    return "linalg" if bare.startswith("linalg_") else bare
+
+
+class KnownWaits:
+    """Counts the waits of a device that does not report them: by what is known of each operator on CUDA."""
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
+        """What the operator returns, and how often the host waited for it."""
+        return func(*args, **kwargs), _expected(func, args, kwargs)
+
+    def patches(self) -> Iterator[Patch]:
+        """What is patched for the counting."""
+        yield from ()
+
+    def complain(self) -> None:
+        """Report one wait as `torch.cuda.set_sync_debug_mode` asks."""
+
+
+def _expected(func: Any, args: Any, kwargs: Any) -> int:
+    """How often the host would wait for this call on CUDA."""
+    waits = facts_of(func).waits
+    if waits is None:
+        return 0
+    kind, count = waits
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    if kind == "boolean index" and "indices" in given:
+        # How many elements a mask selects has to be counted first; a fill needs no count.
+        masks = [i for i in given["indices"] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+        filled = "values" in given and given["values"].numel() == 1 and not given.get("accumulate")
+        return 0 if filled else sum(mask.numel() > 0 for mask in masks)
+    return int(count(given) if callable(count) else count)
+
+
+def _set_filters(filters: Any) -> None:
+    # Assigned, not inserted: inserting would make Python forget which warnings it has already shown.
+    warnings.filters = filters
+
+
+class _Tally(threading.local):
+    """The warnings of the operator now running in this thread; None while the student's own code runs."""
+
+    count: int | None = None
+
+
+class CudaWaits(KnownWaits):
+    """Counts the warnings of CUDA's sync debug mode, which is on while an operator runs, and only then.
+
+    Off in between, because warnings and warning filters belong to the student. The mode that the student sets is kept
+    and honoured.
+    """
+
+    def __init__(self) -> None:
+        self.tally = _Tally()
+        self.students = int(torch.cuda.get_sync_debug_mode())
+        self.set_mode: Any = torch._C._cuda_set_sync_debug_mode
+        self.binding = torch.zeros(1, dtype=torch.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first time it is set, it warns that it is a prototype
+            torch.cuda.set_sync_debug_mode(self.students)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, int]:
+        out: Any = None
+
+        def call(_: Any) -> float:
+            nonlocal out
+            out = func(*args, **kwargs)
+            return 0.0
+
+        theirs = warnings.filters
+        overruled = theirs[:1] != [_ALWAYS]  # by a filter the student has put in front
+        if overruled:
+            _set_filters([_ALWAYS, *theirs])
+        before, self.tally.count = self.tally.count, 0
+        self.set_mode(1)
+        try:
+            # C++ keeps warnings back until the outermost binding returns. `apply_` is a binding that calls Python,
+            # so they are out when it is done, in autograd's threads too.
+            self.binding.apply_(call)
+            count = self.tally.count
+        finally:
+            self.set_mode(0)
+            self.tally.count = before
+            if overruled:
+                _set_filters(theirs)
+        return out, count
+
+    def complain(self) -> None:
+        """Report one wait in the mode that the student has set."""
+        if self.students == 2:
+            raise RuntimeError(WARNING)
+        if self.students == 1:
+            warnings.warn(WARNING, UserWarning, stacklevel=2)
+
+    def show(self, original: Any, message: Any) -> None:
+        if self.tally.count is not None and WARNING in str(message.message):
+            self.tally.count += 1
+        else:
+            original(message)
+
+    def choose(self, mode: Any) -> None:
+        self.students = sync_debug_mode(mode)
+
+    def patches(self) -> Iterator[Patch]:
+        yield warnings, "filters", [_ALWAYS, *warnings.filters]
+        # Not `showwarning`: that one is replaced by `catch_warnings(record=True)`, which students use.
+        yield around(warnings, "_showwarnmsg", self.show)
+        yield torch.cuda, "set_sync_debug_mode", self.choose
+        yield torch.cuda, "get_sync_debug_mode", lambda: self.students
+
+
+def explicit_waits(kind: str) -> Iterator[tuple[Any, str, str]]:
+    """The functions that tell the host to wait: owner, attribute, and what the ledger calls the wait."""
+    yield torch.accelerator, "synchronize", "synchronize"
+    if kind == "cuda":
+        yield torch.cuda, "synchronize", "synchronize"
+        yield torch.cuda.streams.Event, "synchronize", "event.synchronize"
+        yield torch.cuda.streams.Stream, "synchronize", "stream.synchronize"
+    elif kind == "mps":
+        yield torch.mps, "synchronize", "synchronize"
+        yield torch.mps.event.Event, "synchronize", "event.synchronize"
+    else:
+        yield torch.cpu, "synchronize", "synchronize"
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
 
 
 def storage_behind(tensor: torch.Tensor) -> Any:
@@ -59,7 +204,11 @@ class CudaUsage(MemoryUsage):
         self.peak = dict.fromkeys(self.devices, 0)
         self.before = dict.fromkeys(self.devices, 0)
         for index in self.devices:
-            _take_workspaces(index)
+            # cuBLAS takes 32 MiB with its first product in each thread; taken now, no line of the student's is charged.
+            with torch.inference_mode(False), torch.enable_grad():
+                row = torch.ones(1, 16, device=f"cuda:{index}", requires_grad=True)
+                total = torch.nn.functional.linear(row, torch.ones(16, 16, device=row.device), row[0]).sum()
+                torch.autograd.backward(total)
             self.before[index] = self.live(index)
             torch.cuda.reset_peak_memory_stats(index)
 
@@ -76,28 +225,18 @@ class CudaUsage(MemoryUsage):
 
     def patches(self) -> Iterator[Patch]:
         """A student who measures a peak resets it first; the ledger's own peak must not be lost by that."""
-        original = torch.cuda.reset_peak_memory_stats
+        for home in (torch.cuda, torch.cuda.memory):
+            yield around(home, "reset_peak_memory_stats", self.reset)
 
-        def reset(*args: Any, **kwargs: Any) -> None:
-            self.note_peak()
-            original(*args, **kwargs)
-
-        yield torch.cuda, "reset_peak_memory_stats", reset
-        yield torch.cuda.memory, "reset_peak_memory_stats", reset
+    def reset(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        self.note_peak()
+        original(*args, **kwargs)
 
 
 def _allocated(index: int) -> dict[str, int]:
     # torch.cuda.memory_allocated sorts two hundred figures to give one.
     figures: dict[str, int] = torch._C._cuda_memoryStats(index)["allocated_bytes"]["all"]
     return figures
-
-
-def _take_workspaces(index: int) -> None:
-    """cuBLAS takes 32 MiB with its first product in each thread; taken now, no line of the student's is charged."""
-    with torch.inference_mode(False), torch.enable_grad():
-        row = torch.ones(1, 16, device=f"cuda:{index}", requires_grad=True)
-        total = torch.nn.functional.linear(row, torch.ones(16, 16, device=row.device), row[0]).sum()
-        torch.autograd.backward(total)
 
 
 class HostUsage(MemoryUsage):
@@ -134,6 +273,8 @@ class HostUsage(MemoryUsage):
 USAGE = {"cuda": CudaUsage, "mps": MemoryUsage, "cpu": HostUsage}  # by kind of device
 
 
+# ---- operators -------------------------------------------------------------------------------------------------------
+
 _KEYS: Final = {"cuda": DispatchKey.CUDA, "mps": DispatchKey.MPS, "cpu": DispatchKey.CPU}
 _UNSET: Final = object()
 
@@ -144,7 +285,7 @@ _ALSO_KNOWN_AS: Final = {
 }
 
 
-class _ThreadState(threading.local):
+class _ObservedThread(threading.local):
     """The autocast dtype, what a copy is made for, and whether nothing is recorded; for each thread."""
 
     autocast: Any = _UNSET
@@ -174,7 +315,7 @@ class Observer:
         self.kind = kind
         self.rows = rows
         self.open = True
-        self.thread = _ThreadState()
+        self.thread = _ObservedThread()
         self.memory = USAGE[kind]()
         self.waits = CudaWaits() if kind == "cuda" else KnownWaits()
         self.passes = Recorder(rows)
@@ -197,7 +338,7 @@ class Observer:
             with mode:
                 return func.decompose(*args, **kwargs)
         storages = {_storage_key(tensor) for tensor in given} - {None}
-        name = base_name(func)
+        name = name_of(func)
         if name == "lift_fresh":
             return self._lifted(func, args, kwargs)
         out, waits = self.waits.run(func, args, kwargs)
@@ -279,38 +420,14 @@ class Observer:
         if not explicit:
             self.waits.complain()
 
-    def autocast_patches(self) -> Iterator[Patch]:
-        """Which dtype is cast to: torch's own answer is "none" inside an operator that has just been cast."""
-        thread, kind = self.thread, self.kind
-        region = torch.amp.autocast_mode.autocast
-        enter, leave = region.__enter__, region.__exit__
-
-        def entered(self: Any) -> Any:
-            given = enter(self)  # type: ignore[no-untyped-call]
-            self.__dict__.setdefault("_dojo_before", []).append(thread.autocast)
-            if self.device == kind:
-                thread.autocast = str(self.fast_dtype) if self._enabled else None
-            return given
-
-        def left(self: Any, *error: Any) -> Any:
-            thread.autocast = self.__dict__["_dojo_before"].pop()
-            return leave(self, *error)
-
-        yield region, "__enter__", entered
-        yield region, "__exit__", left
-        for name in ("backward", "grad"):
-            yield torch.autograd, name, self._remembering_autocast(getattr(torch.autograd, name))
-
-    def _remembering_autocast(self, original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            before, now = self.backward_autocast, self.thread.autocast
-            self.backward_autocast = before if now is _UNSET else now
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.backward_autocast = before
-
-        return call
+    def remember_autocast(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs a backward pass, whose operators are recorded with the autocast dtype that it was started under."""
+        before, now = self.backward_autocast, self.thread.autocast
+        self.backward_autocast = before if now is _UNSET else now
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.backward_autocast = before
 
 
 def _storage_key(tensor: torch.Tensor) -> int | None:

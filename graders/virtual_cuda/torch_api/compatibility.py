@@ -6,6 +6,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import inspect
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,15 +21,7 @@ from torch import nn
 from virtual_cuda.device.state import LAZY
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.errors import TorchUnsupported
-from virtual_cuda.patching import Opening, Patch, Replaced, aside, torch_patches
-
-
-@torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
-    original = getattr(registry, "find_torch_dispatch_rule", None)
-    if original is not None:
-        yield registry, "find_torch_dispatch_rule", lambda op, kind: None if kind in VIRTUAL else original(op, kind)
-
+from virtual_cuda.patching import Opening, Patch, Replaced, around, aside, torch_patches
 
 # What is replaced or called by name, where a name that is gone would be replaced all the same and never asked again.
 NAMES: Final = """
@@ -51,14 +44,10 @@ def _has(path: str) -> bool:
     owner, _, name = path.rpartition(".")
     if owner in sys.modules:
         return hasattr(sys.modules[owner], name)
-    module = owner
-    while module and module not in sys.modules:
-        module = module.rpartition(".")[0]
-    found: Any = sys.modules.get(module)
-    for part in path[len(module) + 1 :].split("."):
-        if not hasattr(found, part):
-            return False
-        found = getattr(found, part)
+    try:
+        pkgutil.resolve_name(path)
+    except (AttributeError, ImportError):
+        return False
     return True
 
 
@@ -80,12 +69,6 @@ def _shells() -> None:
     assert all(keys.has(key) for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.AutocastCUDA))
 
 
-def _guards() -> None:
-    """C++'s device has a guard on every build. An event needs one too, and where there is none it raises; a node of
-    the graph would end the process."""
-    torch.Event(device="lazy:0")
-
-
 def _swaps() -> None:
     """`swap_tensors` exchanges content and leaves both objects, with what Python has put into them."""
     host: Any = torch.zeros(2)
@@ -93,10 +76,8 @@ def _swaps() -> None:
     shell._inner = "kept"
     kinds, objects = (type(shell), type(host)), (id(host), id(shell))
     torch.utils.swap_tensors(host, shell)
-    assert (id(host), id(shell)) == objects
-    assert (type(host), type(shell)) == kinds
-    assert host._inner == "kept"
-    assert tuple(host.shape) == (2, 3)
+    assert (id(host), id(shell), type(host), type(shell)) == (*objects, *kinds)
+    assert (host._inner, tuple(host.shape)) == ("kept", (2, 3))
 
 
 def _fallbacks() -> None:
@@ -111,9 +92,7 @@ def _tags() -> None:
     op = torch.ops.aten.t_.default
     assert torch.Tag.inplace_view in op.tags
     alias = op._schema.arguments[0].alias_info
-    assert alias is not None
-    assert alias.is_write
-    assert op._schema.name == "aten::t_"
+    assert alias is not None and alias.is_write and op._schema.name == "aten::t_"  # noqa: PT018
 
 
 def _modes() -> None:
@@ -122,9 +101,11 @@ def _modes() -> None:
     assert "recurse" in inspect.signature(nn.Module._apply).parameters
 
 
-CHECKS: Final[dict[str, Callable[[], None]]] = {
+CHECKS: Final[dict[str, Callable[[], object]]] = {
     "the arguments of Tensor._make_wrapper_subclass": _shells,
-    "the device guard of lazy tensors": _guards,
+    # C++'s device has a guard on every build. An event needs one too, and where there is none it raises; a node of the
+    # graph would end the process.
+    "the device guard of lazy tensors": lambda: torch.Event(device="lazy:0"),
     "torch.utils.swap_tensors": _swaps,
     "torch.library.Library": _fallbacks,
     "the schemas and tags of operators": _tags,
@@ -152,9 +133,8 @@ class _Loader(importlib.abc.Loader):
         self.loader = loader
         self.finder = finder
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self.loader.create_module(spec)
-        return made
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self.loader
@@ -192,23 +172,17 @@ class OriginalImports(importlib.abc.MetaPathFinder):
         return None
 
 
-_functions: Final[Any] = torch._C._VariableFunctions
-
-
-def find(original: Any) -> Any:
-    def found(function: Any) -> Any:
-        known = original(function)
-        if known is None:
-            name = getattr(function, "__name__", None)
-            if name is not None and vars(torch).get(name) is function and hasattr(_functions, name):
-                return f"aten::{name}"
-        return known
-
-    return found
+def _find_builtin(original: Any, function: Any) -> Any:
+    name = getattr(function, "__name__", "")
+    ours = vars(torch).get(name) is function and hasattr(torch._C._VariableFunctions, name)
+    return original(function) or (f"aten::{name}" if ours else None)
 
 
 @torch_patches()
-def _scripting_patches(opening: Opening) -> list[Patch]:
+def _patches(opening: Opening) -> Iterator[Patch]:
     # Made once per process: it must hold the functions as they were.
     builtins._get_builtin_table()
-    return [(builtins, "_find_builtin", find(builtins._find_builtin))]
+    yield around(builtins, "_find_builtin", _find_builtin)
+    original = getattr(registry, "find_torch_dispatch_rule", None)
+    if original is not None:
+        yield registry, "find_torch_dispatch_rule", lambda op, kind: None if kind in VIRTUAL else original(op, kind)

@@ -1,8 +1,9 @@
-"""Makes and moves tensors: `.to`, `.cuda`, factories, device numbers."""
+"""Makes, copies and moves tensors: `.to`, `.cuda`, factories, device numbers."""
 
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final
@@ -11,16 +12,92 @@ import torch
 import torch.utils._device
 
 from virtual_cuda.device import state
-from virtual_cuda.device.memory import SMALL
 from virtual_cuda.device.messages import forked
-from virtual_cuda.device.state import CPU, now, place_named, place_of
+from virtual_cuda.device.state import CPU, SMALL, Place, is_pinned, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
-from virtual_cuda.ops import autocast
-from virtual_cuda.ops.dispatch import allocate, general, thread_state, write
-from virtual_cuda.ops.transfers import copy_from, to_device
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.ops import autocast, elementwise
+from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, write
+from virtual_cuda.ops.placement import HOST, record_copy
+from virtual_cuda.ops.registry import operator
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.generators import is_device_generator
+
+aten: Final = torch.ops.aten
+
+
+def to_device(
+    tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: Any = None, memory_format: Any = None
+) -> Any:
+    """A new device tensor with the values of a host tensor (no autograd: the caller has seen to that)."""
+    if place.shut:
+        raise shut(place)
+    if dtype is None and memory_format is None:
+        inner = tensor.clone()
+    else:
+        inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
+    shell = deliver(inner, place, "aten._to_copy.default")
+    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
+    return shell
+
+
+def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
+    source = args[0]
+    options = dict(kwargs)
+    device = options.pop("device", None)
+    non_blocking = options.pop("non_blocking", False)
+    options.pop("pin_memory", None)
+    if type(source) not in VIRTUAL:
+        target = place_of(device)
+        assert target is not None
+        return to_device(source, target, non_blocking, options.get("dtype"), options.get("memory_format"))
+    place, inner = open_place(source), source._inner
+    target = place if device is None else place_of(device)
+    if target is None and device.type != "cpu":
+        return func(inner, device=device, **options)
+    out = elementwise.to_copy(inner, **options)
+    if target is None:
+        write(str(func), place, 0)
+        record_copy("to_host", inner, False, non_blocking, place.label, HOST)
+        return out
+    block = allocate(target, out.untyped_storage().nbytes())
+    write(str(func), target, out.nbytes)
+    if target is not place:
+        record_copy("between_devices", inner, False, non_blocking, place.label, target.label)
+    return wrap(out, block)
+
+
+def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
+    target, source = args[0], args[1]
+    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    on_device, from_device = type(target) in VIRTUAL, type(source) in VIRTUAL
+    place = open_place(target if on_device else source)
+    if not on_device:
+        elementwise.copy_(target, source._inner)
+        write(str(func), place, 0)
+        record_copy("to_host", source._inner, is_pinned(target), non_blocking, place.label, HOST)
+        return target
+    if not from_device:
+        target._inner.copy_(source)
+        write(str(func), place, 0)
+        record_copy("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
+        return target
+    elementwise.copy_(target._inner, source._inner)
+    write(str(func), place, 0)
+    other = source._block.place
+    if other is not place:
+        record_copy("between_devices", source._inner, False, non_blocking, other.label, place.label)
+    return target
+
+
+def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
+    """`aten::_copy_from`, which is how C++ copies out of a device it has no kernels for."""
+    return _copy_(aten.copy_.default, (target, source, non_blocking), {})
+
+
+operator("_to_copy", plan=_to_copy, kernel=elementwise.to_copy)
+operator("copy_", plan=_copy_, kernel=elementwise.copy_)
+
 
 _real: Final = torch.device
 
@@ -42,8 +119,6 @@ class _AnyDevice(type):
 
 device: Final = _AnyDevice("device", (), {"__module__": "torch", "__doc__": _real.__doc__})
 
-
-aten: Final = torch.ops.aten
 EMPTY: Final = (aten.empty.memory_format, aten.empty_strided.default)
 
 
@@ -60,10 +135,7 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         return general(op, args, kwargs)
     place = place_of(kwargs["device"])
     assert place is not None
-    elements = 1
-    for size in args[0]:
-        elements *= size
-    nbytes = elements * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+    nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
     if nbytes > SMALL and nbytes < 1 << 62 and nbytes > place.memory.allowed - place.memory.live:
         allocate(place, nbytes)  # refused, before the host tries to find it
     kwargs["device"] = CPU
@@ -104,21 +176,10 @@ def withdraw_kernels() -> None:
     _libraries.clear()
 
 
-_Base: Final[Any] = torch._C.TensorBase
 _COPIED: Final = (
     "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
     "sourceTensor.detach().clone().requires_grad_(True), rather than torch.tensor(sourceTensor)."
 )
-_PLAIN: Final = frozenset({"dtype", "non_blocking"})  # what `.to` may be told besides the device without a detour
-
-
-def translate(device: Any) -> Any:
-    """The device that C++ knows for the one the student named."""
-    place = place_named(device)
-    return device if place is None else place.lazy
-
-
-_profiled: Final = torch._C._autograd._profiler_enabled
 
 
 def _direct(tensor: Any) -> bool:
@@ -129,36 +190,34 @@ def _direct(tensor: Any) -> bool:
         and tensor.is_cpu
         and tensor.layout is torch.strided
         and not torch.is_inference_mode_enabled()
-        and not _profiled()  # which shows the operators a copy consists of
+        and not torch._C._autograd._profiler_enabled()  # which shows the operators a copy consists of
     )
 
 
-def to(original: Any) -> Any:
-    def converted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args:
-            first = args[0]
-            if isinstance(first, (str, torch.device, int)):
-                place = place_named(first)
-                if place is not None:
-                    # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
-                    usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
-                    if usual and not kwargs.keys() - {"non_blocking"} and _direct(self):
-                        return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
-                    if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
-                        args = (place.lazy, *args[1:])
-        if "device" in kwargs:
-            kwargs["device"] = translate(kwargs["device"])
+def _to(original: Any) -> Any:
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        place = place_named(args[0]) if args else None
+        if place is not None:
+            # (device) as students write it, (device, dtype or None, non_blocking) as nn.Module.to does
+            usual = len(args) == 1 or (len(args) == 3 and args[1] in (None, self.dtype))
+            if usual and not kwargs.keys() - {"non_blocking"} and _direct(self):
+                return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
+            if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
+                args = (place.lazy, *args[1:])
+        place = place_named(kwargs.get("device"))
+        if place is not None:
+            kwargs["device"] = place.lazy  # the device as C++ knows it
         if "other" in kwargs:
             args = (kwargs.pop("other"), *args)
         return original(self, *args, **kwargs)
 
-    return converted
+    return to
 
 
 def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
-    return self.to(
-        torch.device("cuda") if device is None else device, non_blocking=non_blocking, memory_format=memory_format
-    )
+    if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
+        raise RuntimeError("Invalid device, must be cuda device")
+    return self.to("cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
 
 
 def _default_device() -> Any:
@@ -183,46 +242,42 @@ def _read(data: Any) -> Any:
     return data
 
 
-def from_data(name: str, original: Any) -> Any:
+def _from_data(
+    name: str, original: Any, *args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any
+) -> Any:
     """`torch.tensor`, `as_tensor` and `asarray`: made on the host, then copied, as torch does it."""
-
-    def made(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
-        data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-        if device is None:
-            if type(data) in VIRTUAL:
-                device = data.device
-            elif not isinstance(data, torch.Tensor):
-                device = _default_device()
-        place = None if device is None else place_named(device)
-        if place is None:
-            if device is not None:
-                kwargs["device"] = device
-            if type(data) in VIRTUAL:
-                args = (data.cpu() if torch.device(device).type == "cpu" else data, *args[1:])
-            elif args and not isinstance(data, torch.Tensor):
-                args = (_read(data), *args[1:])
-            made_here = original(*args, **kwargs)
-            return state.pin(made_here) if pin_memory else made_here
-        requires_grad = kwargs.pop("requires_grad", False)
-        if isinstance(data, torch.Tensor):
-            if name == "tensor":
-                warnings.warn(_COPIED, UserWarning, stacklevel=2)
-            moved = data.detach() if name == "tensor" else data
-            dtype = kwargs.get("dtype")
-            moved = moved.to(place.cuda, dtype or moved.dtype)
-            if (name == "tensor" and moved.data_ptr() == data.data_ptr()) or (kwargs.get("copy") and moved is data):
-                moved = moved.clone()
-        else:
-            if pin_memory:
-                raise RuntimeError("Only dense CPU tensors can be pinned")
-            args = (_read(args[0]), *args[1:]) if args else args
-            moved = original(*args, device=CPU, **kwargs).to(place.cuda)
-        if requires_grad and not (moved.is_floating_point() or moved.is_complex()):
-            raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
-        return moved.requires_grad_() if requires_grad else moved
-
-    made.__name__ = name
-    return made
+    data: Any = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if device is None:
+        if type(data) in VIRTUAL:
+            device = data.device
+        elif not isinstance(data, torch.Tensor):
+            device = _default_device()
+    place = place_named(device)
+    if place is None:
+        if device is not None:
+            kwargs["device"] = device
+        if type(data) in VIRTUAL:
+            args = (data.cpu() if torch.device(device).type == "cpu" else data, *args[1:])
+        elif args and not isinstance(data, torch.Tensor):
+            args = (_read(data), *args[1:])
+        made_here = original(*args, **kwargs)
+        return state.pin(made_here) if pin_memory else made_here
+    requires_grad = kwargs.pop("requires_grad", False)
+    if isinstance(data, torch.Tensor):
+        copied = name == "tensor"
+        if copied:
+            warnings.warn(_COPIED, UserWarning, stacklevel=3)
+        moved = (data.detach() if copied else data).to(place.cuda, kwargs.get("dtype") or data.dtype)
+        if (copied and moved.data_ptr() == data.data_ptr()) or (kwargs.get("copy") and moved is data):
+            moved = moved.clone()
+    else:
+        if pin_memory:
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        args = (_read(args[0]), *args[1:]) if args else args
+        moved = original(*args, device=CPU, **kwargs).to(place.cuda)
+    if requires_grad and not (moved.is_floating_point() or moved.is_complex()):
+        raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
+    return moved.requires_grad_() if requires_grad else moved
 
 
 def new_tensor(
@@ -234,15 +289,15 @@ def new_tensor(
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.callback(state.forget_pinned)
+    opening.undo.callback(state.pinned.clear)
     yield torch, "device", device
-    yield torch.Tensor, "to", to(_Base.to)
+    yield torch.Tensor, "to", _to(torch._C.TensorBase.to)
     yield torch.Tensor, "cuda", cuda
     yield torch.Tensor, "pin_memory", lambda self, device=None: state.pin(self)
     yield torch.Tensor, "is_pinned", lambda self, device=None: state.is_pinned(self)
     yield torch.Tensor, "new_tensor", new_tensor
-    for name in _FROM_DATA:
-        yield torch, name, from_data(name, getattr(torch, name))
+    yield from (around(torch, name, functools.partial(_from_data, name)) for name in _FROM_DATA)
+    yield from _factories()
 
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray")
@@ -250,14 +305,12 @@ _LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "r
 _NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 
 
-def _settle(name: str, original: Any) -> Any:
+def _settle(original: Any, name: str) -> Any:
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
-        place = None
-        if device is not None:
-            place = place_named(device)
-            if place is not None and type(device) is int:
-                kwargs["device"] = place.cuda
+        place = place_named(device)
+        if place is not None and type(device) is int:
+            kwargs["device"] = place.cuda
         if kwargs.get("pin_memory"):
             if place is not None:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
@@ -268,12 +321,11 @@ def _settle(name: str, original: Any) -> Any:
             raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
         return original(*args, **kwargs)
 
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = original.__doc__
+    made.__name__, made.__doc__ = name, original.__doc__
     return made
 
 
-def _numbered(name: str, original: Any) -> Any:
+def _numbered(original: Any, name: str) -> Any:
     """`zeros_like(x, device=0)`, `x.new_zeros(3, device=0)`: only the number needs to be replaced."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -283,8 +335,7 @@ def _numbered(name: str, original: Any) -> Any:
             kwargs["device"] = device if place is None else place.cuda
         return original(*args, **kwargs)
 
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = original.__doc__
+    made.__name__, made.__doc__ = name, original.__doc__
     return made
 
 
@@ -294,18 +345,13 @@ def _on_device(args: Any, kwargs: Any) -> bool:
     return beside or torch.get_default_device().type == "cuda"
 
 
-@torch_patches()
-def _factory_patches(opening: Opening) -> tuple[Patch, ...]:
-    return _factories()
-
-
 @functools.cache
 def _factories() -> tuple[Patch, ...]:
     """Every function of `torch` that takes a device; searched once, because torch has a thousand names."""
     constructors = {id(function) for function in torch.utils._device._device_constructors()}
     found = {name: f for name, f in vars(torch).items() if id(f) in constructors and name not in _FROM_DATA}
     found["normal"] = torch.normal
-    made: list[tuple[Any, str, Any]] = [(torch, name, _settle(name, function)) for name, function in found.items()]
+    made: list[tuple[Any, str, Any]] = [(torch, name, _settle(function, name)) for name, function in found.items()]
     for owner, home, names in ((torch, torch, _LIKE), (torch.Tensor, torch._C.TensorBase, _NEW)):
-        made += [(owner, name, _numbered(name, getattr(home, name))) for name in names]
+        made += [(owner, name, _numbered(getattr(home, name), name)) for name in names]
     return tuple(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 from collections.abc import Iterator
@@ -11,13 +12,19 @@ import torch
 import torch.cuda.nvtx
 import torch.cuda.profiler
 
-from virtual_cuda.device.memory import Allocator
 from virtual_cuda.device.messages import forked, invalid_ordinal
-from virtual_cuda.device.state import VirtualGpu, index_of
+from virtual_cuda.device.state import Allocator, VirtualGpu, index_of
 from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, torch_patches
 
 CAPABILITY: Final = (9, 0)
+_PROPERTIES: Final[dict[str, Any]] = {
+    "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": "00000000-0000-0000-0000-000000000000",
+    "is_integrated": 0, "is_multi_gpu_board": 0, "multi_processor_count": 132, "warp_size": 32,
+    "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "regs_per_multiprocessor": 65536,
+    "L2_cache_size": 60 << 20, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
+    "shared_memory_per_multiprocessor": 233472,
+}  # fmt: skip
 
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
@@ -25,28 +32,6 @@ def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
     if not 0 <= index < len(gpu.places):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
     return gpu.places[index].memory
-
-
-def _properties(gpu: VirtualGpu) -> Any:
-    return types.SimpleNamespace(
-        name=gpu.name,
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
-        total_memory=gpu.places[0].memory.total,
-        multi_processor_count=132,
-        is_integrated=0,
-        is_multi_gpu_board=0,
-        max_threads_per_multi_processor=2048,
-        max_threads_per_block=1024,
-        regs_per_multiprocessor=65536,
-        warp_size=32,
-        gcnArchName="",
-        uuid="00000000-0000-0000-0000-000000000000",
-        L2_cache_size=60 << 20,
-        shared_memory_per_block=49152,
-        shared_memory_per_block_optin=232448,
-        shared_memory_per_multiprocessor=233472,
-    )
 
 
 def sync_debug_mode(mode: Any) -> int:
@@ -76,11 +61,8 @@ class Devices:
         self.gpu = gpu
         self.process = os.getpid()
 
-    def in_child(self) -> bool:
-        return os.getpid() != self.process
-
     def initialize(self) -> None:
-        if self.in_child():
+        if os.getpid() != self.process:
             raise forked()
 
     def check(self, index: int) -> int:
@@ -89,9 +71,7 @@ class Devices:
         return index
 
     def set_device(self, device: Any) -> None:
-        index = index_of(self.gpu, device)
-        if index >= 0:
-            self.gpu.current = self.check(index)
+        self.exchange(index_of(self.gpu, device))
 
     def exchange(self, index: int) -> int:
         before = self.gpu.current
@@ -103,14 +83,15 @@ class Devices:
         index = index_of(self.gpu, device)
         if not 0 <= index < len(self.gpu.places):
             raise AssertionError("Invalid device id")
-        return _properties(self.gpu)
+        memory = self.gpu.places[0].memory.total
+        return types.SimpleNamespace(name=self.gpu.name, total_memory=memory, **_PROPERTIES)
 
     def synchronize(self, device: Any = None) -> None:
-        self.check(index_of(self.gpu, device))
-        placement.note("synchronize", explicit=True)
-
-    def set_sync_debug_mode(self, mode: Any) -> None:
-        self.gpu.sync_debug = sync_debug_mode(mode)
+        before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
+        try:
+            placement.note("synchronize", explicit=True)
+        finally:
+            self.exchange(before)
 
     def set_fraction(self, fraction: Any, device: Any = None) -> None:
         if not isinstance(fraction, float):
@@ -125,22 +106,18 @@ class Devices:
             place.memory.empty_cache()
 
     def patches(self) -> Iterator[Patch]:
-        gpu = self.gpu
-
-        def reset_peaks(device: Any = None) -> None:
-            allocator_of(gpu, device).reset_peaks()
-
+        gpu, of = self.gpu, functools.partial(allocator_of, self.gpu)
         shared = {
             "is_available": lambda: True,
             "device_count": lambda: len(gpu.places),
             "synchronize": self.synchronize,
             "empty_cache": self.empty_cache,
-            "memory_allocated": lambda device=None: allocator_of(gpu, device).live,
-            "max_memory_allocated": lambda device=None: allocator_of(gpu, device).peak,
-            "memory_reserved": lambda device=None: allocator_of(gpu, device).reserved,
-            "max_memory_reserved": lambda device=None: allocator_of(gpu, device).peak_reserved,
-            "reset_peak_memory_stats": reset_peaks,
-            "memory_stats": lambda device=None: dict(sorted(allocator_of(gpu, device).statistics().items())),
+            "memory_allocated": lambda device=None: of(device).live,
+            "max_memory_allocated": lambda device=None: of(device).peak,
+            "memory_reserved": lambda device=None: of(device).reserved,
+            "max_memory_reserved": lambda device=None: of(device).peak_reserved,
+            "reset_peak_memory_stats": lambda device=None: of(device).reset_peaks(),
+            "memory_stats": lambda device=None: dict(sorted(of(device).statistics().items())),
             "get_device_capability": lambda device=None: self.properties(device) and CAPABILITY,
         }
         cuda = {
@@ -153,25 +130,23 @@ class Devices:
             "init": self.initialize,
             "is_initialized": lambda: True,
             "_initialized": True,  # checkpointing asks here whether the device has generators to restore
-            "_is_in_bad_fork": self.in_child,
+            "_is_in_bad_fork": lambda: os.getpid() != self.process,
             "get_device_name": lambda device=None: self.properties(device).name,
             "get_device_properties": self.properties,
             "is_bf16_supported": lambda including_emulation=True: True,
             "is_tf32_supported": lambda: True,
             "get_arch_list": lambda: ["sm_90"],
             "can_device_access_peer": lambda device, peer_device: index_of(gpu, device) != index_of(gpu, peer_device),
-            "set_sync_debug_mode": self.set_sync_debug_mode,
+            "set_sync_debug_mode": lambda mode: setattr(gpu, "sync_debug", sync_debug_mode(mode)),
             "get_sync_debug_mode": lambda: gpu.sync_debug,
-            "memory_cached": lambda device=None: allocator_of(gpu, device).reserved,
-            "reset_max_memory_allocated": reset_peaks,
-            "reset_max_memory_cached": reset_peaks,
+            "memory_cached": lambda device=None: of(device).reserved,
+            "reset_max_memory_allocated": lambda device=None: of(device).reset_peaks(),
+            "reset_max_memory_cached": lambda device=None: of(device).reset_peaks(),
             "reset_accumulated_memory_stats": lambda device=None: None,
-            "mem_get_info": lambda device=None: (allocator_of(gpu, device).free, allocator_of(gpu, device).total),
+            "mem_get_info": lambda device=None: (of(device).free, of(device).total),
             "set_per_process_memory_fraction": self.set_fraction,
-            "get_per_process_memory_fraction": lambda device=None: (
-                allocator_of(gpu, device).allowed / allocator_of(gpu, device).total
-            ),
-            "memory_stats_as_nested_dict": lambda device=None: _as_tree(allocator_of(gpu, device).statistics()),
+            "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
+            "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
         }
@@ -183,7 +158,7 @@ class Devices:
             "set_device_index": self.set_device,
             "set_device_idx": self.set_device,
             "reset_accumulated_memory_stats": lambda device=None: None,
-            "get_memory_info": lambda device=None: (allocator_of(gpu, device).free, allocator_of(gpu, device).total),
+            "get_memory_info": lambda device=None: (of(device).free, of(device).total),
         }
         internals = {
             "_accelerator_exchangeDevice": self.exchange,

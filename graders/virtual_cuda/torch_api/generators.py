@@ -13,7 +13,7 @@ from virtual_cuda.device.tensor import PLANS
 from virtual_cuda.ops.dispatch import general
 from virtual_cuda.ops.fast_paths import make_plan, plan_by
 from virtual_cuda.ops.registry import facts_of, operator
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 aten: Final = torch.ops.aten
 _HostGenerator = torch.Generator
@@ -63,18 +63,14 @@ Generator.__module__ = "torch._C"
 
 
 class _AnyGenerator(type):
+    """The type of what `torch.Generator` is while a virtual device is open."""
+
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, _HostGenerator)
 
-
-class GeneratorFactory(metaclass=_AnyGenerator):
-    """What `torch.Generator` is while a virtual device is open."""
-
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __call__(cls, device: Any = "cpu") -> Any:
         chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if chosen.type == "cuda":
-            return Generator(chosen.index)
-        return _HostGenerator(device=chosen)
+        return Generator(chosen.index) if chosen.type == "cuda" else _HostGenerator(device=chosen)
 
 
 class DefaultGenerators:
@@ -99,17 +95,14 @@ class DefaultGenerators:
         for generator in self.generators:
             generator.manual_seed(seed)
 
-    def seed_both(self, original: Any) -> Any:
-        def manual_seed(seed: Any) -> Any:
-            given = original(seed)
-            self.seed_all(given.initial_seed())
-            self.following_host = True
-            return given
-
-        return manual_seed
+    def seed_both(self, original: Any, seed: Any) -> Any:
+        given = original(seed)
+        self.seed_all(given.initial_seed())
+        self.following_host = True
+        return given
 
     def set_state(self, state: Any, device: Any = "cuda") -> None:
-        generator = self._at(None if device == "cuda" else device)
+        generator = self._at(device)
         if self.following_host and torch.equal(state, generator.get_state()):
             return  # restored as it is, together with the host's, which dropout follows
         self.following_host = False
@@ -126,50 +119,37 @@ class DefaultGenerators:
             "seed": lambda: self.seed_one(_HostGenerator().seed()),
             "seed_all": lambda: self.seed_all(_HostGenerator().seed()),
             "initial_seed": lambda: self._at().initial_seed(),
-            "get_rng_state": lambda device="cuda": self._at(None if device == "cuda" else device).get_state(),
+            "get_rng_state": lambda device="cuda": self._at(device).get_state(),
             "get_rng_state_all": lambda: [g.get_state() for g in self.generators],
             "set_rng_state": self.set_state,
             "set_rng_state_all": self.set_states,
             "default_generators": tuple(self.generators),
         }
-        for home in (torch.cuda, torch.cuda.random):
-            yield from (
-                (home, name, value) for name, value in cuda.items() if home is torch.cuda or hasattr(home, name)
-            )
-        both = self.seed_both(torch.manual_seed)
-        yield torch, "manual_seed", both
-        yield torch.random, "manual_seed", both
-        yield torch, "Generator", GeneratorFactory
+        yield from ((torch.cuda, name, value) for name, value in cuda.items())
+        again = torch.cuda.random
+        yield from ((again, name, value) for name, value in cuda.items() if hasattr(again, name))
+        yield from (around(home, "manual_seed", self.seed_both) for home in (torch, torch.random))
+        yield torch, "Generator", _AnyGenerator("Generator", (), {})
+
+
+_open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one, or none
 
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    _open.defaults = DefaultGenerators(opening.gpu)
-    opening.undo.callback(setattr, _open, "defaults", None)
-    return _open.defaults.patches()
-
-
-class _OpenGenerators:
-    """The default generators of the devices that are open."""
-
-    defaults: DefaultGenerators | None = None
-
-
-_open: Final = _OpenGenerators()
+    _open.append(DefaultGenerators(opening.gpu))
+    opening.undo.callback(_open.clear)
+    return _open[0].patches()
 
 
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """A random operator: the device's generator, unless one was passed, which must be the device's."""
-    given = kwargs.get("generator")
-    names = [a.name for a in func._schema.arguments]
-    position = names.index("generator")
+    position = [a.name for a in func._schema.arguments].index("generator")
     by_position = position < len(args)
-    if by_position:
-        given = args[position]
-    defaults = _open.defaults
-    if given is None and defaults is not None and now.gpu is not None:
+    given = args[position] if by_position else kwargs.get("generator")
+    if given is None and _open and now.gpu is not None:
         place = next((a._block.place for a in args if hasattr(a, "_block")), None)
-        chosen = defaults.generators[place.index if place is not None else now.gpu.current]
+        chosen = _open[0].generators[place.index if place is not None else now.gpu.current]
         if by_position:
             args = (*args[:position], chosen, *args[position + 1 :])
         else:
@@ -181,10 +161,9 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
     """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
-    defaults = _open.defaults
-    if defaults is None or defaults.following_host:
+    if not _open or _open[0].following_host:
         return general(func, args, kwargs)
-    chosen = defaults.generators[args[0]._block.place.index]
+    chosen = _open[0].generators[args[0]._block.place.index]
     host = torch.default_generator
     before = host.get_state()
     host.set_state(chosen.get_state())

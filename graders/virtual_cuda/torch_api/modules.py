@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore
 from virtual_cuda.device.messages import without_lazy
 from virtual_cuda.device.state import place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 # torch.optim hides its submodules behind functions of the same names.
 optimizer: Final = sys.modules["torch.optim.optimizer"]
@@ -37,75 +38,52 @@ def _elsewhere(gradient: Any, device: torch.device) -> bool:
     return other and "lazy" not in (gradient.device.type, device.type)
 
 
-def _checked(original: Any, name: str, position: int) -> Any:
+def _checked(name: str, position: int, original: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.autograd.backward` or `grad`, whose gradients come by keyword or at a position."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = args[position] if len(args) > position else kwargs.get(name)
-        if given is not None:
-            tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
-            for index, (tensor, gradient) in enumerate(zip(_listed(tensors), _listed(given), strict=False)):
-                virtual = type(tensor) in VIRTUAL or type(gradient) in VIRTUAL
-                if virtual and isinstance(tensor, torch.Tensor) and _elsewhere(gradient, tensor.device):
-                    raise RuntimeError(
-                        f"invalid gradient at index {index} - expected device {tensor.device} but got {gradient.device}"
-                    )
-        return original(*args, **kwargs)
-
-    return call
-
-
-def _device_of_edge(edge: Any) -> torch.device | None:
-    node, index = edge
-    if node is None:
-        return None
-    variable = getattr(node, "variable", None)
-    if variable is not None:
-        return torch.device(variable.device)
-    device = node._input_metadata[index].device
-    return torch.device("cuda", device.index) if device.type == "lazy" else device
-
-
-def _custom(original: Any) -> Any:
-    """A student's own `autograd.Function.backward`: what it returns must be where the inputs are."""
-
-    def apply(self: Any, *args: Any) -> Any:
-        given = original(self, *args)
-        for index, (gradient, edge) in enumerate(zip(_listed(given), self.next_functions, strict=False)):
-            device = _device_of_edge(edge)
-            if device is not None and _elsewhere(gradient, device) and "cuda" in (device.type, gradient.device.type):
+    given = args[position] if len(args) > position else kwargs.get(name)
+    if given is not None:
+        tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
+        for index, (tensor, gradient) in enumerate(zip(_listed(tensors), _listed(given), strict=False)):
+            virtual = type(tensor) in VIRTUAL or type(gradient) in VIRTUAL
+            if virtual and isinstance(tensor, torch.Tensor) and _elsewhere(gradient, tensor.device):
                 raise RuntimeError(
-                    f"Function {type(self).__name__} returned an invalid gradient at index {index} - "
-                    f"expected device {device} but got {gradient.device}"
+                    f"invalid gradient at index {index} - expected device {tensor.device} but got {gradient.device}"
                 )
-        return given
-
-    return apply
+    return original(*args, **kwargs)
 
 
-def _set_grad(self: Any, gradient: Any) -> None:
-    """A host tensor is given a gradient; if that is on the device, C++ refuses it by the name it has for the device."""
+def _custom(original: Any, self: Any, *args: Any) -> Any:
+    """A student's own `autograd.Function.backward`: what it returns must be where the inputs are."""
+    given = original(self, *args)
+    for index, (gradient, (node, slot)) in enumerate(zip(_listed(given), self.next_functions, strict=False)):
+        if node is None:
+            continue
+        variable = getattr(node, "variable", None)
+        device = (node._input_metadata[slot] if variable is None else variable).device
+        device = torch.device("cuda", device.index) if device.type == "lazy" else device
+        if _elsewhere(gradient, device) and "cuda" in (device.type, gradient.device.type):
+            raise RuntimeError(
+                f"Function {type(self).__name__} returned an invalid gradient at index {index} - "
+                f"expected device {device} but got {gradient.device}"
+            )
+    return given
+
+
+def set_grad(self: Any, gradient: Any) -> None:
+    """A tensor is given a gradient; where that is elsewhere, C++ refuses it by the name it has for the device."""
     try:
         _grad.__set__(self, gradient)
     except RuntimeError as error:
         raise without_lazy(error) or error from None
 
 
-def make_parameter(data: Any, requires_grad: bool) -> Any:
+def _new_parameter(original: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+    """`nn.Parameter(data)` where data is on the device."""
+    if type(data) not in VIRTUAL:
+        return original(cls, data, requires_grad)
     fresh = data.detach().requires_grad_(requires_grad)
     fresh.__class__ = Parameter
     return fresh
-
-
-def new_parameter(original: Any) -> Any:
-    """`nn.Parameter(data)` where data is on the device."""
-
-    def make(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if type(data) in VIRTUAL:
-            return make_parameter(data, requires_grad)
-        return original(cls, data, requires_grad)
-
-    return make
 
 
 def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
@@ -120,24 +98,16 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
         kept = tensor
     except RuntimeError:
         # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds the old one.
-        _replace_everywhere(tensor, other)
+        for holder in gc.get_referrers(tensor):
+            if isinstance(holder, (dict, list)):
+                for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+                    if value is tensor:
+                        holder[key] = other
+                if isinstance(holder, dict) and any(key is tensor for key in holder):
+                    holder[other] = holder.pop(tensor)
         kept = other
     kept.__dict__.update(extra)
     return kept
-
-
-def _replace_everywhere(old: Any, new: Any) -> None:
-    for holder in gc.get_referrers(old):
-        if isinstance(holder, list):
-            for i, item in enumerate(holder):
-                if item is old:
-                    holder[i] = new
-        elif isinstance(holder, dict):
-            for key, value in list(holder.items()):
-                if value is old:
-                    holder[key] = new
-            if any(key is old for key in holder):
-                holder[new] = holder.pop(old)
 
 
 def apply(self: Any, function: Any, recurse: bool = True) -> Any:
@@ -176,19 +146,15 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
     return self
 
 
-def materialize(original: Any) -> Any:
+def _materialize(original: Any, self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     """A `LazyLinear` moved before its first batch makes its parameters where it was moved to."""
-
-    def made(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        device = device or self.__dict__.pop("_goes_to", None)
-        if device is None or device.type != "cuda":
-            original(self, shape, device, dtype)
-            return
-        fresh = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
-        self.__class__ = self.cls_to_become
-        exchange(self, fresh, self.requires_grad)
-
-    return made
+    device = device or self.__dict__.pop("_goes_to", None)
+    if device is None or device.type != "cuda":
+        original(self, shape, device, dtype)
+        return
+    fresh = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
+    self.__class__ = self.cls_to_become
+    exchange(self, fresh, self.requires_grad)
 
 
 def _on(device: Any) -> Any:
@@ -213,10 +179,7 @@ def broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any
 
 def reduce_add(inputs: Any, destination: Any = None) -> Any:
     target = inputs[0].device if destination is None else _on(destination)
-    total = inputs[0].to(target)
-    for tensor in inputs[1:]:
-        total = total + tensor.to(target)
-    return total
+    return functools.reduce(torch.add, [tensor.to(target) for tensor in inputs])
 
 
 def reduce_add_coalesced(inputs: Any, destination: Any = None, buffer_size: int = 0) -> Any:
@@ -230,14 +193,13 @@ def gather(tensors: Any, dim: int = 0, destination: Any = None, *, out: Any = No
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    custom = torch.autograd.function.BackwardCFunction
-    yield torch.autograd, "backward", _checked(torch.autograd.backward, "grad_tensors", 1)
-    yield torch.autograd, "grad", _checked(torch.autograd.grad, "grad_outputs", 2)
-    yield custom, "apply", _custom(custom.apply)
-    yield torch.Tensor, "grad", property(_grad.__get__, _set_grad, _grad.__delete__)
+    yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1))
+    yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2))
+    yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
+    yield torch.Tensor, "grad", property(_grad.__get__, set_grad, _grad.__delete__)
     yield nn.Module, "_apply", apply
-    yield nn.Parameter, "__new__", staticmethod(new_parameter(nn.Parameter.__new__))
-    yield UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)
+    yield nn.Parameter, "__new__", staticmethod(functools.partial(_new_parameter, nn.Parameter.__new__))
+    yield around(UninitializedTensorMixin, "materialize", _materialize)
     for function in (scatter, broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, gather):
         yield comm, function.__name__, function
         yield torch.cuda.comm, function.__name__, function

@@ -36,7 +36,7 @@ class MpsTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> MpsTensor:
         if held.requires_grad:
-            raise SelectionOnly()
+            raise SelectionOnly("mps")
         made: MpsTensor = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=MPS)
         made.held = held
         return made
@@ -56,12 +56,12 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         if not any(isinstance(each, MpsTensor) for each in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         there = "device" not in kwargs
-    args, kwargs = tree_map(_on_the_host, (args, kwargs))
+    args, kwargs = tree_map(_on_host, (args, kwargs))
     found = func(*args, **kwargs)
     return tree_map(lambda each: MpsTensor(each) if isinstance(each, torch.Tensor) else each, found) if there else found
 
 
-def _on_the_host(each: Any) -> Any:
+def _on_host(each: Any) -> Any:
     if isinstance(each, MpsTensor):
         return each.held
     return torch.device("cpu") if isinstance(each, torch.device) and each.type == "mps" else each
@@ -78,7 +78,7 @@ class _Functions(TorchFunctionMode):
         if not moved and not _asked_for(args, named):
             return func(*args, **named)
         if named.get("requires_grad") or any(isinstance(each, torch.nn.Parameter) for each in args):
-            raise SelectionOnly()
+            raise SelectionOnly("mps")
         spelled = tuple(MPS if moved and _names_mps(each) else each for each in args)
         return _computed(func, spelled, named | ({"device": MPS} if "device" in named else {}))
 
@@ -92,13 +92,6 @@ class _Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _computed(func, args, kwargs or {})
-
-
-def _constant(value: Any) -> Any:
-    def answer(*args: Any, **kwargs: Any) -> Any:
-        return value
-
-    return answer
 
 
 def _availability(cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any) -> Iterator[Patch]:
@@ -116,14 +109,15 @@ def _availability(cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
     if hasattr(torch.mps, "is_available"):
         answers.append((torch.mps, "is_available", mps))
     for owner, name, answer in answers:
-        yield owner, name, _constant(answer)
+        yield owner, name, lambda *args, answer=answer, **kwargs: answer
     if not cuda_built:
         yield torch.version, "cuda", None
 
-    def current_accelerator(check_available: bool = False) -> Any:
-        return accelerator if mps or not check_available else None
-
-    yield torch.accelerator, "current_accelerator", current_accelerator
+    yield (
+        torch.accelerator,
+        "current_accelerator",
+        lambda check_available=False: accelerator if mps or not check_available else None,
+    )
 
 
 @contextlib.contextmanager

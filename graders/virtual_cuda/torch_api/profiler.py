@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
 import torch.profiler
 
 from virtual_cuda.device.tensor import Tensor
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 MARK: Final = "[virtual device]"
 VIEW: Final = "[virtual device, nothing to do]"  # views and allocations launch no kernel
@@ -22,13 +24,7 @@ _IDLE: Final = ("aten::empty", "aten::new_empty", "aten::_has_compatible", "aten
 _dispatch: Final = Tensor.__torch_dispatch__
 
 
-class _Recording:
-    """How many profilers record now."""
-
-    depth: int = 0
-
-
-_recording: Final = _Recording()
+_recording: Final[list[Any]] = []  # the profilers that record now
 
 
 def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,24 +33,9 @@ def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(func, types, args, kwargs)
 
 
-def _began() -> None:
-    _recording.depth += 1
-    Tensor.__torch_dispatch__ = staticmethod(_marked)  # type: ignore[method-assign]
-
-
-def _ended() -> None:
-    _recording.depth = max(0, _recording.depth - 1)
-    if not _recording.depth:
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
-
-
-def _is_python(event: Any) -> bool:
-    return ".py(" in event.name or event.name.startswith("<built-in")
-
-
-def _transparent(event: Any) -> bool:
-    """Events that only a tensor subclass has: its dispatch, and the functions of this package."""
-    return event.name == "PythonSubclass" or _OURS in event.name
+def _transparent(name: str) -> bool:
+    """Whether only a tensor subclass has such events: its dispatch, and the functions of this package."""
+    return name == "PythonSubclass" or _OURS in name
 
 
 class _EventTree:
@@ -75,9 +56,11 @@ class _EventTree:
             self.open.pop()
         kind = self.open[-1][1] if self.open else HOST
         if kind in (MARKED, DEVICE):
-            if kind == MARKED and not _is_python(event):
-                self._ran(start, end)
-                kind = DEVICE
+            if kind == MARKED and ".py(" not in event.name and not event.name.startswith("<built-in"):
+                key, kind = id(self.owner), DEVICE
+                self.spans[key][1].append((start, end))
+                if self.works:
+                    self.device[key] = self.device.get(key, 0.0) + end - start
             self.open.append((event, kind))
         elif event.name in (MARK, VIEW):
             self.works = event.name == MARK
@@ -85,7 +68,7 @@ class _EventTree:
             self.owner = above if above is not None and "::" in above.name and "autograd::" not in above.name else event
             self.spans.setdefault(id(self.owner), (self.owner, []))
             self.open.append((event, MARKED))
-        elif _transparent(event):
+        elif _transparent(event.name):
             self.open.append((event, PASSED))
         else:
             self.kept.append(event)
@@ -94,12 +77,6 @@ class _EventTree:
 
     def _above(self) -> Any:
         return next((event for event, kind in reversed(self.open) if kind == HOST), None)
-
-    def _ran(self, start: float, end: float) -> None:
-        key = id(self.owner)
-        self.spans[key][1].append((start, end))
-        if self.works:
-            self.device[key] = self.device.get(key, 0.0) + end - start
 
     def lost(self) -> list[tuple[float, float]]:
         """The stretches in which only this package was at work."""
@@ -115,9 +92,7 @@ class _EventTree:
 
 def _cut(events: list[Any], gaps: list[tuple[float, float]]) -> None:
     starts = [a for a, _ in gaps]
-    before = [0.0]
-    for a, b in gaps:
-        before.append(before[-1] + b - a)
+    before = list(accumulate((b - a for a, b in gaps), initial=0.0))
 
     def moved(at: float) -> float:
         index = bisect_right(starts, at)
@@ -132,39 +107,32 @@ def _cut(events: list[Any], gaps: list[tuple[float, float]]) -> None:
 def tidy(events: list[Any], use_device: str | None, host: bool = True) -> list[Any]:
     """The events as they would be had the device done its work."""
     threads: dict[int, _EventTree] = {}
-    for event in sorted(events, key=lambda e: (e.time_range.start, -e.time_range.end)):
+    for event in sorted(events, key=_order):
         threads.setdefault(event.thread, _EventTree()).add(event)
     kept: list[Any] = []
     for line in threads.values():
+        total: dict[int, float] = {}  # device time, of each operator and of all that called it
         for event in line.kept:
-            moved = event.cpu_memory_usage if id(event) in line.device else 0
-            above: Any = event
-            while moved and above is not None:
+            if id(event) not in line.device:
+                continue
+            moved, above = event.cpu_memory_usage, event
+            while above is not None:
                 above.cpu_memory_usage -= moved
                 above.device_memory_usage += moved
+                total[id(above)] = total.get(id(above), 0.0) + line.device[id(event)]
                 above = line.parent[id(above)]
         _cut(line.kept, line.lost())
         kept += line.kept
-        if use_device is not None:
-            _attribute(line)
-    return [
-        event for event in sorted(kept, key=lambda e: (e.time_range.start, -e.time_range.end)) if host or event.kernels
-    ]
+        if use_device is not None:  # as torch's own timing by events has it
+            for event in line.kept:
+                event.is_legacy = True
+                if total.get(id(event)):
+                    event.append_kernel(event.name, 0, total[id(event)])
+    return [event for event in sorted(kept, key=_order) if host or event.kernels]
 
 
-def _attribute(line: _EventTree) -> None:
-    """Device time to each operator and to all that called it, as torch's own timing by events has it."""
-    total: dict[int, float] = {}
-    for event in line.kept:
-        took = line.device.get(id(event), 0.0)
-        above: Any = event
-        while took and above is not None:
-            total[id(above)] = total.get(id(above), 0.0) + took
-            above = line.parent[id(above)]
-    for event in line.kept:
-        event.is_legacy = True
-        if total.get(id(event)):
-            event.append_kernel(event.name, 0, total[id(event)])
+def _order(event: Any) -> tuple[float, float]:
+    return event.time_range.start, -event.time_range.end
 
 
 class _Results:
@@ -202,51 +170,49 @@ def _with_device(events: list[Any], device: bool) -> list[Any]:
                 kernel = {"device": 0, "stream": 7}
                 found.append({**event, "cat": "kernel", "pid": 0, "tid": 7, "args": kernel})
             inside.append((event, end, inside[-1][2] and event.get("cat") == "python_function"))
-        elif _OURS not in event["name"] and event["name"] != "PythonSubclass":
+        elif not _transparent(event["name"]):
             found.append(event)
     return others + found
 
 
-def _start(original: Any) -> Any:
-    def start(
-        self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: Any = None, **kwargs: Any
-    ) -> None:
-        wanted = "cuda" if use_cuda else use_device
-        host = kwargs.get("use_cpu", True)
-        if wanted != "cuda":
-            original(self, enabled, use_device=use_device, **kwargs)
-            return
-        kwargs["use_cpu"] = True  # the device's work is done on the host: without it there is nothing to see
-        original(self, enabled, **kwargs)
-        self.use_device, self.use_cuda, self._host_shown = "cuda", use_cuda, host
+def _made(
+    original: Any, self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: Any = None, **kwargs: Any
+) -> None:
+    if not use_cuda and use_device != "cuda":
+        original(self, enabled, use_device=use_device, **kwargs)
+        return
+    self._host_shown = kwargs.get("use_cpu", True)
+    kwargs["use_cpu"] = True  # the device's work is done on the host: without it there is nothing to see
+    original(self, enabled, **kwargs)
+    self.use_device, self.use_cuda = "cuda", use_cuda
 
-    return start
+
+def _began(original: Any, self: Any) -> Any:
+    _recording.append(self)
+    Tensor.__torch_dispatch__ = staticmethod(_marked)  # type: ignore[method-assign]
+    return original(self)
+
+
+def _left(original: Any, self: Any, *error: Any) -> Any:
+    if self in _recording:
+        _recording.remove(self)
+        if not _recording:
+            Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+    out = original(self, *error)
+    if getattr(self, "kineto_results", None) is not None:
+        self.kineto_results = _Results(self.kineto_results, self.use_device is not None)
+    return out
+
+
+def _parsed(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    return tidy(original(self, *args, **kwargs), self.use_device, getattr(self, "_host_shown", True))
 
 
 @torch_patches()
-def _patches(opening: Opening) -> list[Patch]:
-    start_trace, leave, parse = _profile._start_trace, _profile.__exit__, _profile._parse_kineto_results
-
-    def began(self: Any) -> Any:
-        _began()
-        return start_trace(self)
-
-    def left(self: Any, *error: Any) -> Any:
-        if self.enabled:
-            _ended()
-        out = leave(self, *error)
-        if getattr(self, "kineto_results", None) is not None:
-            self.kineto_results = _Results(self.kineto_results, self.use_device is not None)
-        return out
-
-    def parsed(self: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
-        return tidy(parse(self, result, *args, **kwargs), self.use_device, getattr(self, "_host_shown", True))
-
-    return [
-        (_profile, "__init__", _start(_profile.__init__)),
-        (_profile, "_start_trace", began),
-        (_profile, "__exit__", left),
-        (_profile, "_parse_kineto_results", parsed),
-        (torch.profiler.profiler, "supported_activities", lambda: {_Activity.CPU, _Activity.CUDA}),
-        (torch.profiler, "supported_activities", lambda: {_Activity.CPU, _Activity.CUDA}),
-    ]
+def _patches(opening: Opening) -> Iterator[Patch]:
+    yield around(_profile, "__init__", _made)
+    yield around(_profile, "_start_trace", _began)
+    yield around(_profile, "__exit__", _left)
+    yield around(_profile, "_parse_kineto_results", _parsed)
+    for home in (torch.profiler, torch.profiler.profiler):
+        yield home, "supported_activities", lambda: {_Activity.CPU, _Activity.CUDA}

@@ -12,9 +12,9 @@ import torch.utils.dlpack
 from virtual_cuda.device.state import CUDA, Block, Place, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, shut, write
+from virtual_cuda.ops.dispatch import allocate, open_place, shut, write
 from virtual_cuda.ops.registry import operator
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api import tensor_types
 
 _CUDA: Final = torch.utils.dlpack.DLDeviceType.kDLCUDA
@@ -43,38 +43,28 @@ def _dlpack(self: Any, **kwargs: Any) -> Any:
     raise BufferError("Unsupported device in DLTensor.")
 
 
-def _dlpack_device(self: Any) -> tuple[Any, int]:
-    return _CUDA, self._block.place.index
+def _to_dlpack(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return PyCapsule(_exported(tensor)) if type(tensor) in VIRTUAL else original(tensor, *args, **kwargs)
 
 
-def to_dlpack(original: Any) -> Any:
-    def give(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return PyCapsule(_exported(tensor)) if type(tensor) in VIRTUAL else original(tensor, *args, **kwargs)
-
-    return give
-
-
-def from_dlpack(original: Any) -> Any:
-    def take(ext_tensor: Any, **kwargs: Any) -> Any:
-        if type(ext_tensor) in VIRTUAL:
-            taken = _exported(ext_tensor)
-        elif isinstance(ext_tensor, PyCapsule):
-            taken, ext_tensor.tensor = ext_tensor.tensor, None
-            if taken is None:
-                raise RuntimeError(
-                    "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once"
-                )
-        else:
-            return original(ext_tensor, **kwargs)
-        device = kwargs.get("device")
-        moved = taken if device is None else taken.to(device)
-        return moved.clone() if kwargs.get("copy") and moved is taken else moved
-
-    return take
+def _from_dlpack(original: Any, ext_tensor: Any, **kwargs: Any) -> Any:
+    if type(ext_tensor) in VIRTUAL:
+        taken = _exported(ext_tensor)
+    elif isinstance(ext_tensor, PyCapsule):
+        taken, ext_tensor.tensor = ext_tensor.tensor, None
+        if taken is None:
+            raise RuntimeError(
+                "from_dlpack received an invalid capsule. Note that DLTensor capsules can be consumed only once"
+            )
+    else:
+        return original(ext_tensor, **kwargs)
+    device = kwargs.get("device")
+    moved = taken if device is None else taken.to(device)
+    return moved.clone() if kwargs.get("copy") and moved is taken else moved
 
 
 Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
-Tensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.place.index)  # type: ignore[method-assign,attr-defined]
 
 
 aten: Final = torch.ops.aten
@@ -189,12 +179,10 @@ def _copy_(self: Any, source: Any, non_blocking: Any = False) -> Any:
     raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
     target, origin = _place(self), _place(raw)
     _copy(self, raw, bool(non_blocking))
-    if target is None and origin is not None:
-        placement.record_copy("to_host", as_bytes(raw), False, bool(non_blocking), origin.label, "cpu")
-    elif target is not None and origin is None:
-        placement.record_copy("to_device", as_bytes(raw), False, bool(non_blocking), "cpu", target.label)
-    elif target is not None and origin is not None and origin is not target:
-        placement.record_copy("between_devices", as_bytes(raw), False, bool(non_blocking), origin.label, target.label)
+    if target is not origin:
+        ends = [placement.HOST if place is None else place.label for place in (origin, target)]
+        direction = "to_host" if target is None else "to_device" if origin is None else "between_devices"
+        placement.record_copy(direction, as_bytes(raw), False, bool(non_blocking), *ends)
     return self
 
 
@@ -202,24 +190,19 @@ def _place(storage: Any) -> Place | None:
     return storage._block.place if type(storage) is UntypedStorage else None
 
 
-def _elsewhere(tensor: Any, storage: Any) -> RuntimeError:
-    return RuntimeError(
-        f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device '
-        f'"{storage.device}".  This is no longer allowed; the devices must match.'
-    )
-
-
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source, *rest = args
-    storage = storage_of(source) if isinstance(source, Tensor) else source
-    if isinstance(storage, torch.Tensor) or storage.device != target.device:
-        raise _elsewhere(target, storage)
-    place = target._block.place
-    if place.shut:
-        raise shut(place)
-    target._inner.set_(storage, *rest, **kwargs)
+    storage = storage_of(source) if isinstance(source, Tensor) and rest else source
+    if isinstance(storage, torch.Tensor) is not isinstance(storage, Tensor) or storage.device != target.device:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on different device '
+            f'"{storage.device}".  This is no longer allowed; the devices must match.'
+        )
+    place = open_place(target)
+    target._inner.set_(getattr(storage, "_inner", storage), *rest, **kwargs)
     target._block = storage._block
-    write(str(func), place, 0)
+    if not isinstance(storage, Tensor):
+        write(str(func), place, 0)
     refresh(target)
     return target
 
@@ -232,22 +215,11 @@ def _set_nothing(func: Any, args: Any, kwargs: Any) -> Any:
     return target
 
 
-def _has_compatible_shallow_copy_type(func: Any, args: Any, kwargs: Any) -> bool:
-    """Asked by `x.data = y` of two device tensors; nothing runs on a device for it."""
-    return True
-
-
-operator("set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor_storage_offset", plan=_set_)
-operator("set_.default", plan=_set_nothing)
-operator("_has_compatible_shallow_copy_type", plan=_has_compatible_shallow_copy_type)
-
-
-def is_storage(original: Any) -> Any:
-    def answer(obj: Any, /) -> bool:
-        return type(obj) is UntypedStorage or bool(original(obj))
-
-    return answer
-
+operator("set_", plan=_set_nothing)
+operator("set_.source_Storage", "set_.source_Storage_storage_offset", plan=_set_)
+operator("set_.source_Tensor", "set_.source_Tensor_storage_offset", plan=_set_)
+# Asked by `x.data = y` of two device tensors; nothing runs on a device for it.
+operator("_has_compatible_shallow_copy_type", plan=lambda func, args, kwargs: True)
 
 # Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off while an inner
 # kernel runs, and the kernel would read from nowhere: the process dies. So they are real zeros here.
@@ -262,8 +234,7 @@ _OURS: Final = ("_inner", "_block", "_parts")
 
 def _reduce(self: Any, protocol: Any) -> Any:
     """`Tensor.__reduce_ex__` and `Parameter.__reduce_ex__`, for a tensor whose class is not what it says."""
-    if self._block.place.shut:
-        raise shut(self._block.place)
+    open_place(self)
     state = {name: value for name, value in self.__dict__.items() if name not in _OURS}
     if isinstance(self, Parameter):
         given = (self.detach(), self.requires_grad, OrderedDict())  # type: ignore[var-annotated]
@@ -295,10 +266,9 @@ Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     dlpack: Any = torch.utils.dlpack
-    take, give = from_dlpack(dlpack.from_dlpack), to_dlpack(dlpack.to_dlpack)
     for home in (torch, dlpack):
-        yield home, "from_dlpack", take
-        yield home, "to_dlpack", give
+        yield around(home, "from_dlpack", _from_dlpack)
+        yield around(home, "to_dlpack", _to_dlpack)
     yield torch.UntypedStorage, "__new__", staticmethod(_make)
     yield torch.UntypedStorage, "copy_", _copy_
-    yield torch, "is_storage", is_storage(torch.is_storage)
+    yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))

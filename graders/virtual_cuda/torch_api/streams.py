@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,8 +19,10 @@ from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
+from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.recorder import tensors_in
 
 
 class AnyEvent:
@@ -61,9 +64,7 @@ class AnyEvent:
         return id(self) if self._at is not None else 0
 
     def __repr__(self) -> str:
-        return (
-            f"<torch.cuda.Event {hex(self.cuda_event)}>" if self._at is not None else "<torch.cuda.Event uninitialized>"
-        )
+        return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
 
 
 class Event(AnyEvent):
@@ -112,10 +113,7 @@ class Stream:
         return event
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and (self.stream_id, self.device_index) == (
-            other.stream_id,
-            other.device_index,
-        )
+        return isinstance(other, Stream) and self.stream_id == other.stream_id and self.device == other.device
 
     def __hash__(self) -> int:
         return hash((self.stream_id, self.device_index))
@@ -124,21 +122,17 @@ class Stream:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={hex(self.cuda_stream)}>"
 
     def __enter__(self) -> Stream:
-        _stack(self.device_index).append(self)
+        _stacks[self.device_index].append(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        _stack(self.device_index).pop()
+        _stacks[self.device_index].pop()
 
 
 for _cls in (Event, Stream):
     _cls.__module__ = "torch.cuda.streams"
 
-_stacks: dict[int, list[Stream]] = {}
-
-
-def _stack(index: int) -> list[Stream]:
-    return _stacks.setdefault(index, [])
+_stacks: Final[defaultdict[int, list[Stream]]] = defaultdict(list)  # the streams in use, by device
 
 
 class Streams:
@@ -152,16 +146,12 @@ class Streams:
         return Stream(index_of(self.gpu, device), stream_id=0)
 
     def current(self, device: Any = None) -> Stream:
-        stack = _stack(index_of(self.gpu, device))
+        stack = _stacks[index_of(self.gpu, device)]
         return stack[-1] if stack else self.default(device)
-
-    def using(self, stream: Any) -> Any:
-        return contextlib.nullcontext() if stream is None else _Using(stream)
 
     def set_stream(self, stream: Any) -> None:
         if stream is not None:
-            stack = _stack(stream.device_index)
-            stack[-1:] = [stream]
+            _stacks[stream.device_index][-1:] = [stream]
 
 
 class _Using:
@@ -205,18 +195,8 @@ class _State:
 _state: Final = _State()
 
 
-def _inner(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value._inner
-    if isinstance(value, (list, tuple)):
-        return type(value)([_inner(item) for item in value])
-    return value
-
-
 def _storages(value: Any) -> set[int]:
-    if isinstance(value, torch.Tensor):
-        return {value.untyped_storage()._cdata} if value.layout is torch.strided else set()
-    return set().union(*map(_storages, value)) if isinstance(value, (list, tuple)) else set()
+    return {t.untyped_storage()._cdata for t in tensors_in(value) if t.layout is torch.strided}
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
@@ -228,7 +208,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
         if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
             continue
         value = args[position] if position < len(args) else kwargs.get(argument.name)
-        found += [t for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, Tensor)]
+        found += [t for t in tensors_in(value) if isinstance(t, Tensor)]
     return found
 
 
@@ -255,7 +235,7 @@ class CUDAGraph:
                 "on the default stream.)"
             )
         self._place = gpu.places[gpu.current]
-        self._seeds = (_state.seeds() if _state.seeds is not None else None) or _Seeds(self._place)
+        self._seeds = (_state.seeds and _state.seeds()) or _Seeds(self._place)
         _state.seeds = weakref.ref(self._seeds)
         self._pool = pool or (0, next(_pools))
         _state.graph = self
@@ -263,23 +243,20 @@ class CUDAGraph:
         self._note, placement.note = placement.note, _refuse
 
     def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        given = [_inner(value) for value in args]
-        named = {key: CPU if key == "device" and value is not None else _inner(value) for key, value in kwargs.items()}
+        given = [inner_of(value) for value in args]
+        named = {key: CPU if isinstance(value, torch.device) else inner_of(value) for key, value in kwargs.items()}
         for tensor in _written(func, args, kwargs):
-            self._keep(tensor._inner)
+            storage = tensor._inner.untyped_storage()
+            if storage._cdata not in self._before and storage._cdata not in self._made:
+                raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+                self._before[storage._cdata] = (raw, raw.clone())
         out = _dispatch(func, types, args, kwargs)
-        results = [t for t in (out if isinstance(out, (list, tuple)) else [out]) if isinstance(t, Tensor)]
+        results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
         if not func.is_view and results + _written(func, args, kwargs):
             self._steps.append((func, given, named, [t._inner for t in results]))
-        self._made |= _storages([t._inner for t in results]) - _storages([given, list(named.values())])
+        self._made |= _storages([t._inner for t in results]) - _storages([given, named])
         self._held += results  # the graph's own pool: its tensors stay where they are
         return out
-
-    def _keep(self, inner: torch.Tensor) -> None:
-        storage = inner.untyped_storage()
-        if storage._cdata not in self._before and storage._cdata not in self._made:
-            raw = torch.empty(0, dtype=torch.uint8).set_(storage)
-            self._before[storage._cdata] = (raw, raw.clone())
 
     def capture_end(self) -> None:
         Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
@@ -296,17 +273,13 @@ class CUDAGraph:
     def replay(self) -> None:
         if not self._captured:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        for step in self._steps:
-            self._again(*step)
-
-    def _again(self, func: Any, given: list[Any], named: dict[str, Any], results: list[torch.Tensor]) -> None:
-        again = call_of(func)(*given, **named)
         assert self._place is not None
-        write(str(func), self._place, 0)
-        fresh = [t for t in (again if isinstance(again, (list, tuple)) else [again]) if isinstance(t, torch.Tensor)]
-        for result, value in zip(results, fresh, strict=False):
-            if result is not value:
-                result.copy_(value)
+        for func, given, named, results in self._steps:
+            again = call_of(func)(*given, **named)
+            write(str(func), self._place, 0)
+            for result, value in zip(results, tensors_in(again), strict=False):
+                if result is not value:
+                    result.copy_(value)
 
     def reset(self) -> None:
         self._steps.clear()
@@ -371,7 +344,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield home, "is_current_stream_capturing", capturing
         yield home, "graph_pool_handle", lambda: (0, next(_pools))
     yield torch.cuda, "default_stream", streams.default
-    yield torch.cuda, "stream", streams.using
+    yield torch.cuda, "stream", lambda stream: contextlib.nullcontext() if stream is None else _Using(stream)
     yield torch.cuda.graphs.graph, "default_capture_stream", None
     yield torch.nn.parallel._functions, "_streams", None
     yield torch.Tensor, "record_stream", _record_stream

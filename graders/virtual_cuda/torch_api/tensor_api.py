@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -10,22 +11,14 @@ import torch
 from virtual_cuda.device.messages import not_on_host, type_name, without_lazy
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
-from virtual_cuda.ops.dispatch import allocate, shut, write
+from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
 from virtual_cuda.recorder import Recorder
 from virtual_cuda.torch_api import storage
-from virtual_cuda.torch_api.modules import exchange
+from virtual_cuda.torch_api.modules import exchange, set_grad
 
 _Base: Final[Any] = torch._C.TensorBase
-
-
-def _open_place(tensor: Any) -> Place:
-    """The device of a tensor; raises DeviceClosed."""
-    place: Place = tensor._block.place
-    if place.shut:
-        raise shut(place)
-    return place
 
 
 def _set_data(self: Any, value: Any) -> None:
@@ -64,10 +57,7 @@ class _Members:
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
         self.__dict__.pop("_stray_grad", None)
-        try:
-            _Base.grad.__set__(self, gradient)
-        except RuntimeError as error:
-            raise without_lazy(error) or error from None
+        set_grad(self, gradient)
 
     @grad.deleter
     def grad(self: Any) -> None:
@@ -97,7 +87,7 @@ class _Members:
         }
 
     def tolist(self: Any) -> Any:
-        place = _open_place(self)
+        place = open_place(self)
         # As C++ does it: a copy to the host, read there.
         write("aten._to_copy.default", place, 0)
         record_copy("to_host", self._inner, False, False, place.label, HOST, wait="tolist")
@@ -123,11 +113,11 @@ class _Members:
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         """`torch.Tensor.to` as it is at the moment; without an open device torch would blame its own build."""
-        _open_place(self)
+        open_place(self)
         return torch.Tensor.to(self, *args, **kwargs)
 
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _open_place(self)
+        open_place(self)
         return torch.Tensor.cuda(self, *args, **kwargs)
 
     def __repr__(self: Any, *, tensor_contents: Any = None) -> str:
@@ -168,7 +158,7 @@ class _Members:
                 "moment.  If you were attempting to deepcopy a module, this may be because of a "
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
-        place, inner, key = _open_place(self), self._inner, id(self._block)
+        place, inner, key = open_place(self), self._inner, id(self._block)
         if isinstance(self, Parameter):
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(place, fresh.untyped_storage().nbytes())
@@ -207,7 +197,7 @@ def _patches(opening: Opening) -> list[Patch]:
 
 
 @torch_patches(Stage.RECORD)
-def _recording_patches(opening: Opening) -> list[Patch]:
+def _recording_patches(opening: Opening) -> Iterator[Patch]:
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     for hook in recorder.hooks():
         opening.undo.callback(hook.remove)

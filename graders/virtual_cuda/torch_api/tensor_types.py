@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import torch
@@ -12,7 +13,7 @@ import torch.nested
 from virtual_cuda.device.state import CUDA, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import shut
-from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
+from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 from virtual_cuda.recorder import tensors_in
 
 DTYPES: Final = {
@@ -28,7 +29,6 @@ DTYPES: Final = {
     "BoolTensor": torch.bool,
 }
 _PREFIX: Final = "torch.cuda."
-_Base: Final[Any] = torch._C.TensorBase
 
 
 class LegacyType(type):
@@ -48,9 +48,6 @@ class LegacyType(type):
             "torch.tensor(data, dtype=*, device='cuda') to create tensors.",
             stacklevel=2,
         )
-        if device is not None and place_named(device) is None:
-            kind = torch.device(device).type
-            raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {kind} was passed")
         return construct(cls.dtype, "cuda" if device is None else device, *args)
 
     def __repr__(cls) -> str:
@@ -59,10 +56,13 @@ class LegacyType(type):
 
 def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     """The constructor of old: sizes as numbers or a `torch.Size`, or values in a sequence, or a tensor."""
+    place = place_named(device)
+    if place is None and (kind := torch.device(device).type) != "cuda":
+        raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {kind} was passed")
     if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
         given = args[0]
         if isinstance(given, torch.Tensor):
-            if given.dtype is not dtype or given.device != torch.device("cuda", _index(device)):
+            if given.dtype is not dtype or place is None or given.device != place.cuda:
                 raise TypeError(f"expected {_PREFIX}{_name(dtype)} (got {given.type()})")
             return given.detach()
         return torch.tensor(given, dtype=dtype, device=device)
@@ -70,30 +70,12 @@ def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     return torch.empty(tuple(sizes) if args else (0,), dtype=dtype, device=device)
 
 
-def _index(device: Any) -> int:
-    place = place_named(device)
-    return 0 if place is None else place.index
-
-
 def _name(dtype: torch.dtype) -> str:
     return next((name for name, known in DTYPES.items() if known is dtype), "Tensor")
 
 
-def _types() -> dict[str, Any]:
-    made = {}
-    for name, dtype in DTYPES.items():
-        facts = {
-            "dtype": dtype,
-            "layout": torch.strided,
-            "is_cuda": True,
-            "is_sparse": False,
-            "__module__": "torch.cuda",
-        }
-        made[name] = LegacyType(name, (), facts)
-    return made
-
-
-TYPES: Final = _types()
+_FACTS: Final = {"layout": torch.strided, "is_cuda": True, "is_sparse": False, "__module__": "torch.cuda"}
+TYPES: Final = {name: LegacyType(name, (), {"dtype": dtype, **_FACTS}) for name, dtype in DTYPES.items()}
 
 
 def _dtype_on_device(named: Any) -> torch.dtype | None:
@@ -105,53 +87,38 @@ def _dtype_on_device(named: Any) -> torch.dtype | None:
     return None
 
 
-def typed(original: Any) -> Any:
+def _type(original: Any, self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """`x.type(...)` of a host tensor."""
-
-    def answer(self: Any, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-        wanted = _dtype_on_device(dtype)
-        if wanted is not None:
-            return self.to("cuda", wanted, non_blocking)
-        return original(self, dtype, non_blocking, **kwargs) if dtype is not None else original(self)
-
-    return answer
+    wanted = _dtype_on_device(dtype)
+    if wanted is not None:
+        return self.to("cuda", wanted, non_blocking)
+    return original(self, dtype, non_blocking, **kwargs) if dtype is not None else original(self)
 
 
-class _Default:
-    """Whether a default tensor type on the device is in force."""
-
-    on_device: bool = False
+_default_on_device = False  # whether a default tensor type on the device is in force
 
 
-_default: Final = _Default()
-
-
-def set_default(original: Any) -> Any:
-    def chosen(t: Any, /) -> None:
-        dtype = _dtype_on_device(t)
-        if dtype is None:
-            original(t)
-            forget_default_type()
-            return
-        original(f"torch.{_name(dtype)}")
+def _set_default(original: Any, t: Any, /) -> None:
+    global _default_on_device
+    dtype = _dtype_on_device(t)
+    original(t if dtype is None else f"torch.{_name(dtype)}")
+    if dtype is None:
+        forget_default_type()
+    else:
         torch.set_default_device("cuda")
-        _default.on_device = True
-
-    return chosen
+        _default_on_device = True
 
 
 def forget_default_type() -> None:
     """A default tensor type on the device ends with it."""
-    if _default.on_device:
+    global _default_on_device
+    if _default_on_device:
         torch.set_default_device(None)
-        _default.on_device = False
+        _default_on_device = False
 
 
 def new(self: Any, *args: Any, device: Any = None) -> Any:
     """`x.new(...)`: the constructor of old, with the dtype and device of `x`."""
-    if device is not None and place_named(device) is None:
-        kind = torch.device(device).type
-        raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {kind} was passed")
     return construct(self.dtype, self.device if device is None else device, *args)
 
 
@@ -197,55 +164,38 @@ def as_subclass(self: Any, cls: Any) -> Any:
     if type(self) not in VIRTUAL:
         return _as_subclass(self, cls.__dict__.get("_student_class", cls))
     if cls not in VIRTUAL:
-        if cls is torch.Tensor:
-            cls = Tensor
-        elif cls is torch.nn.Parameter:
-            cls = Parameter
-        else:
-            cls = _device_class(cls)
+        own = {torch.Tensor: Tensor, torch.nn.Parameter: Parameter}
+        cls = own.get(cls) or _device_class(cls)
     if cls is Tensor and type(self) is Tensor:
         return self  # torch.load asks so of a leaf that it has just made, and it must stay one
     with torch._C.DisableTorchFunctionSubclass():
-        twin = (
-            torch.ops.aten.alias(self)
-            if self.requires_grad and torch.is_grad_enabled()
-            else wrap(self._inner, self._block)
-        )
+        graph = self.requires_grad and torch.is_grad_enabled()
+        twin = torch.ops.aten.alias(self) if graph else wrap(self._inner, self._block)
     twin.__class__ = cls
     return twin
 
 
-def make_wrapper(original: Any) -> Any:
+def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Other classes of torch's that wrap tensors, nested ones above all: C++ must not hear of a device it lacks."""
-
-    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        given = args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device")
-        place = None if given is None else place_named(given)
-        if place is not None:
-            if len(args) > _DEVICE:
-                args = (*args[:_DEVICE], place.lazy, *args[_DEVICE + 1 :])
-            else:
-                kwargs["device"] = place.lazy
-            if "device" not in vars(cls):
-                cls.device, cls.is_cuda = property(_device), property(_is_cuda)
-                _renamed.append(cls)
-        return original(cls, *args, **kwargs)
-
-    return make
+    place = place_named(args[_DEVICE] if len(args) > _DEVICE else kwargs.get("device"))
+    if place is not None:
+        if len(args) > _DEVICE:
+            args = (*args[:_DEVICE], place.lazy, *args[_DEVICE + 1 :])
+        else:
+            kwargs["device"] = place.lazy
+        if "device" not in vars(cls):
+            cls.device, cls.is_cuda = property(_device), property(_is_cuda)
+            _renamed.append(cls)
+    return original(cls, *args, **kwargs)
 
 
-def nested(original: Any) -> Any:
+def _nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
     """Nested tensors of the older, strided layout are a C++ class that only knows devices with kernels."""
-
-    def made(pieces: Any, *args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        here = device is not None and place_named(device) is not None
-        here = here or (isinstance(pieces, (list, tuple)) and any(type(piece) in VIRTUAL for piece in pieces))
-        if here and kwargs.get("layout") is not torch.jagged:
-            raise NotImplementedError("the virtual device has nested tensors of layout=torch.jagged only")
-        return original(pieces, *args, **kwargs)
-
-    return made
+    here = place_named(kwargs.get("device")) is not None
+    here = here or (isinstance(pieces, (list, tuple)) and any(type(piece) in VIRTUAL for piece in pieces))
+    if here and kwargs.get("layout") is not torch.jagged:
+        raise NotImplementedError("the virtual device has nested tensors of layout=torch.jagged only")
+    return original(pieces, *args, **kwargs)
 
 
 def _device(self: Any) -> torch.device:
@@ -258,8 +208,7 @@ def _is_cuda(self: Any) -> bool:
 
 
 def _closed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    place = next(t._block.place for t in tensors_in([*args, *(kwargs or {}).values()]) if isinstance(t, Tensor))
-    raise shut(place)
+    raise shut(next(t._block.place for t in tensors_in([args, kwargs or {}]) if isinstance(t, Tensor)))
 
 
 def forget_classes() -> None:
@@ -278,32 +227,23 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     opening.undo.callback(forget_default_type)
     opening.undo.callback(forget_classes)
     yield from ((torch.cuda, name, legacy) for name, legacy in TYPES.items())
-    yield torch.Tensor, "type", typed(_Base.type)
-    yield torch, "set_default_tensor_type", set_default(torch.set_default_tensor_type)
+    yield around(torch.Tensor, "type", _type)
+    yield around(torch, "set_default_tensor_type", _set_default)
     yield torch.Tensor, "as_subclass", as_subclass
-    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make_wrapper(torch.Tensor._make_wrapper_subclass))
-    yield torch.nested, "nested_tensor", nested(torch.nested.nested_tensor)
-    yield torch.nested, "as_nested_tensor", nested(torch.nested.as_nested_tensor)
+    make = functools.partial(_make_wrapper, torch.Tensor._make_wrapper_subclass)
+    yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make)
+    for name in ("nested_tensor", "as_nested_tensor"):
+        yield around(torch.nested, name, _nested)
 
 
-_METHODS: Final = ("numpy", "tolist", "type")
-
-
-def _either(name: str) -> Callable[..., Any]:
-    own, others = getattr(Tensor, name), getattr(torch.Tensor, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (own if isinstance(self, Tensor) else others)(self, *args, **kwargs)
-
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = others.__doc__
-    return method
+def _either(own: Any, others: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    return (own if isinstance(self, Tensor) else others)(self, *args, **kwargs)
 
 
 @torch_patches(Stage.WRAP)
 def _unbound_patches(opening: Opening) -> Iterator[Patch]:
     """Methods and attributes that are looked up on `torch.Tensor` and called with a device tensor."""
-    for name in _METHODS:
-        yield torch.Tensor, name, _either(name)
+    for name in ("numpy", "tolist", "type"):
+        yield around(torch.Tensor, name, functools.partial(_either, getattr(Tensor, name)))
     yield torch.Tensor, "device", property(_device)
     yield torch.Tensor, "is_cuda", property(_is_cuda)

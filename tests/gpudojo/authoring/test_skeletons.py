@@ -53,8 +53,8 @@ def test_of_one_function_and_of_several() -> None:
     two = exercise_files(Plan("day9", "third_one", ("darker", "paler"), points=3, title="Paler."), KNOWN)
     assert len(two) == 4
     module = two["graders/gpudojo/days/day9/third_one.py"] or ""
-    assert "runs(darker, points=0.5)" in module
-    assert "    paler_cases,\n    points=1,\n" in module
+    assert "runs(darker)" in module
+    assert "    paler_cases,\n    points=1.5,\n" in module
     assert (two["tests/day9/solutions_01_third_one.py"] or "").count("# fails: paler::") == 2
     assert (two["reference/day9/01_third_one.py"] or "").startswith('"""Paler.\n')
 

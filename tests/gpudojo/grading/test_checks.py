@@ -15,7 +15,7 @@ from gpudojo.model.evidence import Cases
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import Outcome
 
-exercise = Exercise("01_double", "Twice as much", points=5)
+exercise = Exercise("01_double", "Twice as much", points=4)
 double = exercise.function("double", "`2 * numbers`.")
 
 
@@ -25,7 +25,7 @@ def called(call: Call) -> Cases[Ran]:
     return tried({"four": lambda: ran(call, numbers), "none": lambda: ran(call, numbers[:0])})
 
 
-runs(double, points=1)
+runs(double)
 same_as_reference(double, called, points=1)
 on_the_device(double, called, points=1)
 at_most(double, called, points=1, copies=0, waits=0)
@@ -56,6 +56,18 @@ def failed(folder: Path, body: str) -> dict[str, str]:
     seen, wanted = (observe(exercise, double, load(path), "virtual", 8) for path in (student, right))
     results = judge(exercise, double, seen, wanted)
     return {result.check: result.happened for result in results if result.outcome is Outcome.FAILED}
+
+
+@pytest.mark.parametrize("nothing", ["numbers", "None", "0.0", "()", "numbers[:0]", "torch.empty(0)"])
+def test_doing_nothing_earns_nothing(tmp_path: Path, nothing: str) -> None:
+    found = failed(tmp_path, f"return {nothing}")
+    assert list(found) == ["same_as_reference"]  # and what it needs is blocked
+
+
+def test_a_claim_of_what_is_not_done_needs_one_of_what_is_done() -> None:
+    function = Exercise("01_triple", "Three times as much", points=1).function("triple", "`3 * numbers`.")
+    with pytest.raises(ValueError, match="declare the check same_as_reference of triple first"):
+        leaves_its_input_alone(function, called, points=1)
 
 
 def test_a_right_function_passes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gpudojo.model.errors import BadResults
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import (
     PATH,
-    encode_results,
+    encoded,
     header,
     iterate,
     number,
@@ -92,7 +92,7 @@ def test_rows_are_not_held(tmp_path: Path) -> None:
 
 def test_halves_of_characters_do_not_stop_a_class(tmp_path: Path) -> None:
     row = SubmissionRow("b\udcff", SubmissionStatus.CRASHED, 0.0, 10.0, reason="\ud83d", output="\udc00")
-    assert b"b\\\\udcff" in encode_results(row)
+    assert b"b\\\\udcff" in encoded(row)
     write(tmp_path / "results.json", CLASS, [row])
     assert read(tmp_path / "results.json").submissions[0].submission == "b\\udcff"
     write_csv(tmp_path / "results.csv", [row], [])

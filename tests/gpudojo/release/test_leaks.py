@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
 import textwrap
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gpudojo.release import leaks
 from gpudojo.release.leaks import Secret, is_idiom, secrets
+from gpudojo.release.stubs import solutions
 from gpudojo.release.wheel import staged
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +24,20 @@ from .conftest import REFERENCE, Released
 
 LINES, BLOCKS = secrets(REFERENCE)
 SOLUTIONS = {
-    (path.name, number): textwrap.dedent(block)
+    (path.name, block[0][0]): textwrap.dedent("\n".join(line for _, line in block))
     for path in sorted(REFERENCE.glob("*.py"))
-    for number, block in leaks._solutions(path.read_text(encoding="utf-8"))
+    for block in solutions(path.read_text(encoding="utf-8"))
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def secrets_read_once() -> Iterator[None]:
+    """Hundreds of searches for the same solutions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaks, "secrets", functools.cache(secrets))
+        yield
+
+
 PROSE = "Sprites are small.\n\nThey are drawn on the device, and the host waits for nobody.\n"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.classes.store import LoadedFile
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, bars, histogram, scatter
 from gpudojo.report.rendering import Roll, anyone, counted, duration, hidden, prose, pseudonym, size, visible
 from gpudojo.report.student_page import SubmissionRecords, TimelinePair
 from gpudojo.report.timeline_svg import timeline_svg, totals
+from gpudojo.sandbox.protocol import Loaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_cuda.ledger.timeline import EventKind, Timeline, TimelineEvent
@@ -169,7 +169,7 @@ def test_lines_around_a_failure_are_dedented() -> None:
         told = {int(number[1:]): text for number, text in lines.items()}
         drawn = msgspec.structs.replace(seen.timeline, lines=told)
         mine.seen[f"{LOOP}::train_epoch"] = msgspec.structs.replace(seen, timeline=drawn)
-        mine.files["n.ipynb"] = LoadedFile({}, [1, 9])
+        mine.files["n.ipynb"] = Loaded("n.ipynb", 0.0, {}, [1, 9])
         return SubmissionRecords(mine, None).code(check)
 
     at_ten = CheckRow(f"{LOOP}::train_epoch::runs", "train_epoch", Outcome.FAILED, 0, 1, line=10)

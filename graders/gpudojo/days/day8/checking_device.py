@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import types
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -59,12 +59,15 @@ def _answer(call: Call, *prefer: Any) -> DeviceAnswer:
 def _answers(call: Call) -> Cases[DeviceAnswer]:
     """The answers on one machine. A function that cannot be called with a preference at all ends the probe."""
     _load_again(call)
+    drawn = random.Random(call.seed)
     found = Cases({"best": _answer(call)})
     asked: dict[str, Any] = {"prefer None": None}
     for prefer in PREFERENCES:
         asked |= {f"prefer {prefer}": prefer, f"prefer device {prefer}": torch.device(prefer)}
-    asked["nonsense"] = "toaster"
-    found.add(tried({name: partial(_answer, call, prefer) for name, prefer in asked.items()}))
+    asked["nonsense"] = "".join(drawn.choices("bdfgjk", k=7))  # the name of no device has these letters only
+    for _ in range(drawn.randrange(4)):  # so that to count calls does not tell the machine
+        _answer(call)
+    found.add(tried({name: partial(_answer, call, prefer) for name, prefer in asked.items()}, call.seed))
     refused = found.errors.get("prefer None")
     if refused is not None and refused.type == "TypeError" and refused.line is None:
         raise StudentRaised(refused)
@@ -103,18 +106,13 @@ def _names_in(code: types.CodeType) -> set[str]:
 @select.probe(machine="one gpu")
 def one_gpu(call: Call) -> Cases[DeviceAnswer]:
     found = _answers(call)
+    # No machine has both CUDA and MPS, but the order in which a student asks is part of the contract.
+    owners = [owner for owner in (torch.backends.mps, torch.mps) if hasattr(owner, "is_available")]
+    changes: list[Patch] = [(owner, "is_available", lambda: True) for owner in owners]
     with contextlib.ExitStack() as undo:
-        patch(_mps_as_well(), undo)
+        patch([*changes, (torch.mps, "device_count", lambda: 1)], undo)
         _load_again(call)
         return found.add(tried({"best of both": lambda: _answer(call)}))
-
-
-def _mps_as_well() -> Iterator[Patch]:
-    """No machine has both CUDA and MPS, but the order in which a student asks is part of the contract."""
-    for owner in (torch.backends.mps, torch.mps):
-        if hasattr(owner, "is_available"):
-            yield owner, "is_available", lambda: True
-    yield torch.mps, "device_count", lambda: 1
 
 
 @select.probe(machine="two gpus")
@@ -133,28 +131,33 @@ def laptop(call: Call) -> Cases[DeviceAnswer]:
         patch([(torch.version, "cuda", "12.8")], undo)  # this torch was built with CUDA, but the machine has no GPU
         found = _answers(call)
         # If this makes a wrong answer right, it was an answer to what torch was built for.
-        patch(_built_for_nothing(), undo)
+        changes: list[Patch] = [(torch.version, "cuda", None)]
+        changes += [(owner, "is_built", lambda: False) for owner in (torch.backends.cuda, torch.backends.mps)]
+        patch([*changes, (torch.accelerator, "current_accelerator", lambda check_available=False: None)], undo)
         undo.enter_context(patch_imported_names(getattr(call.function, "__globals__", {})))
         _load_again(call)
         return found.add(tried({"best unbuilt": lambda: _answer(call)}))
 
 
-def _built_for_nothing() -> Iterator[Patch]:
-    yield torch.version, "cuda", None
-    for owner in (torch.backends.cuda, torch.backends.mps):
-        yield owner, "is_built", lambda: False
-    yield torch.accelerator, "current_accelerator", lambda check_available=False: None
-
-
 Machine = Probe[Cases[DeviceAnswer]]
 MACHINES: dict[Machine, str] = {one_gpu: "one GPU", two_gpus: "two GPUs", mac: "an Apple GPU", laptop: "no GPU"}
 
-runs(select, points=1, scenarios=())
+runs(select, scenarios=())
 
 
 def _same(answer: str, wanted: str) -> bool:
     """`cuda` and `cuda:0` are the same best device."""
     return answer.removesuffix(":0") == wanted.removesuffix(":0")
+
+
+def _expect_a_choice(seen: Seen) -> None:
+    """Raises Failed for a function that always returns the same: on some machine, any device is the right one."""
+    answers = {answer.text for machine in MACHINES for answer in seen[machine].values()}
+    if len(answers) <= 1:
+        shown = answers.pop() if answers else "nothing"
+        key = {"cpu": "never-the-gpu", "cuda": "hard-coded-cuda"}.get(shown.partition(":")[0])
+        happened = f"it returned {shown} on every machine, whatever was preferred"
+        raise Failed(happened, "the best device of the machine, or the preferred one", misconception=key)
 
 
 @select.check(points=1)
@@ -167,13 +170,13 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
             answer = seen[machine][name]
             if not answer.is_device:
                 asked = f" for {name.replace('prefer ', 'prefer=')}" if name.startswith("prefer ") else ""
-                shown = f"{answer.text!r}, a str" if answer.kind == "str" else called(answer.kind)
-                raise Failed(
-                    f"on a machine with {words} it returned {shown}{asked}",
-                    "a torch.device",
-                    misconception="string-for-device" if answer.kind == "str" else None,
-                )
+                shown, key = called(answer.kind), None
+                if answer.kind == "str":
+                    shown, key = f"{answer.text!r}, a str", "string-for-device"
+                happened = f"on a machine with {words} it returned {shown}{asked}"
+                raise Failed(happened, "a torch.device", misconception=key)
             expect_settings_kept(answer.settings, name)
+    _expect_a_choice(seen)
 
 
 def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
@@ -182,6 +185,7 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
 
 
 def _best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
+    _expect_a_choice(seen)
     answer, right = _best(seen, machine), _best(wanted, machine)
     if not _same(answer, right):
         happened = f"on a machine with {MACHINES[machine]} it chose {answer}"
@@ -197,7 +201,7 @@ def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
     return "hard-coded-cuda" if machine in (mac, laptop) and _best(seen, machine).startswith("cuda") else None
 
 
-@select.check(points=1)
+@select.check(points=1.5)
 def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """If there is a CUDA GPU, it is chosen."""
     _best_on(one_gpu, seen, wanted)
@@ -249,7 +253,7 @@ def _why(machine: Machine, asked: str, answer: str, present: bool) -> str | None
     return "built-is-not-available" if not present and machine is laptop and _same(answer, asked) else None
 
 
-@select.check(points=1)
+@select.check(points=1.5)
 def keeps_what_is_preferred(seen: Seen, wanted: Seen) -> None:
     """If this machine has the preferred device, that device is returned, with its index."""
     _preferences(seen, wanted, present=True)
@@ -268,6 +272,7 @@ def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
         right, raised = wanted[machine].errors["nonsense"], seen[machine].errors.get("nonsense")
         if raised is None:
             answer = seen[machine]["nonsense"].text
-            raise Failed(f'prefer="toaster" returned {answer}', f"torch's own {right.type}")
+            raise Failed(f"a name that is no device returned {answer}", f"torch's own {right.type}")
         if raised.type != right.type:
-            raise Failed(f'prefer="toaster" raised {raised.short}', f"torch's own {right.type}", raised.line)
+            happened = f"a name that is no device raised {raised.short}"
+            raise Failed(happened, f"torch's own {right.type}", raised.line)

@@ -8,10 +8,11 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, copied, name_of, nn, settled, several, torch
+from gpudojo.days.day8.sprites import CLASSES, SIZE, linear, sprites
+from gpudojo.grading.call import Call, StudentRaised, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
-from gpudojo.model.evidence import Case, Raised
+from gpudojo.grading.watching import keep, kept
+from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -29,7 +30,7 @@ evaluate = exercise.function(
     "Return two Python floats (`.item()` gives one). If there were no samples, do not divide: return (0.0, 0.0).",
     "`with torch.no_grad():` ends by itself; change no weight, gradient or `requires_grad`, and no setting of torch.",
 )
-evaluate.when("runs", "runs_on_the_device", "uses_the_device_it_is_given", hint=2, at=("for",))
+evaluate.when("runs", "calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=2, at=("for",))
 evaluate.when("returns_the_mean_loss_per_sample", hint=3, at=("return", "last return"))
 evaluate.when("returns_the_accuracy", hint=4, at=("return", "last return"))
 evaluate.when("returns_two_floats", "returned-tensor", hint=5, at=("last return",))
@@ -41,7 +42,9 @@ evaluate.when("leaves_batch_norm_as_it_was", hint=1, at=("reset_running_stats(",
 
 
 BATCH: Final = 3
-MOST: Final = 5  # sprites in the largest scenario
+FEW: Final = 4  # sprites, so that the last batch has one
+MOST: Final = 5
+CLOSE: Final = 5e-5  # how far a number may be from the right one
 HIDDEN: Final = 12
 
 
@@ -53,20 +56,11 @@ class Pass(Case, frozen=True):
     devices: list[str]  # of inputs and parameters
 
 
-class EvaluationLog(list[Pass]):
-    """The forward passes of a model and of its copies."""
-
-    def __deepcopy__(self, memo: Any) -> EvaluationLog:
-        return self
-
-
-def watched(seed: int, log: EvaluationLog) -> Any:
+def watched(values: tuple[Any, ...], passes: list[Pass]) -> Any:
     """A classifier with batch norm and dropout that records how it is run, also through `model.forward`."""
-    model = _class()(log)
-    # Filled by hand: torch's own initialisation takes longer, and numbers from the caller's generator.
-    with torch.no_grad():
-        for tensor, value in zip((*model.parameters(), *model.buffers()), _values(seed), strict=True):
-            tensor.copy_(value)
+    first, first_bias, last, last_bias, mean, variance = (each.clone() for each in values)
+    model = _class()(linear(first, first_bias), linear(last, last_bias), keep(passes))
+    model.norm.running_mean, model.norm.running_var = mean, variance
     return model
 
 
@@ -75,14 +69,11 @@ def _class() -> Any:
     """A class made once, and only where torch is needed."""
 
     class WatchedClassifier(nn.Module):
-        def __init__(self, log: EvaluationLog) -> None:
+        def __init__(self, first: Any, last: Any, key: int) -> None:
             super().__init__()
-            self.first = _linear(3 * SIZE * SIZE, HIDDEN)
             # Batch norm over four values per channel: in training mode a batch of one changes it, but does not raise.
-            self.norm = nn.BatchNorm1d(3)
-            self.dropout = nn.Dropout(0.5)
-            self.last = _linear(HIDDEN, CLASSES)
-            self.log = log
+            self.first, self.norm, self.dropout, self.last = first, nn.BatchNorm1d(3), nn.Dropout(0.5), last
+            self.key = key
 
         def forward(self, pictures: Any) -> Any:
             hidden = self.norm(self.first(pictures.flatten(1)).unflatten(1, (3, -1)))
@@ -90,61 +81,61 @@ def _class() -> Any:
             parts = (("model", self), ("batch norm", self.norm), ("dropout", self.dropout))
             training = sorted(name for name, part in parts if part.training)
             devices = sorted({str(pictures.device), *(str(p.device) for p in self.parameters())})
-            self.log.append(Pass(training, outputs.requires_grad, devices))
+            kept(self.key).append(Pass(training, outputs.requires_grad, devices))
             return outputs
 
     return WatchedClassifier
 
 
-def _linear(inputs: int, outputs: int) -> Any:
-    layer = nn.Linear.__new__(nn.Linear)  # without its random initialisation
-    nn.Module.__init__(layer)
-    layer.in_features, layer.out_features = inputs, outputs
-    layer.weight = nn.Parameter(torch.empty(outputs, inputs))
-    layer.bias = nn.Parameter(torch.empty(outputs))
-    return layer
-
-
-@lru_cache(maxsize=2)
 def _values(seed: int) -> tuple[Any, ...]:
-    """Parameters and buffers, in order; large enough that wrong answers cost visibly more than right ones."""
+    """Weights, biases and statistics; large enough that wrong answers cost visibly more than right ones."""
     generator = torch.Generator().manual_seed(seed)
 
     def between(low: float, high: float, *shape: int) -> Any:
         return torch.rand(shape, generator=generator) * (high - low) + low
 
-    inputs = 3 * SIZE * SIZE
-    first = between(-0.15, 0.15, HIDDEN, inputs), between(-0.15, 0.15, HIDDEN)
-    norm = torch.ones(3), torch.zeros(3)
+    first = between(-0.15, 0.15, HIDDEN, 3 * SIZE * SIZE), between(-0.15, 0.15, HIDDEN)
     last = between(-2.4, 2.4, CLASSES, HIDDEN), between(-0.3, 0.3, CLASSES)
-    statistics = between(-0.5, 0.5, 3), between(0.1, 0.3, 3), torch.tensor(0)
-    return (*first, *norm, *last, *statistics)
+    return (*first, *last, between(-0.5, 0.5, 3), between(0.1, 0.3, 3))
 
 
 @lru_cache(maxsize=2)
-def _classified(seed: int) -> tuple[Any, Any]:
-    """All sprites, and the model's outputs for them."""
-    pictures = sprites(MOST, seed + 1)[0]
-    with torch.no_grad():
-        return pictures, watched(seed, EvaluationLog()).eval()(pictures)  # plain torch on the CPU
+def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
+    """The numbers of the model, sprites, and the model's outputs for them; drawn until wrong formulas show."""
+    while True:
+        values, pictures = _values(seed), sprites(MOST, seed + 1)[0]
+        with torch.no_grad():
+            logits = watched(values, []).eval()(pictures)  # plain torch on the CPU
+        if all(_telling(logits[:samples]) for samples in (FEW, MOST)):
+            return values, pictures, logits
+        seed += 100_003
 
 
-@lru_cache(maxsize=8)
-def _sprites(seed: int, samples: int) -> tuple[Any, Any, list[float]]:
-    """Sprites, classes that make the second sprite and the last batch wrong, and the mean of the batch means."""
-    pictures, logits = (every[:samples] for every in _classified(seed))
+def _telling(logits: Any) -> bool:
+    """Whether averaging the means of batches, rounding, or comparing each with each gives other numbers."""
+    classes, means = _classes(logits)
+    loss = loss_fn()(logits, classes).item()
+    hits = logits[:BATCH].argmax(dim=1, keepdim=True) == classes[:BATCH]
+    apart = abs(loss - means[0]) > 0.01 and abs(loss - round(loss, 3)) > 2 * CLOSE * (1 + loss)
+    return apart and int(hits.sum()) != BATCH * int(hits.diagonal().sum())
+
+
+def _classes(logits: Any) -> tuple[Any, list[float]]:
+    """Classes that make the second sprite and the last batch wrong, and the means over the batches."""
+    samples = len(logits)
     classes = logits.argmax(dim=1)
     wrong = {1, *range((samples - 1) // BATCH * BATCH, samples)} & {*range(samples)}
     classes[[*wrong]] = logits[[*wrong]].argmin(dim=1)
     split = zip(logits.split(BATCH), classes.split(BATCH), strict=True)
     each = [(loss_fn()(a, b).item(), (a.argmax(dim=1) == b).float().mean().item()) for a, b in split if len(b)]
-    return pictures, classes, [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
+    return classes, [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
 
 
 def batches(seed: int, samples: int) -> tuple[Any, list[float]]:
     """A loader, and the means over its batches of loss and accuracy."""
-    pictures, classes, means = _sprites(seed, samples)
-    dataset = torch.utils.data.TensorDataset(pictures.clone(), classes.clone())  # a solution may write into them
+    _, pictures, logits = _drawn(seed)
+    classes, means = _classes(logits[:samples])
+    dataset = torch.utils.data.TensorDataset(pictures[:samples].clone(), classes)  # a solution may write into them
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH), means
 
 
@@ -182,31 +173,27 @@ class Evaluated(Case, frozen=True):
 
 
 @evaluate.probe
-def on_the_device(call: Call) -> dict[str, Evaluated]:
-    """The last batch is a single sprite, or two."""
-    return several(
+def evaluated(call: Call) -> Cases[Evaluated]:
+    return tried(
         {
             "from_the_cpu": lambda: _evaluated(call, call.device),
-            "already_there": lambda: _evaluated(call, str(call.device), samples=5, moved=True),
+            "already_there": lambda: _evaluated(call, str(call.device), samples=MOST, moved=True),
             "nothing_to_evaluate": lambda: _evaluated(call, call.device, samples=0),
+            "on_the_cpu": lambda: _evaluated(call, "cpu"),
         }
     )
 
 
-@evaluate.probe
-def on_the_cpu(call: Call) -> dict[str, Evaluated]:
-    return several({"on_the_cpu": lambda: _evaluated(call, "cpu")})
-
-
 @evaluate.probe(machine="two gpus")
-def on_the_second_gpu(call: Call) -> dict[str, Evaluated]:
+def evaluated_on_the_second_gpu(call: Call) -> Cases[Evaluated]:
     """The model is there already; a batch that goes to "cuda" goes to the first GPU."""
-    return several({"on_the_second_gpu": lambda: _evaluated(call, "cuda:1", samples=2, moved=True)})
+    return tried({"on_the_second_gpu": lambda: _evaluated(call, "cuda:1", samples=2, moved=True)})
 
 
-def _evaluated(call: Call, device: Any, samples: int = 4, moved: bool = False) -> Evaluated:
+def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False) -> Evaluated:
     loader, means = batches(call.seed, samples)
-    model = watched(call.seed, EvaluationLog())
+    passes: list[Pass] = []
+    model = watched(_drawn(call.seed)[0], passes)
     model.first.bias.requires_grad_(False)  # frozen before, so frozen afterwards
     for parameter in list(model.parameters())[:-1]:  # the last one has no gradient yet, and gets none
         if parameter.requires_grad:
@@ -223,9 +210,12 @@ def _evaluated(call: Call, device: Any, samples: int = 4, moved: bool = False) -
     after = _state(model)
     return Evaluated(
         kind=type(value).__name__,
-        parts=[_part(part) for part in value] if isinstance(value, (tuple, list)) else [],
+        parts=[
+            ModelPart(type(part).__name__, isinstance(part, float), float(part) if type(part) in (int, float) else None)
+            for part in (value if isinstance(value, (tuple, list)) else ())
+        ],
         is_tuple=isinstance(value, tuple),
-        passes=list(model.log),
+        passes=passes,
         graph_line=call.first_line(f for f in forwards if f.builds_graph),
         forward_line=call.first_line(forwards),
         wanted_device=name_of(device),
@@ -252,11 +242,6 @@ def _with_copies(error: StudentRaised, call: Call, loader: Any) -> StudentRaised
     return error.with_facts(message=message, copied=lines)
 
 
-def _part(part: Any) -> ModelPart:
-    number = isinstance(part, (int, float)) and not isinstance(part, bool)
-    return ModelPart(type(part).__name__, isinstance(part, float), float(part) if number else None)
-
-
 def _state(model: Any) -> dict[str, dict[str, Any]]:
     parameters = dict(model.named_parameters())
     return {
@@ -273,21 +258,18 @@ def _kept(tensor: Any) -> Any:
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [name for name, old in before.items() if not _same(old, after.get(name))]
+    def same(old: Any, new: Any) -> bool:
+        return old is new if old is None or new is None else old.dtype == new.dtype and torch.equal(old, new)
 
-
-def _same(old: Any, new: Any) -> bool:
-    if old is None or new is None:
-        return old is new
-    return old.dtype == new.dtype and torch.equal(old, new)
+    return [name for name, old in before.items() if not same(old, after.get(name))]
 
 
 ON_THE_DEVICE = ("from_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
 
 
-def _all(seen: Seen) -> dict[str, Evaluated]:
-    return seen[on_the_device] | seen[on_the_cpu] | seen[on_the_second_gpu]
+def _all(seen: Seen) -> Cases[Evaluated]:
+    return seen.cases(evaluated, evaluated_on_the_second_gpu)
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
@@ -303,27 +285,33 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     return "hard-coded-cuda" if found is not None and scenario == "on_the_cpu" else found
 
 
-runs(evaluate, points=1, diagnose=_diagnose)
+runs(evaluate, scenarios=FULL, diagnose=_diagnose)
 
 
 @evaluate.check(points=1)
+def calls_the_model(seen: Seen, wanted: Seen) -> None:
+    """The model is called with the inputs of the batches."""
+    for name in FULL:
+        if not _all(seen)[name].passes:
+            raise Failed(f"the model was never called (scenario `{name}`)", "a forward pass for every batch")
+
+
+CALLED = ("runs", "calls_the_model")
+
+
+@evaluate.check(points=1, needs=CALLED)
 def runs_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs on the device, even if the model was still on the CPU."""
     for name in ON_THE_DEVICE:
-        case = seen[on_the_device][name]
-        elsewhere = [p for p in case.passes if p.devices != [case.wanted_device]]
-        if elsewhere:
-            raise Failed(
-                f"{len(elsewhere)} of {len(case.passes)} forward passes ran on {', '.join(elsewhere[0].devices)}",
-                f"all of them on {case.wanted_device}",
-                case.forward_line,
-                "model-not-moved" if elsewhere[0].devices == ["cpu"] else None,
-            )
-        if not case.passes:
-            raise Failed("the model was never called", f"a forward pass per batch on {case.wanted_device}")
+        case = seen[evaluated][name]
+        if elsewhere := [p for p in case.passes if p.devices != [case.wanted_device]]:
+            where = ", ".join(elsewhere[0].devices)
+            happened = f"{len(elsewhere)} of {len(case.passes)} forward passes ran on {where}"
+            key = "model-not-moved" if where == "cpu" else None
+            raise Failed(happened, f"all of them on {case.wanted_device}", case.forward_line, key)
 
 
-@evaluate.check(points=1)
+@evaluate.check(points=1, needs=CALLED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Evaluation happens on the device passed in, whatever this machine has."""
     for name, device, key in (
@@ -332,15 +320,13 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     ):
         case = _all(seen)[name]
         elsewhere = sorted({used for p in case.passes for used in p.devices} - {device})
-        if not case.passes:
-            raise Failed("the model was never called", f"a forward pass per batch on {device}")
         if elsewhere:
             happened = f'with device="{device}" the forward passes ran on {", ".join(elsewhere)}'
             other = device != "cpu" and elsewhere != ["cuda:0"]
             raise Failed(happened, f"{device}, as asked", case.forward_line, None if other else key)
 
 
-@evaluate.check(points=2)
+@evaluate.check(points=2, needs=CALLED)
 def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in evaluation mode, including dropout and batch norm."""
     for name in FULL:
@@ -360,7 +346,7 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
         raise Failed(happened, "model.eval() before the first pass", case.forward_line, misconception)
 
 
-@evaluate.check(points=2)
+@evaluate.check(points=2, needs=CALLED)
 def builds_no_graph(seen: Seen, wanted: Seen) -> None:
     """No forward pass builds an autograd graph."""
     for name in FULL:
@@ -376,21 +362,21 @@ def builds_no_graph(seen: Seen, wanted: Seen) -> None:
             )
 
 
-@evaluate.check(points=1)
+@evaluate.check(points=1, needs=CALLED)
 def leaves_weights_and_gradients_as_they_were(seen: Seen, wanted: Seen) -> None:
     """Weights and gradients are the same afterwards."""
     _unchanged(seen, "weights", None)
     _unchanged(seen, "gradients", None)
 
 
-@evaluate.check(points=1)
+@evaluate.check(points=1, needs=CALLED)
 def leaves_batch_norm_as_it_was(seen: Seen, wanted: Seen) -> None:
     """The running statistics of batch norm are the same afterwards."""
     _unchanged(seen, "statistics", "batch-norm-changed")
 
 
 def _unchanged(seen: Seen, kind: str, misconception: str | None) -> None:
-    for name in (*FULL, "nothing_to_evaluate"):
+    for name in FULL:
         case = _all(seen)[name]
         if changed := case.changed[kind]:
             training = kind == "statistics" and any("batch norm" in p.training for p in case.passes)
@@ -402,10 +388,10 @@ def _unchanged(seen: Seen, kind: str, misconception: str | None) -> None:
             )
 
 
-@evaluate.check(points=1)
+@evaluate.check(points=1, needs=CALLED)
 def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
     """Training can continue: requires_grad of every parameter, grad mode and torch's settings are unchanged."""
-    for name, case, right in pairs(_all(seen), _all(wanted), *FULL, "nothing_to_evaluate"):
+    for name, case, right in pairs(_all(seen), _all(wanted), *FULL):
         before, after = right.flags_before, case.flags_after
         off = [parameter for parameter, flag in before.items() if flag and not after.get(parameter)]
         on = [parameter for parameter, flag in before.items() if not flag and after.get(parameter)]
@@ -422,7 +408,7 @@ def leaves_training_possible(seen: Seen, wanted: Seen) -> None:
         expect_settings_kept(case.settings, name)
 
 
-@evaluate.check(points=1)
+@evaluate.check(points=1, needs=CALLED)
 def returns_two_floats(seen: Seen, wanted: Seen) -> None:
     """It returns a tuple of two Python floats: loss and accuracy."""
     for name in FULL:
@@ -434,7 +420,7 @@ def returns_two_floats(seen: Seen, wanted: Seen) -> None:
             expect_float(part.kind, part.is_float, f"the {what} is ")
 
 
-NUMBERS = ("runs", "evaluates_in_evaluation_mode", "returns_two_floats")
+NUMBERS = (*CALLED, "evaluates_in_evaluation_mode", "returns_two_floats")
 
 
 @evaluate.check(points=1, needs=NUMBERS)
@@ -455,6 +441,9 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
     # In every scenario: with a few samples, two numbers may be equal by chance.
     of_means = all(_close(case.parts[place].value, right.batch_means[place]) for _, case, right in every)
     for name, case, reference in every:
+        if changed := [*case.changed["weights"], *case.changed["statistics"]]:
+            happened = f"scenario `{name}`: {changed[0]} was changed, so that {what} may be another"
+            raise Failed(happened, f"the {what} of the model as it was passed in")
         found, right = case.parts[place].value, reference.parts[place].value
         assert found is not None
         assert right is not None
@@ -470,15 +459,17 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
 
 
 def _close(found: float | None, right: float) -> bool:
-    return found is not None and math.isclose(found, right, rel_tol=2e-4, abs_tol=1e-5)
+    return found is not None and math.isclose(found, right, rel_tol=CLOSE, abs_tol=CLOSE)
 
 
-@evaluate.check(points=1)
+@evaluate.check(points=1, needs=CALLED)
 def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives (0.0, 0.0)."""
-    case = seen[on_the_device]["nothing_to_evaluate"]
+    case = seen[evaluated]["nothing_to_evaluate"]
     if not case.is_tuple or [part.value for part in case.parts] != [0.0, 0.0]:
         shown = [part.kind if part.value is None else str(part.value) for part in case.parts]
         shape = "({})" if case.is_tuple else f"{called(case.kind)} of {{}}"
         given = shape.format(", ".join(shown)) if shown else called(case.kind)
         raise Failed(f"an empty loader gave {given}", "(0.0, 0.0)")
+    if any(case.changed.values()) or case.flags_after != wanted[evaluated]["nothing_to_evaluate"].flags_after:
+        raise Failed("with an empty loader the model was changed", "the model as it was")

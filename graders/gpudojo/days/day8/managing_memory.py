@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
+import msgspec
 from virtual_cuda.ledger import Backward, OptimizerStep, questions
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, WatchedBatches, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch
-from gpudojo.grading.checks import close, diagnosis, pairs, runs, times
-from gpudojo.grading.watching import memory_curve
-from gpudojo.model.evidence import Array, Case, MemoryCurve, Raised
+from gpudojo.days.day8.sprites import CLASSES, SIZE, Sealed, WatchedBatches, sprites
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
+from gpudojo.grading.checks import between_gpus, close, diagnosis, pairs, runs, times
+from gpudojo.grading.watching import keep, kept, memory_curve
+from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -75,8 +78,6 @@ checkpointed.when("copes_with_no_blocks", hint=4, at=WRAPPING)
 # ---- peak_memory -----------------------------------------------------------------------------------------------------
 
 KIB = 1024
-# Allocated before `fn`, inside it at the peak and at the end, and long before.
-BLOCKS = {"before": 64 * KIB, "highest": 768 * KIB, "left": 128 * KIB, "earlier": 4096 * KIB}
 
 
 class Measured(Case, frozen=True):
@@ -86,143 +87,159 @@ class Measured(Case, frozen=True):
     value: int | None
     shown: str
     calls: int  # of `fn`
+    sizes: dict[str, int]  # allocated before `fn`, inside it at the peak and at the end, and long before
 
 
-def _measured(call: Call, device: Any, told: Any) -> Measured:
+def _measured(call: Call, *told: Any) -> Cases[Measured]:
+    """One call for each way of naming a device."""
+    return tried({repr(device): partial(_measured_on, call, device) for device in told})
+
+
+def _measured_on(call: Call, device: Any) -> Measured:
     """A peak in the middle of `fn`, something allocated before, and an earlier, higher peak that is over.
 
     All blocks are small ones, which the allocator counts to the byte whatever it has cached.
     """
+    draw = random.Random(call.seed).randrange
+    sizes = {
+        "before": draw(40, 90),
+        "highest": 3 * draw(200, 300),
+        "left": draw(100, 160),
+        "earlier": 4 * draw(900, 1000),
+    }
+    sizes = {name: size * KIB for name, size in sizes.items()}
     on_gpu = torch.device(device).type == "cuda"
 
     def block(size: int) -> Any:
         return torch.empty(size, dtype=torch.uint8, device=device)
 
     calls: list[int] = []
-    kept: list[Any] = []
+    left: list[Any] = []
 
     def fn() -> str:
         calls.append(1)
-        first, second = block(BLOCKS["highest"] // 3), block(BLOCKS["highest"] // 3 * 2)
+        first, second = block(sizes["highest"] // 3), block(sizes["highest"] // 3 * 2)
         del first, second
-        kept.append(block(BLOCKS["left"]))
+        left.append(block(sizes["left"]))
         return "the result of fn is not used"
 
     base = torch.cuda.memory_allocated(device) if on_gpu else 0
-    before = block(BLOCKS["before"])
-    earlier = [block(BLOCKS["earlier"] // 4) for _ in range(4)]
+    before = block(sizes["before"])
+    earlier = [block(sizes["earlier"] // 4) for _ in range(4)]
     earlier.clear()
-    value = call(fn, told)
+    value = call(Sealed(fn), device)
     del before
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return Measured(type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls))
-
-
-def _on_this_device(call: Call) -> dict[str, Measured]:
-    """Every way of naming the device; without CUDA, the CPU only."""
-    if call.device.type != "cuda":
-        return {"'cpu'": _measured(call, "cpu", "cpu")}
-    spelled: dict[str, Any] = {"'cuda'": "cuda", "'cuda:0'": "cuda:0", "device('cuda')": torch.device("cuda")}
-    return {name: _measured(call, call.device, told) for name, told in spelled.items()}
-
-
-def _on_the_cpu(call: Call) -> dict[str, Measured]:
-    """On a machine that also has a GPU, with something on it."""
-    other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
-    found = {"'cpu'": _measured(call, "cpu", "cpu"), "device('cpu')": _measured(call, "cpu", torch.device("cpu"))}
-    del other
-    return found
+    return Measured(type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls), sizes)
 
 
 @peak_memory.probe
-def peaks(call: Call) -> dict[str, dict[str, Measured]]:
-    return several({"on_this_device": lambda: _on_this_device(call), "on_the_cpu": lambda: _on_the_cpu(call)})
+def peaks(call: Call) -> Cases[Measured]:
+    """The device, by every name."""
+    gpu = call.device.type == "cuda"
+    return _measured(call, *(("cuda", "cuda:0", torch.device("cuda")) if gpu else ("cpu",)))
 
 
-@peak_memory.probe(machine="two gpus")
-def on_the_second_gpu(call: Call) -> dict[str, Measured]:
+@peak_memory.probe(machine="two gpus", edge=True)
+def on_the_second_gpu(call: Call) -> Cases[Measured]:
     """The first GPU, which is the current one, has another peak."""
     other = torch.empty(300 * KIB, dtype=torch.uint8, device="cuda:0")
-    found = {"'cuda:1'": _measured(call, "cuda:1", "cuda:1")}
+    found = _measured(call, "cuda:1")
     del other
     return found
 
 
-@peak_memory.probe(machine="laptop")
-def without_a_gpu(call: Call) -> dict[str, Measured]:
-    return {"'cpu'": _measured(call, "cpu", "cpu")}
+@peak_memory.probe(edge=True)
+def on_the_cpu(call: Call) -> Cases[Measured]:
+    """On a machine that also has a GPU, with something on it."""
+    other = torch.empty(300 * KIB, dtype=torch.uint8, device=call.device)
+    found = _measured(call, "cpu", torch.device("cpu"))
+    del other
+    return found
+
+
+@peak_memory.probe(machine="laptop", edge=True)
+def without_a_gpu(call: Call) -> Cases[Measured]:
+    return _measured(call, "cpu")
 
 
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
     """An error about CUDA although the CPU was asked for."""
-    return "hard-coded-cuda" if raised.scenario == "on_the_cpu" and "cuda" in raised.message.lower() else None
+    about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
+    return "hard-coded-cuda" if "cpu" in raised.scenario and about else None
 
 
 runs(peak_memory, diagnose=_about_cuda)
-EARLIER = BLOCKS["earlier"] + BLOCKS["before"]  # the peak that was over before `fn` was called
-MISTAKEN = {  # what else the allocator tells
-    BLOCKS["left"] + BLOCKS["before"]: "what is left after `fn`",
-    BLOCKS["highest"]: "what `fn` added",
-    BLOCKS["left"]: "what `fn` left behind",
-}
+EARLIER = "a peak that was over before `fn` was called"
 
 
-def _answers(seen: dict[str, Measured], wanted: dict[str, Measured]) -> Iterator[tuple[str, int, int, int]]:
-    """Name, answer, right answer, and calls of `fn`. Raises Failed for an answer that is no int."""
+def _mistake(found: Measured, right: Measured) -> str | None:
+    """What else the allocator tells, if that is the answer; empty for the right one, None for any other number."""
+    before, highest, left, earlier = (right.sizes[name] for name in ("before", "highest", "left", "earlier"))
+    told = {
+        right.value: "",
+        earlier + before: EARLIER,
+        left + before: "what is left after `fn`",
+        highest: "what `fn` added",
+        left: "what `fn` left behind",
+    }
+    return told.get(found.value)
+
+
+def _answers(seen: Cases[Measured], wanted: Cases[Measured]) -> Iterator[tuple[str, Measured, Measured]]:
+    """Name, answer and right answer. Raises Failed for an answer that is no int, and if `fn` was not called once."""
     for name, found, right in pairs(seen, wanted):
-        if found.value is None or right.value is None:
+        if found.value is None:
             happened = f"device={name} gave {found.shown}, {called(found.kind)}"
             raise Failed(happened, "a number of bytes, as an int")
-        yield name, found.value, right.value, found.calls
+        if found.calls != 1:
+            raise Failed(f"device={name}: `fn` was called {times(found.calls)}", "once", at=("last fn(",))
+        yield name, found, right
 
 
-def _kib(size: int) -> str:
-    return f"{size / KIB:g} KiB"
-
-
-@peak_memory.check(points=0.25)
-def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
-    """A peak from before the call does not count."""
-    for name, value, right, _ in _answers(seen[peaks]["on_this_device"], wanted[peaks]["on_this_device"]):
-        if value == EARLIER != right:
-            happened = f"device={name} gave {_kib(value)}, a peak that was over before `fn` was called"
-            raise Failed(happened, f"{_kib(right)}, the peak while `fn` ran")
+def _kib(size: int | None) -> str:
+    return f"{(size or 0) / KIB:g} KiB"
 
 
 @peak_memory.check(points=0.5)
 def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
     """It is the highest number of bytes allocated while `fn` runs, including what was allocated before."""
-    for name, value, right, calls in _answers(seen[peaks]["on_this_device"], wanted[peaks]["on_this_device"]):
-        _called_once(name, calls)
-        if value not in (right, EARLIER):  # the second is another check's
-            note = f": {MISTAKEN[value]}" if value in MISTAKEN else ""
-            raise Failed(f"device={name} gave {_kib(value)}{note}", f"{_kib(right)}, the peak")
+    for name, found, right in _answers(seen[peaks], wanted[peaks]):
+        mistake = _mistake(found, right)
+        if mistake not in ("", EARLIER):  # the second is another check's
+            note = f": {mistake}" if mistake else ""
+            raise Failed(f"device={name} gave {_kib(found.value)}{note}", f"{_kib(right.value)}, the peak")
 
 
-def _called_once(name: str, calls: int) -> None:
-    if calls != 1:
-        raise Failed(f"device={name}: `fn` was called {times(calls)}", "once", at=("last fn(",))
+@peak_memory.check(points=0.25, needs=("runs", "finds_the_highest_moment"))
+def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
+    """A peak from before the call does not count."""
+    for name, found, right in _answers(seen[peaks], wanted[peaks]):
+        if _mistake(found, right) == EARLIER:
+            happened = f"device={name} gave {_kib(found.value)}, {EARLIER}"
+            raise Failed(happened, f"{_kib(right.value)}, the peak while `fn` ran")
 
 
 @peak_memory.check(points=0.25)
 def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
     """It is the memory of the device passed in, even if another one is current."""
-    for name, value, right, _ in _answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
-        if value not in (right, EARLIER, *MISTAKEN):
-            raise Failed(f"with two GPUs, device={name} gave {_kib(value)}", f"{_kib(right)}: the memory of that one")
+    # What is mistaken in the same way on one GPU is another check's.
+    usual = {_mistake(found, right) for _, found, right in _answers(seen[peaks], wanted[peaks])}
+    for name, found, right in _answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
+        mistake = _mistake(found, right)
+        if mistake is None or (mistake and mistake not in usual):
+            note = f": {mistake}" if mistake else ""
+            happened = f"with two GPUs, device={name} gave {_kib(found.value)}{note}"
+            raise Failed(happened, f"{_kib(right.value)}: the memory of that one")
 
 
 @peak_memory.check(points=0.25)
 def is_nothing_on_the_cpu(seen: Seen, wanted: Seen) -> None:
     """On the CPU `fn` is also called once, and the answer is 0."""
-    for found, expected in (
-        (seen[peaks]["on_the_cpu"], wanted[peaks]["on_the_cpu"]),
-        (seen[without_a_gpu], wanted[without_a_gpu]),
-    ):
-        for name, value, _, calls in _answers(found, expected):
-            _called_once(name, calls)
-            if value != 0:
-                raise Failed(f"device={name} gave {value}", "0")
+    for probe in (on_the_cpu, without_a_gpu):
+        for name, found, _ in _answers(seen[probe], wanted[probe]):
+            if found.value != 0:
+                raise Failed(f"device={name} gave {found.value}", "0")
 
 
 # ---- largest_batch ---------------------------------------------------------------------------------------------------
@@ -268,22 +285,14 @@ class _Trial:
             raise
 
 
-@contextlib.contextmanager
-def _no_accelerator_to_empty(call: Call) -> Iterator[None]:
-    """On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing."""
-    if call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache"):
-        with mock.patch.object(torch.accelerator, "empty_cache", return_value=None):
-            yield
-    else:
-        yield
-
-
 class Search(Case, frozen=True):
     """One call: what it returned or raised, and the sizes it tried."""
 
+    start: int
+    fits: int
     value: int | None
     shown: str
-    raised: Raised | None
+    error: Raised | None
     sizes: list[int | float]
     kept: int  # bytes in the cache when a later try began
     last: str  # the message of the last out-of-memory error
@@ -300,18 +309,22 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
         torch.cuda.empty_cache()  # of an earlier search
     trial = _Trial(call, fits, instead, at)
     value, raised = None, None
+    # On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing.
+    missing = call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache")
     try:
-        with _no_accelerator_to_empty(call):
-            value = call(trial, start)
+        with mock.patch.object(torch.accelerator, "empty_cache") if missing else contextlib.nullcontext():
+            value = call(Sealed(trial), start)
     except StudentRaised as error:
         raised = error.evidence
         expected = instead is not None or not fits or raised.type == "OutOfMemoryError"
         if not (trial.sizes and expected):
             raise  # the function itself is wrong
     return Search(
+        start=start,
+        fits=fits,
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
         shown=f"{value!r:.60}",
-        raised=raised,
+        error=raised,
         sizes=trial.sizes[: ENOUGH + 1],
         kept=max((later - trial.cached[0] for later in trial.cached[1:]), default=0),
         last=trial.last,
@@ -319,35 +332,39 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
     )
 
 
-def _halving(call: Call) -> dict[str, Search]:
-    """(start, what fits): several halvings, odd numbers on the way, the first fits, only 1 fits, 1 is asked for."""
-    cases = ((100, 13), (64, 64), (5, 1), (96, 24), (1, 1))
-    return {f"start {start}, {fits} fits": _search(call, start, fits) for start, fits in cases}
-
-
-def _nothing_fits(call: Call) -> dict[str, Search]:
-    return {f"start {start}": _search(call, start, 0) for start in (5, 1)}
-
-
-def _another_error(call: Call) -> dict[str, Search]:
-    """A bug in try_batch: at once, after some halvings, and one whose message mentions memory."""
-    access = "CUDA error: an illegal memory access was encountered"
+def _cases(seed: int) -> dict[str, tuple[int, int]]:
+    """Where to start, and what fits: other numbers for every seed. Odd ones are on the way, and 5, 2, 1 at its end."""
+    draw = random.Random(seed).randrange
+    odd, exact = draw(91, 127, 2), 8 * draw(9, 15)
     return {
-        "ValueError": _search(call, 32, 4, ValueError("an odd number of sprites"), at=32),
-        "RuntimeError": _search(call, 32, 4, RuntimeError("mat1 and mat2 shapes cannot be multiplied"), at=16),
-        "RuntimeError about memory": _search(call, 32, 4, RuntimeError(access), at=8),
+        "several_halvings": (odd, draw(odd // 8 + 1, odd // 4)),
+        "the_first_fits": (n := draw(50, 90), n),
+        "only_one_fits": (draw(20, 24), 1),
+        "one_fits_exactly": (exact, exact // 4),
+        "start_is_one": (1, 1),
     }
 
 
 @largest_batch.probe
-def searches(call: Call) -> dict[str, dict[str, Search]]:
-    return several(
-        {
-            "halving": lambda: _halving(call),
-            "nothing_fits": lambda: _nothing_fits(call),
-            "another_error": lambda: _another_error(call),
-        }
-    )
+def searches(call: Call) -> Cases[Search]:
+    return tried({name: partial(_search, call, *case) for name, case in _cases(call.seed).items()})
+
+
+@largest_batch.probe(edge=True)
+def failing(call: Call) -> dict[str, Cases[Search]]:
+    """Nothing fits. Or try_batch has a bug: at once, after some halvings, and one whose message mentions memory."""
+    draw = random.Random(call.seed).randrange
+    start = 16 * draw(2, 5)
+    access = "CUDA error: an illegal memory access was encountered"
+    errors = {
+        "ValueError": (ValueError(f"{draw(100)} is an odd number of sprites"), start),
+        "RuntimeError": (RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({draw(9)}x2 and 3x4)"), start // 2),
+        "RuntimeError about memory": (RuntimeError(access), start // 4),
+    }
+    return {
+        "nothing_fits": tried({f"nothing_fits_{n}": partial(_search, call, n, 0) for n in (draw(10, 12), 1)}),
+        "another_error": tried({n: partial(_search, call, start, 1, error, at) for n, (error, at) in errors.items()}),
+    }
 
 
 runs(largest_batch)
@@ -356,19 +373,24 @@ runs(largest_batch)
 @largest_batch.check(points=0.5)
 def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
     """It tries start, start // 2, ... and returns the first that does not run out of memory."""
-    for name, found, right in pairs(seen[searches]["halving"], wanted[searches]["halving"]):
-        raised = f"raised {found.raised.type}" if found.raised else ""
+    for _, found, right in pairs(seen[searches], wanted[searches]):
+        where, raised = (
+            f"(start={right.start}, {right.fits} fits)",
+            f"raised {found.error.type}" if found.error else "",
+        )
         if found.sizes != right.sizes:
-            raise Failed(f"({name}) it tried {found.tried}{raised and ' and ' + raised}", right.tried)
+            raise Failed(f"{where} it tried {found.tried}{raised and ' and ' + raised}", right.tried)
         if found.value != right.value:
-            line = found.raised.line if found.raised else None
-            raise Failed(f"({name}) it {raised or 'returned ' + found.shown}", f"{right.value} returned", line)
+            line = found.error.line if found.error else None
+            raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line)
 
 
 @largest_batch.check(points=0.25)
 def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
     """Cached memory is freed between two tries."""
-    for _, found, right in pairs(seen[searches]["halving"], wanted[searches]["halving"]):
+    for _, found, right in pairs(seen[searches], wanted[searches]):
+        if len(found.sizes) < min(2, len(right.sizes)):
+            raise Failed(f"(start={right.start}, {right.fits} fits) it tried {found.tried}", right.tried)
         if not found.kept <= right.kept + (20 << 20):
             happened = f"{found.kept >> 20} MiB were still in the cache when the next try began"
             raise Failed(happened, "torch.cuda.empty_cache() first")
@@ -378,13 +400,14 @@ def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
 def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
     """Out of memory at 1 raises that error."""
     expected = "the OutOfMemoryError of the last try"
-    for name, found, right in pairs(seen[searches]["nothing_fits"], wanted[searches]["nothing_fits"]):
-        assert right.raised is not None
-        if found.raised is None:
+    for _, found, right in pairs(seen[failing]["nothing_fits"], wanted[failing]["nothing_fits"]):
+        name = f"start={right.start}"
+        assert right.error is not None
+        if found.error is None:
             raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected)
-        if found.raised.type != right.raised.type or found.raised.message != found.last:
-            happened = f"({name}) it raised {found.raised.type}: {found.raised.message.partition('.')[0]}"
-            raise Failed(happened, expected, found.raised.line)
+        if found.error.type != right.error.type or found.error.message != found.last:
+            happened = f"({name}) it raised {found.error.type}: {found.error.message.partition('.')[0]}"
+            raise Failed(happened, expected, found.error.line)
         if found.sizes != right.sizes:
             raise Failed(f"({name}) it tried {found.tried}", right.tried)
 
@@ -392,8 +415,8 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
 @largest_batch.check(points=0.5)
 def swallows_nothing_else(seen: Seen, wanted: Seen) -> None:
     """Any other error is raised at once, unchanged."""
-    for _, found, right in pairs(seen[searches]["another_error"], wanted[searches]["another_error"]):
-        raised, expected = found.raised, right.raised
+    for _, found, right in pairs(seen[failing]["another_error"], wanted[failing]["another_error"]):
+        raised, expected = found.error, right.error
         assert expected is not None
         if not found.met:
             happened = f"a batch of {right.sizes[-1]}, which raises a {expected.type}, was never tried"
@@ -422,6 +445,7 @@ class Accumulated(Case, frozen=True):
     wanted_device: str
     after: list[Array]  # the weights
     taken: int  # optimizer steps
+    own: bool  # whether it was the optimizer passed in that stepped
     step_line: int | None
     backward_line: int | None
     per_step: list[int]  # backward passes before each step
@@ -435,27 +459,33 @@ class Accumulated(Case, frozen=True):
     mode_after: bool
 
 
-def _classifier(seed: int) -> Any:
+def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = True, **before: bool) -> Accumulated:
+    """One call with this many sprites, in batches of two."""
+    data = torch.utils.data.TensorDataset(*(part[:count] for part in sprites(9, call.seed + 1)))
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
-
-
-def _accumulated(
-    call: Call, device: Any, data: Any, steps: int, dirty: bool = False, mode: bool = True, moved: bool = False
-) -> Accumulated:
-    model = _classifier(call.seed)
+        torch.default_generator.manual_seed(call.seed)
+        model: Any = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
+    moved, dirty, state = (before.get(name) for name in ("moved", "dirty", "state"))
     if moved:
         model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if dirty:
-        for parameter in model.parameters():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    for parameter in model.parameters():
+        if state:  # as after earlier steps
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.25)
+        if dirty:
             parameter.grad = torch.ones_like(parameter)
+    momentum = [array(each["momentum_buffer"]) for each in optimizer.state.values()]
     model.train(mode)
     model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
     modes: list[bool] = []
-    model[0].register_forward_pre_hook(lambda module, inputs: modes.append(not module.training))
-    model[1].register_forward_pre_hook(lambda module, inputs: modes.append(module.training))
+    places: set[str] = set()
+
+    def called_with(module: Any, inputs: Any) -> None:
+        modes.append(module.training is (module is model[1]))
+        places.add(str(inputs[0].device))
+
+    for part in model.children():
+        part.register_forward_pre_hook(Sealed(called_with))
     scales: list[Any] = []
     clean: list[bool] = []
     bias = model[1].bias  # as clean as the weights, and smaller
@@ -467,21 +497,22 @@ def _accumulated(
     def loss_fn(outputs: Any, targets: Any) -> Any:
         loss = nn.functional.cross_entropy(outputs, targets)
         if loss.requires_grad:
-            loss.register_hook(backward_begins)
+            loss.register_hook(Sealed(backward_begins))
         return loss
 
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=2))
     with batches.followed():
-        value = call(model, batches, loss_fn, optimizer, device, steps)
+        value = call(model, batches, Sealed(loss_fn), optimizer, device, steps)
     records = tuple(r for r in call.ledger if isinstance(r, Backward | OptimizerStep))
     taken, passes = questions.optimizer_steps(records), questions.backward_passes(records)
     return Accumulated(
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
         shown=f"{value!r:.60}",
-        devices=sorted({str(p.device) for p in model.parameters()}),
+        devices=sorted(places),
         wanted_device=name_of(device),
         after=[array(p) for p in model.parameters()],
         taken=len(taken),
+        own=[array(each["momentum_buffer"]) for each in optimizer.state.values()] != momentum,
         step_line=call.first_line(taken),
         backward_line=call.first_line(passes),
         per_step=list(questions.backwards_per_step(records)),
@@ -497,71 +528,65 @@ def _accumulated(
 
 
 @accumulate.probe
-def accumulations(call: Call) -> dict[str, dict[str, Accumulated]]:
-    """In batches of two. The device is tried where it matters, the counting on the CPU, where it is faster."""
+def accumulations(call: Call) -> Cases[Accumulated]:
+    """The device is tried where it matters, the counting on the CPU, where it is faster."""
     device = call.device
-    pictures, classes = sprites(9, call.seed + 1)
-
-    def first(count: int) -> Any:
-        return torch.utils.data.TensorDataset(pictures[:count], classes[:count])
-
-    return several(
+    return tried(
         {
-            "model_on_the_cpu": lambda: {"2 batches, steps=2": _accumulated(call, device, first(4), 2)},
-            "model_already_there": lambda: {
-                "1 batch, steps=2": _accumulated(call, str(device), first(1), 2, moved=True)
-            },
-            "dirty_gradients": lambda: {"1 batch, steps=1": _accumulated(call, device, first(2), 1, dirty=True)},
-            "told_to_use_the_cpu": lambda: {
-                "4 batches, steps=2": _accumulated(call, "cpu", first(8), 2),
-                "2 batches, steps=1": _accumulated(call, "cpu", first(4), 1, mode=False),
-                "5 batches, steps=3": _accumulated(call, "cpu", first(9), 3),
-            },
+            "model_on_the_cpu": lambda: _accumulated(call, device, 4, steps=2),
+            "model_already_there": lambda: _accumulated(call, str(device), 1, steps=2, moved=True),
+            "told_to_use_the_cpu": lambda: _accumulated(call, "cpu", 8, steps=2),
+            "dirty_gradients": lambda: _accumulated(call, device, 2, steps=1, dirty=True),
+            "in_evaluation_mode": lambda: _accumulated(call, "cpu", 4, steps=1, mode=False, state=True),
+            "with_a_remainder": lambda: _accumulated(call, "cpu", 9, steps=3, state=True),
         }
     )
 
 
-WHOLE = ("2 batches, steps=2", "4 batches, steps=2", "2 batches, steps=1")
-REMAINDERS = (
-    "5 batches, steps=3",
-    "1 batch, steps=2",
-)  # the longer first: with one batch, different mistakes look alike
-DIRTY = ("1 batch, steps=1",)
+@accumulate.probe(machine="two gpus", edge=True)
+def accumulations_on_the_second_gpu(call: Call) -> Cases[Accumulated]:
+    return tried({"on_the_second_gpu": lambda: _accumulated(call, "cuda:1", 4, steps=2)})
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
     """If the inputs meet the model only where it was there already, the other model had stayed on the CPU with them."""
+    if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
+        return "device-index-dropped"
     key = diagnosis(raised.message)
     return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key
 
 
-runs(accumulate, diagnose=_diagnose)
+TRAINED = ("model_on_the_cpu", "model_already_there", "told_to_use_the_cpu")
+runs(accumulate, scenarios=TRAINED, diagnose=_diagnose)
 
 
 def _passes_over(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Accumulated, Accumulated]]:
-    """Name, what was seen and what the reference did, for these passes or for all."""
-
-    def flat(each: Seen) -> dict[str, Accumulated]:
-        return {name: case for group in each[accumulations].values() for name, case in group.items()}
-
-    return pairs(flat(seen), flat(wanted), *names)
+    """Batches and steps, what was seen and what the reference did, for these passes."""
+    found, expected = (each.cases(accumulations, accumulations_on_the_second_gpu) for each in (seen, wanted))
+    for _, case, right in pairs(found, expected, *names):
+        yield f"{right.batches} batch{'es' * (right.batches > 1)}, steps={right.steps}", case, right
 
 
 @accumulate.check(points=0.25)
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
-    """The model is trained on the device passed in."""
-    for _, found, right in _passes_over(seen, wanted):
-        if found.devices != right.devices:
+    """The model is trained on the device passed in, even if another GPU is current."""
+    passes = list(_passes_over(seen, wanted, *TRAINED, "on_the_second_gpu"))
+    if not any(found.devices for _, found, _ in passes):
+        raise Failed("the model was never called", "a pass over the loader")
+    for _, found, right in passes:
+        if found.devices not in ([], right.devices):
             place = right.wanted_device
-            key = "hard-coded-cuda" if place == "cpu" else "model-not-moved"
-            happened = f"with device={place!r}, the model is on {', '.join(found.devices)}"
-            raise Failed(happened, place, None, key)
+            key = "hard-coded-cuda" if place == "cpu" else "model-not-moved" if found.devices == ["cpu"] else None
+            key = "device-index-dropped" if place == "cuda:1" and found.devices == ["cuda:0"] else key
+            raise Failed(f"with device={place!r}, the model ran on {', '.join(found.devices)}", place, None, key)
 
 
 @accumulate.check(points=0.5)
 def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
     """The optimizer steps after every `steps` batches, with the mean of their gradients."""
-    for name, found, right in _passes_over(seen, wanted, *WHOLE):
+    for name, found, right in _passes_over(
+        seen, wanted, "model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode"
+    ):
         if found.taken != right.taken or not close(found.after, right.after):
             raise _unlike(name, found, right)
 
@@ -573,6 +598,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
         key = "missing-step" if found.taken == 0 else None
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
         return Failed(f"{where}the optimizer {stepped}", times(right.taken), step_line, key)
+    if not found.own:
+        happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
+        return Failed(happened, "the optimizer that was passed in", step_line)
     if found.per_step != right.per_step:
         early = found.unused and found.batches == right.batches
         batches = " and ".join(f"{n} batch" if n == 1 else f"{n} batches" for n in found.per_step)
@@ -603,7 +631,8 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
 def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
     """Batches left over at the end get one more step."""
-    for name, found, right in _passes_over(seen, wanted, *REMAINDERS):
+    # The longer one first: with one batch, different mistakes look alike.
+    for name, found, right in _passes_over(seen, wanted, "with_a_remainder", "model_already_there"):
         if found.taken < right.taken:
             unused = right.batches - sum(found.per_step)
             happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
@@ -615,7 +644,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
 def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
     """Gradients from before the call do not leak into the first step."""
-    for _, found, right in _passes_over(seen, wanted, *DIRTY):
+    for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
         if not close(found.after, right.after):
             happened = "gradients from before the call went into the first step"
             raise Failed(happened, "gradients zeroed before the loop", found.step_line, "missing-zero-grad")
@@ -624,8 +653,10 @@ def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.25)
 def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
     """Training or evaluation mode is the caller's choice and is not changed."""
-    for _, found, right in _passes_over(seen, wanted):
+    for _, found, right in _passes_over(seen, wanted, *TRAINED, "in_evaluation_mode"):
         mode = "training" if right.training else "evaluation"
+        if not found.modes:
+            raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
         if any(was is not right.training for was in (*found.modes, found.mode_after)):
             raise Failed(f"a model in {mode} mode was put into the other one", f"{mode} mode throughout")
 
@@ -633,7 +664,9 @@ def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.25)
 def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
     """It returns the number of optimizer steps, as an int."""
-    for name, found, _ in _passes_over(seen, wanted):
+    for name, found, right in _passes_over(seen, wanted, *TRAINED):
+        if not found.taken:
+            raise Failed(f"({name}) the optimizer never stepped", times(right.taken), misconception="missing-step")
         if found.value is None or found.value != found.taken:
             raise Failed(f"({name}) it returned {found.shown}", f"{found.taken}, the number of steps")
 
@@ -650,10 +683,10 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.rand(4, 1, WIDTH))
-            self.runs = 0
+            self.key = keep([0])
 
         def forward(self, x: Any) -> Any:
-            self.runs += 1
+            kept(self.key)[0] += 1
             return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
 
     with torch.random.fork_rng(devices=[]):
@@ -672,31 +705,21 @@ class Through(Case, frozen=True):
     gradients: Array | None
     switched: bool  # the requires_grad of x
     recomputed: int  # blocks that ran again
-    peak: int | None  # bytes
+    stored: int | None  # the peak after the forward pass, in bytes
+    peak: int | None
     curve: MemoryCurve | None
+    plain: Through | None = None  # the plain loop on a real GPU, whose random numbers are not the virtual device's
 
 
-class NoBlocks(Case, frozen=True):
-    """The result for an empty list."""
-
-    kind: str
-    out: Array | None
-    raised: Raised | None
-
-
-NAMES = {"a_list": "a list", "two_blocks": "two blocks", "one_block": "one block", "no_blocks": "no blocks"}
+NAMES = {"a_list": "a list", "two_blocks": "two blocks"}
 
 
 class Passes(Case, frozen=True, rename=NAMES):
-    """All scenarios, and the plain loop's memory; on a real GPU also the plain loop's results, as `plain`."""
+    """The scenarios with blocks, and the memory in use after the plain loop's forward pass."""
 
     a_list: Through
     two_blocks: Through
-    one_block: Through
-    no_blocks: NoBlocks
-    plain: dict[str, Through] | None
-    blocks: int
-    stored: int | None  # bytes in use after the plain loop's forward pass
+    stored: int | None  # bytes
     stored_curve: MemoryCurve | None
 
 
@@ -714,7 +737,7 @@ def _through(
     x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
     for block in blocks:
-        block.runs = 0
+        kept(block.key)[0] = 0
     for tensor in tensors:
         tensor.grad = None
     with torch.random.fork_rng(devices=[device.index or 0] if gpu else []):
@@ -728,6 +751,7 @@ def _through(
         start = ledger.mark()
         out = (go or call)(blocks, x)
         forward = ledger.since(start, ledger.mark())
+        stored = torch.cuda.max_memory_allocated(device) - base if gpu else None
         values, place, said = None, "", ""
         if isinstance(out, torch.Tensor):
             values, place = array(out), str(out.device)
@@ -741,6 +765,7 @@ def _through(
         curve = memory_curve(forward, ledger.since(start), base, peak) if peak is not None and drawn else None
     gradients = [t.grad.flatten() for t in [*tensors, x] if t.grad is not None]
     return Through(
+        stored=stored,
         peak=peak,
         curve=curve,
         kind=type(out).__name__,
@@ -750,58 +775,42 @@ def _through(
         missing=sum(t.grad is None for t in [*tensors, x][: None if gradient else -1]),
         gradients=array(torch.cat(gradients)) if gradients else None,
         switched=x.requires_grad is not gradient,
-        recomputed=sum(block.runs > 1 for block in blocks),
+        recomputed=sum(kept(block.key)[0] > 1 for block in blocks),
     )
-
-
-def _stored(call: Call, blocks: list[Any], x: Any) -> tuple[int | None, MemoryCurve | None]:
-    """The memory of the plain loop after its last block, when every activation is stored, and its curve."""
-    if x.device.type != "cuda":
-        return None, None
-    with torch.random.fork_rng(devices=[x.device.index or 0]):
-        if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
-            blocks[0](x).sum().backward()
-        x = x.detach().clone().requires_grad_()  # as the student's is
-        torch.cuda.reset_peak_memory_stats(x.device)
-        base, ledger = torch.cuda.memory_allocated(x.device), call.bench.ledger
-        start = ledger.mark()
-        x = _plainly(blocks, x)
-        stored, turn = torch.cuda.max_memory_allocated(x.device) - base, ledger.mark()
-        x.sum().backward()
-    peak = torch.cuda.max_memory_allocated(x.device) - base
-    return stored, memory_curve(ledger.since(start, turn), ledger.since(turn), base, peak)
-
-
-def _without_blocks(call: Call, x: Any) -> NoBlocks:
-    try:
-        out = call([], x)
-    except StudentRaised as error:
-        return NoBlocks("", None, error.evidence)
-    return NoBlocks(type(out).__name__, array(out) if isinstance(out, torch.Tensor) else None, None)
 
 
 @checkpointed.probe
 def passes(call: Call) -> Passes:
-    """A list of blocks, a ModuleList of two with data that requires no gradient, one block, and none."""
+    """A list of blocks, and a ModuleList of two with data that requires no gradient."""
     blocks, x = _blocks(call.seed, call.device)
-    stored, curve = _stored(call, blocks, x)
+    if call.bench.kind == "cuda":  # real libraries allocate memory of their own at the first call
+        blocks[0](x).sum().backward()
+    stored = _through(call, blocks, x, gradient=True, go=_plainly, drawn=True)
+    found = several(
+        {
+            "a_list": lambda: _beside_plain(call, blocks, x, gradient=True, drawn=True),
+            "two_blocks": lambda: _beside_plain(call, nn.ModuleList(blocks[:2]), x, gradient=False),
+        }
+    )
+    return Passes(**found, stored=stored.stored, stored_curve=stored.curve)
 
-    def through(go: Callable[..., Any] | None = None) -> dict[str, Through]:
-        two = nn.ModuleList(blocks[:2])
-        return several(
-            {
-                "a list": lambda: _through(call, blocks, x, gradient=True, go=go, drawn=go is None),
-                "two blocks": lambda: _through(call, two, x, gradient=False, go=go),
-                "one block": lambda: _through(call, blocks[:1], x, gradient=True, backward=False, go=go),
-            }
-        )
 
-    found = through()
-    none = several({"no blocks": lambda: _without_blocks(call, x)})["no blocks"]
-    # Random numbers on a real GPU differ from those of the virtual device.
-    plain = through(_plainly) if call.bench.kind == "cuda" else None
-    through_blocks = found["a list"], found["two blocks"], found["one block"]
-    return Passes(*through_blocks, none, plain, COUNT, stored, curve)
+def _beside_plain(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
+    found = _through(call, blocks, x, **options)
+    if call.bench.kind != "cuda":
+        return found
+    return msgspec.structs.replace(found, plain=_through(call, blocks, x, go=_plainly, **options))
+
+
+@checkpointed.probe(edge=True)
+def few_blocks(call: Call) -> Cases[Through]:
+    blocks, x = _blocks(call.seed, call.device)
+    return tried(
+        {
+            "one block": lambda: _beside_plain(call, blocks[:1], x, gradient=True, backward=False),
+            "no blocks": lambda: _beside_plain(call, [], x, gradient=False, backward=False),
+        }
+    )
 
 
 def _plainly(blocks: Any, x: Any) -> Any:
@@ -813,37 +822,37 @@ def _plainly(blocks: Any, x: Any) -> Any:
 runs(checkpointed)
 
 
-def _beside(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Through, Through, Through]]:
-    """Name, what was seen, what the reference did, and the case with the right values.
+def _beside(name: str, seen: Seen, wanted: Seen) -> tuple[Through, Through, Through]:
+    """What was seen, what the reference did, and the case with the right values.
 
     Where only the reference's evidence was made on the virtual device, as in a released repository, and the student's
     on a real GPU, the right values are those of the plain loop that ran beside the student's.
     """
-    found, right = seen[passes], wanted[passes]
-    own = found.plain if right.plain is None else None
-    for field, name in NAMES.items():
-        if name in names:
-            reference = getattr(right, field)
-            yield name, getattr(found, field), reference, own[name] if own else reference
+    found, right = (getattr(each[passes], name) if name in NAMES else each[few_blocks][name] for each in (seen, wanted))
+    return found, right, (found.plain if right.plain is None else None) or right
+
+
+def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
+    (found, right, values), where = _beside(name, seen, wanted), f"({NAMES.get(name, name)})"
+    if found.out is None:
+        raise Failed(f"{where} it returned {called(found.kind)}", "a tensor")
+    if found.device != right.device:
+        raise Failed(f"{where} the output is on {found.device}", right.device)
+    if not close(found.out, values.out):
+        raise Failed(f"{where} the output differs from the plain loop's", "the same values")
 
 
 @checkpointed.check(points=0.25)
 def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
     """The output is that of the plain loop."""
-    for name, found, right, values in _beside(seen, wanted, "a list", "two blocks", "one block"):
-        if found.out is None:
-            raise Failed(f"({name}) it returned {called(found.kind)}", "a tensor")
-        if found.device != right.device:
-            raise Failed(f"({name}) the output is on {found.device}", right.device)
-        if not close(found.out, values.out):
-            raise Failed(f"({name}) the output differs from the plain loop's", "the same values")
+    for name in NAMES:
+        _same_output(name, seen, wanted)
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
 def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     """Every parameter and the input get the gradients of the plain loop, dropout included."""
-    for name, found, right, values in _beside(seen, wanted, "a list"):
-        _same_gradients(f"({name}) ", found, right, values, None)
+    _same_gradients("(a list) ", *_beside("a_list", seen, wanted), None)
 
 
 def _same_gradients(where: str, found: Through, right: Through, values: Through, misconception: str | None) -> None:
@@ -859,37 +868,30 @@ def _same_gradients(where: str, found: Through, right: Through, values: Through,
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
 def trains_on_plain_data(seen: Seen, wanted: Seen) -> None:
     """The blocks get their gradients even if `x` is data that requires none."""
-    for name, found, right, values in _beside(seen, wanted, "two blocks"):
-        where = f"({name}, x requires no gradient) "
-        if found.switched:
-            happened = f"{where}the `x` that was passed in requires one afterwards"
-            raise Failed(happened, "x unchanged: `use_reentrant=False` is enough", None, "input-modified")
-        _same_gradients(where, found, right, values, "reentrant-on-plain-data")
+    cases, where = _beside("two_blocks", seen, wanted), "(two blocks, x requires no gradient) "
+    if cases[0].switched:
+        happened = f"{where}the `x` that was passed in requires one afterwards"
+        raise Failed(happened, "x unchanged: `use_reentrant=False` is enough", None, "input-modified")
+    _same_gradients(where, *cases, "reentrant-on-plain-data")
 
 
 @checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output", "gives_the_same_gradients"))
 def needs_less_memory(seen: Seen, wanted: Seen) -> None:
     """Activations are recomputed in backward instead of being stored, and the peak memory is lower."""
-    stored, count = seen[passes].stored, wanted[passes].blocks
-    for name, found, right, _ in _beside(seen, wanted, "a list"):
-        if found.recomputed < count / 2:  # some ways of cutting a list into segments leave the last one out
-            happened = f"only {found.recomputed} of {count} blocks" if found.recomputed else "no block"
-            happened = f"({name}) {happened} ran again in backward: the activations were stored"
-            raise Failed(happened, "blocks that run twice")
-        if right.peak is not None:
-            assert found.peak is not None
-            assert stored is not None
-            if not found.peak <= 0.85 * stored:
-                took = f"forward and backward took {found.peak // KIB} KiB, the plain loop takes {stored // KIB}"
-                raise Failed(f"({name}) {took}", f"about {right.peak // KIB} KiB")
+    stored, (found, right, _) = seen[passes].stored, _beside("a_list", seen, wanted)
+    if found.recomputed < COUNT / 2:  # some ways of cutting a list into segments leave the last one out
+        happened = f"only {found.recomputed} of {COUNT} blocks" if found.recomputed else "no block"
+        raise Failed(f"{happened} ran again in backward: the activations were stored", "blocks that run twice")
+    if right.peak is not None:
+        assert found.peak is not None
+        assert stored is not None
+        if not found.peak <= 0.85 * stored:
+            took = f"forward and backward took {found.peak // KIB} KiB, the plain loop takes {stored // KIB}"
+            raise Failed(took, f"about {right.peak // KIB} KiB")
 
 
-@checkpointed.check(points=0.25)
+@checkpointed.check(points=0.25, needs=("runs", "gives_the_same_output"))
 def copes_with_no_blocks(seen: Seen, wanted: Seen) -> None:
-    """Without any block the output is `x`."""
-    found, right = seen[passes].no_blocks, wanted[passes].no_blocks
-    if found.raised is not None:
-        raise Failed(f"an empty list raised {found.raised.short}", "x itself", found.raised.line)
-    if found.out is None or not close(found.out, right.out):
-        shown = "None" if found.kind == "NoneType" else f"{called(found.kind)} that is not x"
-        raise Failed(f"an empty list gave {shown}", "x itself")
+    """It works with a single block too, and without any the output is `x`."""
+    for name in ("one block", "no blocks"):
+        _same_output(name, seen, wanted)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from gpudojo.days.day8.sprites import WatchedBatches, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, several, torch
-from gpudojo.grading.checks import close, diagnosis, pairs, runs
-from gpudojo.model.evidence import Array, Case, Raised
+from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, several, torch, tried
+from gpudojo.grading.checks import between_gpus, close, diagnosis, pairs, runs
+from gpudojo.grading.watching import keep, kept
+from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -47,12 +49,20 @@ make_loader = exercise.function(
     '`device` may be a string or a device: `torch.device(device).type == "cuda"` understands both.',
     "Pass `batch_size`, `shuffle` and `num_workers` on; options that need workers fail with `num_workers=0`.",
 )
-to_numpy.when("keeps_values_and_dtype", hint=4, at=("tolist(", "float(", "squeeze(", "return", "last return"))
+to_numpy.when("converts_what_requires_grad", hint=1)
+to_numpy.when(
+    "keeps_values_and_dtype",
+    "converts_small_tensors",
+    hint=4,
+    at=("tolist(", "float(", "squeeze(", "return", "last return"),
+)
 to_numpy.when("leaves_the_tensor_alone", "requires-grad-left-off", hint=2, at=("requires_grad_(", ".data", "zero_("))
 predict.when("returns_every_output", "copies_back_once", hint=2, at=("return", "last return"))
 predict.when("leaves_the_targets", hint=3)
 predict.when("builds_no_graph", hint=1, at=("requires_grad_(", ".requires_grad", "set_grad_enabled("))
-random_sprites.when("returns_sprites_there", hint=1, at=("set_default_device(", "rand(", "return"))
+random_sprites.when(
+    "returns_sprites_there", "finds_the_second_gpu", hint=1, at=("set_default_device(", "rand(", "return")
+)
 random_sprites.when("made-on-cpu-then-moved", "result-thrown-away", hint=2)
 random_sprites.when("follows_its_seed", hint=3, at=("manual_seed(", "seed(", "rand(", "return"))
 random_sprites.when("spreads_evenly", hint=4, at=("randn(", "rand(", "return"))
@@ -67,29 +77,27 @@ make_loader.when("pinned-for-cpu", hint=1)
 DTYPES = ("float32", "float16", "float64", "int64", "uint8", "bool")
 
 
+GRADED = ("that is a parameter", "that requires grad", "with a graph behind it")
+SMALL = ("without a dimension", "without elements", "of one pixel")
+
+
 def _tensors(seed: int, device: Any) -> dict[str, Any]:
-    """One tensor for each thing that can make a conversion fail; no two share memory."""
-    base = sprites(2, seed)[0].to(device)
-    weight = base.clone().requires_grad_()
-    return {
-        "that is a parameter": nn.Parameter(base.clone()),
-        "that requires grad": weight,
-        "with a graph behind it": weight * 2,
-        "without a dimension": base.amax(),  # the same number on every device, unlike a mean
-        "without elements": base[:0],
-        "of one pixel": base[:1, :, :1, :1].clone(),
-        "transposed": base.clone().transpose(1, 3),
-    }
+    """One tensor for each thing that can make a conversion fail; no two share memory.
 
-
-def _typed(seed: int, device: Any) -> dict[str, Any]:
-    """One tensor for each dtype, with numbers that do not fit into a smaller one."""
-    numbers = sprites(2, seed)[0] * 200
-    made = {dtype: numbers.to(getattr(torch, dtype)) for dtype in DTYPES}
-    made["bool"] = numbers > 100
-    if device.type == "mps":
+    Those of a dtype have numbers that do not fit into a smaller one.
+    """
+    base, numbers = sprites(2, seed)[0].to(device), sprites(2, seed)[0] * 200
+    made = {dtype: numbers.to(getattr(torch, dtype)) for dtype in DTYPES} | {"bool": numbers > 100}
+    if torch.device(device).type == "mps":
         del made["float64"]  # which it does not have
-    return {dtype: tensor.to(device) for dtype, tensor in made.items()}
+    weight = base.clone().requires_grad_()
+    graded = (nn.Parameter(base.clone()), weight, weight * 2)
+    small = (base.amax(), base[:0], base[:1, :, :1, :1].clone())  # not a mean, which differs between devices
+    return {
+        **{dtype: tensor.to(device) for dtype, tensor in made.items()},
+        "transposed": base.clone().transpose(1, 3),
+        **dict(zip((*GRADED, *SMALL), (*graded, *small), strict=True)),
+    }
 
 
 class Converted(Case, frozen=True):
@@ -102,10 +110,6 @@ class Converted(Case, frozen=True):
     left: Array  # its values afterwards
 
 
-def _converted(call: Call, tensors: dict[str, Any]) -> dict[str, Converted]:
-    return {name: _as_numpy(call, tensor) for name, tensor in tensors.items()}
-
-
 def _as_numpy(call: Call, tensor: Any) -> Converted:
     before = (tensor.requires_grad, tensor.device, tensor.is_leaf, tensor.shape)
     try:
@@ -113,69 +117,77 @@ def _as_numpy(call: Call, tensor: Any) -> Converted:
     except StudentRaised as error:
         back = [call.line_of(t) for t in call.ledger.transfers_to_host() if t.bytes == tensor.nbytes]
         raise error.with_facts(copied={"tensor": back[0]} if back else {}) from None
-    return Converted(
-        kind=type(value).__name__,
-        value=_evidence(value),
-        switched=before[0] != tensor.requires_grad,
-        moved=before[1:] != (tensor.device, tensor.is_leaf, tensor.shape),
-        left=array(tensor),
-    )
-
-
-def _evidence(value: Any) -> Array | None:
-    """A NumPy array as evidence; None for anything else."""
     import numpy as np
 
-    if not isinstance(value, np.ndarray):
-        return None
-    return Array(value.dtype.name, value.shape, value.tobytes() if value.dtype.kind in "biuf" else b"")
+    found = None
+    if isinstance(value, np.ndarray):
+        found = Array(value.dtype.name, value.shape, value.tobytes() if value.dtype.kind in "biuf" else b"")
+    moved = before[1:] != (tensor.device, tensor.is_leaf, tensor.shape)
+    return Converted(type(value).__name__, found, before[0] != tensor.requires_grad, moved, array(tensor))
 
 
 @to_numpy.probe
-def arrays(call: Call) -> dict[str, dict[str, Converted]]:
-    device = call.device
-    return several(
-        {
-            "from_the_device": lambda: _converted(call, _tensors(call.seed, device) | _typed(call.seed, device)),
-            "from_the_cpu": lambda: _converted(call, _tensors(call.seed, "cpu")),
-        }
-    )
+def arrays(call: Call) -> Cases[Converted]:
+    tensors = {(name, ""): tensor for name, tensor in _tensors(call.seed, call.device).items()}
+    tensors |= {(name, ON_THE_CPU): tensor for name, tensor in _tensors(call.seed, "cpu").items()}
+    return tried({name + place: partial(_as_numpy, call, tensor) for (name, place), tensor in tensors.items()})
 
 
-runs(to_numpy, points=0.5, diagnose=lambda raised, seen: diagnosis(raised.message))
+ON_THE_CPU = " on the CPU"
+runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: diagnosis(raised.message))
 
 
-def _conversions(seen: Seen, wanted: Seen) -> Iterator[tuple[str, Converted, Converted]]:
-    for scenario, tensors in wanted[arrays].items():
-        for name, found, right in pairs(seen[arrays][scenario], tensors):
-            yield f"a tensor {name}" if " " in name or name == "transposed" else f"a {name} tensor", found, right
+def _same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:
+    """Raises Failed unless tensors of these names gave arrays with their values, on the device and on the CPU."""
+    places = [name + place for name in names for place in ("", ON_THE_CPU) if name + place in wanted[arrays]]
+    for name, found, right in pairs(seen[arrays], wanted[arrays], *places):
+        value, correct, shown = found.value, right.value, _shown(name)
+        assert correct is not None
+        if value is None:
+            raise Failed(f"{shown} gave {called(found.kind)}", "a numpy.ndarray")
+        if value.dtype != correct.dtype:
+            raise Failed(f"{shown} gave an array of {value.dtype}", correct.dtype)
+        if value.shape != correct.shape:
+            raise Failed(f"{shown} gave shape {value.shape}", f"{correct.shape}")
+        if value.data != correct.data:
+            raise Failed(f"{shown} gave other values", "the values of the tensor")
+
+
+def _shown(name: str) -> str:
+    kind = name.removesuffix(ON_THE_CPU)
+    return f"a {kind} tensor" + name[len(kind) :] if kind in DTYPES else f"a tensor {name}"
 
 
 @to_numpy.check(points=0.5)
 def keeps_values_and_dtype(seen: Seen, wanted: Seen) -> None:
     """The array has the tensor's values, dtype and shape, whatever these are."""
-    for name, found, right in _conversions(seen, wanted):
-        value, correct = found.value, right.value
-        assert correct is not None
-        if value is None:
-            raise Failed(f"{name} gave {called(found.kind)}", "a numpy.ndarray")
-        if value.dtype != correct.dtype:
-            raise Failed(f"{name} gave an array of {value.dtype}", correct.dtype)
-        if value.shape != correct.shape:
-            raise Failed(f"{name} gave shape {value.shape}", f"{correct.shape}")
-        if value.data != correct.data:
-            raise Failed(f"{name} gave other values", "the values of the tensor")
+    _same_arrays(seen, wanted, *DTYPES, "transposed")
 
 
 @to_numpy.check(points=0.5)
+def converts_what_requires_grad(seen: Seen, wanted: Seen) -> None:
+    """It also works for parameters, for tensors that require a gradient, and for results computed from them."""
+    _same_arrays(seen, wanted, *GRADED)
+
+
+@to_numpy.check(points=0.25)
+def converts_small_tensors(seen: Seen, wanted: Seen) -> None:
+    """A single number, a single pixel and a tensor without elements keep their shapes too."""
+    _same_arrays(seen, wanted, *SMALL)
+
+
+@to_numpy.check(points=0.25, needs=("runs", "keeps_values_and_dtype"))
 def leaves_the_tensor_alone(seen: Seen, wanted: Seen) -> None:
     """The tensor is not changed: its device, its values, and whether it requires a gradient."""
-    for name, found, right in _conversions(seen, wanted):
+    for name, right in wanted[arrays].items():
+        found = seen[arrays].get(name)
+        if found is None:  # an error is another check's
+            continue
         if found.switched:
-            happened = f"the requires_grad of {name} was changed"
+            happened = f"the requires_grad of {_shown(name)} was changed"
             raise Failed(happened, "the tensor as before", misconception="requires-grad-left-off")
         if found.moved or found.left != right.left:
-            raise Failed(f"values, device or graph of {name} were changed", "the tensor as before")
+            raise Failed(f"values, device or graph of {_shown(name)} were changed", "the tensor as before")
 
 
 # ---- random_sprites --------------------------------------------------------------------------------------------------
@@ -209,36 +221,23 @@ def _made(call: Call, device: Any, **options: Any) -> Draw:
     # Reset even if it is the CPU: a default that was set is passed to every factory, even together with `out`.
     torch.set_default_device(None)
     moved = call.ledger.transfers()
-    is_tensor = isinstance(value, torch.Tensor)
-    return Draw(
-        kind=type(value).__name__,
-        dtype=str(value.dtype).removeprefix("torch.") if is_tensor else None,
-        device=str(value.device) if is_tensor else None,
-        value=array(value) if is_tensor else None,
-        moved=sum(t.bytes for t in moved),
-        line=call.first_line(moved),
-        default_device=default,
-    )
+    kind, copied = type(value).__name__, (sum(t.bytes for t in moved), call.first_line(moved), default)
+    if not isinstance(value, torch.Tensor):
+        return Draw(kind, None, None, None, *copied)
+    return Draw(kind, str(value.dtype).removeprefix("torch."), str(value.device), array(value), *copied)
 
 
-def _without_a_generator(call: Call, device: Any) -> dict[str, Draw]:
-    """From torch's own random state, which we seed."""
-    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
-        torch.manual_seed(call.seed)
-        found = {"first": _made(call, device), "next": _made(call, device)}
-        torch.manual_seed(call.seed)
-        found["again"] = _made(call, device)
-        torch.manual_seed(call.seed + 1)
-        found["other"] = _made(call, device)
-    return found
-
-
-def _draws(call: Call, device: Any) -> Draws:
-    """Without and with generators of the device, and once with the device as a string.
+def _draws(call: Call, device: Any, *by_name: str) -> Draws:
+    """From torch's own random state, which we seed; from generators of the device; with the device as a string.
 
     torch refuses a generator of another device than the one on which the student's values are made.
     """
-    found, refused = _without_a_generator(call, device), None
+    found, refused = {}, None
+    with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
+        for name, seed in (("first", 0), ("next", None), ("again", 0), ("other", 1)):
+            if seed is not None:
+                torch.manual_seed(call.seed + seed)
+            found[name] = _made(call, device)
     first, again, other = (torch.Generator(device=device).manual_seed(call.seed + seed) for seed in (0, 0, 1))
     try:
         for name, generator in (("first", first), ("next", first), ("again", again), ("other", other)):
@@ -247,14 +246,24 @@ def _draws(call: Call, device: Any) -> Draws:
         if "device type for generator" not in error.evidence.message:
             raise
         refused = error.evidence
-    found["by name"] = _made(call, torch.device(device).type)
+    found |= {f"device={name!r}": _made(call, name) for name in by_name}
     return Draws(found, refused, name_of(device))
 
 
 @random_sprites.probe
-def draws(call: Call) -> dict[str, Draws]:
+def draws(call: Call) -> Cases[Draws]:
     device, cpu = call.device, torch.device("cpu")
-    return several({"on_the_device": lambda: _draws(call, device), "on_the_cpu": lambda: _draws(call, cpu)})
+    return tried(
+        {
+            "on_the_device": lambda: _draws(call, device, device.type),
+            "on_the_cpu": lambda: _draws(call, cpu, "cpu"),
+        }
+    )
+
+
+@random_sprites.probe(machine="two gpus", edge=True)
+def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
+    return tried({"on_the_second_gpu": lambda: _draws(call, torch.device("cuda:1"), "cuda:1")})
 
 
 runs(random_sprites)
@@ -262,7 +271,7 @@ runs(random_sprites)
 
 @random_sprites.check(points=0.5)
 def made_on_the_device(seen: Seen, wanted: Seen) -> None:
-    """The sprites are made on the device: nothing is transferred."""
+    """The sprites are made on the device passed in: nothing is transferred."""
     for _, found, right in pairs(seen[draws], wanted[draws]):
         place = right.wanted_device
         for draw in found.draws.values():
@@ -280,13 +289,30 @@ def made_on_the_device(seen: Seen, wanted: Seen) -> None:
             key = "hard-coded-cuda" if place == "cpu" else None if elsewhere else "made-on-cpu-then-moved"
             happened = f"with a generator of {place} it raised: {found.refused.message}"
             raise Failed(happened, "values made on the device of the generator", found.refused.line, key)
+        _made_there(found, right)
+
+
+def _made_there(found: Draws, right: Draws) -> None:
+    place = right.wanted_device
+    for draw in found.draws.values():
+        if draw.value is None or not draw.value.data:
+            raise Failed(f"it returned {called(draw.kind)}{' without values' * (draw.value is not None)}", "sprites")
+        if draw.device != place:
+            key = "hard-coded-cuda" if place == "cpu" else None
+            raise Failed(f"with device={place!r}, they were made on {draw.device}", place, misconception=key)
+
+
+@random_sprites.check(points=0.25)
+def finds_the_second_gpu(seen: Seen, wanted: Seen) -> None:
+    """With "cuda:1" they are made on the second GPU, even if the first one is current."""
+    for _, found, right in pairs(seen[draws_on_the_second_gpu], wanted[draws_on_the_second_gpu]):
+        _made_there(found, right)
 
 
 @random_sprites.check(points=0.25)
 def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
-    """It returns float32 of shape (count, 3, size, size), on the device passed in."""
+    """It returns float32 of shape (count, 3, size, size), and leaves torch's default device alone."""
     for _, found, expected in pairs(seen[draws], wanted[draws]):
-        place = expected.wanted_device
         for name, right in expected.draws.items():
             draw = found.draws.get(name)
             if draw is None and found.refused is not None:  # which another check reports
@@ -295,9 +321,6 @@ def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
             assert right.value is not None
             if draw.value is None:
                 raise Failed(f"it returned {called(draw.kind)}", "a tensor")
-            if draw.device != place:
-                key = "hard-coded-cuda" if place == "cpu" else None
-                raise Failed(f"with device={place!r}, they were made on {draw.device}", place, misconception=key)
             if draw.default_device != right.default_device:
                 happened = f"{draw.default_device} is the default device of the whole program afterwards"
                 raise Failed(happened, "`device=` for these sprites only")
@@ -331,7 +354,7 @@ def spreads_evenly(seen: Seen, wanted: Seen) -> None:
                 raise Failed(f"only {distinct} of {len(values)} values are different", "a new value for each pixel")
 
 
-@random_sprites.check(points=0.5)
+@random_sprites.check(points=0.25)
 def follows_its_seed(seen: Seen, wanted: Seen) -> None:
     """The same seed gives the same sprites, another seed others, and a second draw is not the first again."""
     for scenario in wanted[draws]:
@@ -362,7 +385,8 @@ class PredictForward(Case, frozen=True):
 
     training: bool
     graph: bool
-    device: str  # its type
+    device: str
+    samples: int
 
 
 class Predicted(Case, frozen=True):
@@ -386,16 +410,18 @@ class Predicted(Case, frozen=True):
 
 
 def _watched_model(seed: int, log: list[PredictForward]) -> Any:
-    """A model whose outputs are pictures. `model.forward(...)` and copies of the model write into its log as well."""
+    """A model whose outputs are pictures. `model.forward(...)` and copies of the model write into the log as well."""
+    key = keep(log)
 
     class Watched(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.key = key
             self.body = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout(0.5))
 
         def forward(self, x: Any) -> Any:
             out = self.body(x)
-            log.append(PredictForward(self.training, out.requires_grad, out.device.type))
+            kept(self.key).append(PredictForward(self.training, out.requires_grad, str(out.device), len(out)))
             return out
 
     with torch.random.fork_rng(devices=[]):
@@ -403,19 +429,14 @@ def _watched_model(seed: int, log: list[PredictForward]) -> Any:
         return Watched()
 
 
-def _batches(call: Call, count: int) -> WatchedBatches:
-    """The targets are larger than necessary, so that a copy of them is recognised by its size."""
-    pictures = sprites(count, call.seed + 1)[0]
-    dataset = torch.utils.data.TensorDataset(pictures, torch.zeros(count, 11, dtype=torch.int64))
-    return WatchedBatches(call, torch.utils.data.DataLoader(dataset, batch_size=4))
-
-
 def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Predicted:
     log: list[PredictForward] = []
     model = _watched_model(call.seed, log)
     if moved:
         model.to(device)
-    batches = _batches(call, count)
+    # The targets are larger than necessary, so that a copy of them is recognised by its size.
+    data = torch.utils.data.TensorDataset(sprites(count, call.seed + 1)[0], torch.zeros(count, 11, dtype=torch.int64))
+    batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=4))
     with torch.enable_grad(), batches.followed():  # whatever mode the student's function leaves on ends here
         value = call(model, batches, device)
         grad_mode = torch.is_grad_enabled()
@@ -446,10 +467,10 @@ def _predictions(call: Call, device: Any, count: int, moved: bool = False) -> Pr
 
 
 @predict.probe
-def loops(call: Call) -> dict[str, Predicted]:
+def loops(call: Call) -> Cases[Predicted]:
     """With a smaller last batch, with one of a single sprite and the device as a string, and with only one batch."""
     device = call.device
-    return several(
+    return tried(
         {
             "model_on_the_cpu": lambda: _predictions(call, device, count=10),
             "model_already_there": lambda: _predictions(call, str(device), count=5, moved=True),
@@ -458,8 +479,15 @@ def loops(call: Call) -> dict[str, Predicted]:
     )
 
 
+@predict.probe(machine="two gpus", edge=True)
+def loops_on_the_second_gpu(call: Call) -> Cases[Predicted]:
+    return tried({"on_the_second_gpu": lambda: _predictions(call, "cuda:1", count=5)})
+
+
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
     """If the inputs meet the model only where it was there already, the other model had stayed on the CPU with them."""
+    if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
+        return "device-index-dropped"
     key = diagnosis(raised.message)
     return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key
 
@@ -467,22 +495,33 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
 runs(predict, diagnose=_diagnose)
 
 
+def _predicted(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
+    """What was seen and what the reference did. Raises Failed if the model was not called for every sample."""
+    for _, found, right in pairs(seen[loops], wanted[loops]):
+        called_for, samples = (sum(forward.samples for forward in each.forwards) for each in (found, right))
+        if called_for < samples:
+            raise Failed(f"the model was called for {called_for} of {samples} inputs", "a forward pass for every batch")
+        yield found, right
+
+
 @predict.check(points=0.5)
 def works_on_the_device(seen: Seen, wanted: Seen) -> None:
-    """Every forward pass runs on the device passed in."""
-    for _, found, expected in pairs(seen[loops], wanted[loops]):
+    """Every forward pass runs on the device passed in, even if another GPU is current."""
+    every = (loops, loops_on_the_second_gpu)
+    for _, found, expected in pairs(seen.cases(*every), wanted.cases(*every)):
         right = expected.forwards[0].device
         used = {forward.device for forward in found.forwards}
         if used != {right}:
             where = " and ".join(sorted(used)) or "no device"
             key = "hard-coded-cuda" if right == "cpu" else "model-not-moved" if used == {"cpu"} else None
+            key = "device-index-dropped" if right == "cuda:1" and used == {"cuda:0"} else key
             raise Failed(f"with device={right!r}, the model ran on {where}", right, found.forward_line, key)
 
 
 @predict.check(points=0.25)
 def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in evaluation mode."""
-    for _, found, _ in pairs(seen[loops], wanted[loops]):
+    for found, _ in _predicted(seen, wanted):
         training = [f for f in found.forwards if f.training]
         if training:
             graph = any(f.graph for f in found.forwards)
@@ -497,7 +536,7 @@ def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.25)
 def builds_no_graph(seen: Seen, wanted: Seen) -> None:
     """No forward pass builds an autograd graph, and the model can still be trained afterwards."""
-    for _, found, _ in pairs(seen[loops], wanted[loops]):
+    for found, _ in _predicted(seen, wanted):
         built = [f for f in found.forwards if f.graph]
         if built:
             evaluating = not any(f.training for f in found.forwards)
@@ -517,7 +556,7 @@ def builds_no_graph(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.5, needs=("runs", "predicts_in_evaluation_mode"))
 def returns_every_output(seen: Seen, wanted: Seen) -> None:
     """It returns the outputs of all batches in one tensor, in order, on the CPU."""
-    for _, found, right in pairs(seen[loops], wanted[loops]):
+    for found, right in _predicted(seen, wanted):
         assert right.value is not None
         if found.value is None:
             raise Failed(f"it returned {called(found.kind)}", "one tensor")
@@ -534,7 +573,7 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.5, needs=("runs", "works_on_the_device"))
 def copies_back_once(seen: Seen, wanted: Seen) -> None:
     """There is one copy back to the host, however many batches there are."""
-    for _, found, right in pairs(seen[loops], wanted[loops]):
+    for found, right in _predicted(seen, wanted):
         if found.copies_back > right.copies_back:
             raise Failed(
                 f"{found.batches} batches made {found.copies_back} copies back to the host",
@@ -554,7 +593,7 @@ def copies_back_once(seen: Seen, wanted: Seen) -> None:
 @predict.check(points=0.5)
 def leaves_the_targets(seen: Seen, wanted: Seen) -> None:
     """The targets are never moved."""
-    for _, found, _ in pairs(seen[loops], wanted[loops]):
+    for found, _ in _predicted(seen, wanted):
         if found.targets_moved:
             happened = f"the targets of {found.targets_moved} batches were copied to the device, and nothing used them"
             raise Failed(happened, "only the inputs moved", found.targets_line)
@@ -585,14 +624,10 @@ class Loaders(Case, frozen=True):
 
 def _epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
     is_loader = isinstance(loader, torch.utils.data.DataLoader)
-    order: list[int] = []
-    sizes: list[int] = []
-    pinned: list[bool] = []
-    for pictures, numbers in loader if is_loader else ():
-        sizes.append(len(pictures))
-        order += map(int, numbers.tolist())
-        pinned.append(pictures.is_pinned() and numbers.is_pinned())
-    workers = loader.num_workers if is_loader else 0
+    batches = list(loader) if is_loader else []
+    order = [int(number) for _, numbers in batches for number in numbers.tolist()]
+    pinned = [pictures.is_pinned() and numbers.is_pinned() for pictures, numbers in batches]
+    workers, sizes = loader.num_workers if is_loader else 0, [len(pictures) for pictures, _ in batches]
     return LoaderEpoch(type(loader).__name__, is_loader, order, sizes, pinned, workers, list(settings))
 
 
@@ -602,18 +637,19 @@ def _numbered(count: int) -> Any:
 
 def _devices(call: Call) -> dict[str, LoaderEpoch]:
     """One epoch for each way of naming a device; without CUDA no host memory can be pinned."""
-    spelled: dict[str, Any] = {"'cpu'": "cpu", "device('cpu')": torch.device("cpu")}
+    spelled: list[Any] = ["cpu", torch.device("cpu")]
     if call.device.type == "cuda":
-        spelled |= {"'cuda'": "cuda", "'cuda:0'": "cuda:0", "'mps'": "mps"}
-        spelled |= {"device('cuda')": torch.device("cuda"), "device('cuda:0')": torch.device("cuda:0")}
+        spelled += ["cuda", "cuda:0", "cuda:1", "mps", torch.device("cuda"), torch.device("cuda:0")]
     data = _numbered(3)
-    return {name: _epoch(call(data, 2, device)) for name, device in spelled.items()}
+    return {repr(device).replace("type=", ""): _epoch(call(data, 2, device)) for device in spelled}
 
 
 def _samples(call: Call) -> dict[str, LoaderEpoch]:
     """In order, shuffled (of 12! orders, the sorted one does not come up by chance), and all in one batch."""
     data, device = _numbered(12), call.device
-    shuffled, settings = settled(call, data, 5, device, shuffle=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(call.seed + (1 << 40))  # no seed that a student sets
+        shuffled, settings = settled(call, data, 5, device, shuffle=True)
     return {
         "in order": _epoch(call(data, 4, device)),
         "shuffle=False": _epoch(call(data, 5, device, shuffle=False, num_workers=0)),

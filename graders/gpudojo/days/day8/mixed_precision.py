@@ -7,13 +7,15 @@ import itertools
 import math
 import re
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, copied, nn, several, torch
-from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, numbers, pairs, runs
-from gpudojo.model.evidence import Array, Case, Raised
+from gpudojo.grading.call import Call, StudentRaised, array, copied, nn, torch, tried
+from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, numbers, runs
+from gpudojo.grading.watching import keep, kept
+from gpudojo.model.evidence import Array, Case, Cases, Raised, ScenarioRaised
 from gpudojo.model.exercise import Exercise, Failed, Seen
 
 exercise = Exercise(
@@ -32,12 +34,15 @@ step = exercise.function(
 )
 SCALE: Final = 1024.0
 STALE: Final = 4096.0  # in the gradients before: large enough to be seen even after division by the scale
+LESS: Final = 16.0  # divides the loss: of large gradients, the sum's root may be as large as the norm
 SOFTLY: Final = 50.0  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.05
 step.when("runs", hint=2)
 step.when("runs_under_autocast", "backward_outside_autocast", hint=1)
 step.when("inputs-on-cpu", "targets-on-cpu", "result-thrown-away", "hard-coded-cuda", hint=4)
-step.when("learns_from_this_batch_alone", "works_without_scaling", hint=2, at=("zero_grad(", "step("))
+step.when(
+    "learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=2, at=("zero_grad(", "step(")
+)
 step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=2, at=("step(", "backward("))
 step.when("scaler_is_updated_once", hint=2, at=("GradScaler(", "update(", "step("))
 step.when("skips_the_step_on_overflow", hint=2, at=("nan_to_num_(", "nan_to_num(", "step("))
@@ -90,31 +95,32 @@ def _classes() -> tuple[Any, Any]:
     class SpriteClassifier(nn.Module):
         def __init__(self, log: StepLog, overflow: bool, weights: list[Any]) -> None:
             super().__init__()
-            self.log, self.overflow = log, overflow
+            self.key = keep((log, overflow))
             self.first, self.shift, self.last = weights
 
         def forward(self, pictures: Any) -> Any:
-            self.log.forward.append(regions())
+            log, overflow = kept(self.key)
+            log.forward.append(regions())
             hidden = nn.functional.linear(pictures.flatten(1), self.first, self.shift).relu()
             outputs = nn.functional.linear(hidden, self.last)
-            if self.overflow and outputs.requires_grad:
+            if overflow and outputs.requires_grad:
                 outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
             return outputs
 
     class SpriteLoss(nn.CrossEntropyLoss):
         def __init__(self, model: Any, log: StepLog) -> None:
             super().__init__()
-            self.watch = (model, log)  # in a tuple, so that the model does not become a part of the loss
+            self.key = keep((model, log))
 
         def forward(self, outputs: Any, targets: Any) -> Any:
-            self.watch[1].loss.append(regions())
-            loss = super().forward(outputs, targets)
+            kept(self.key)[1].loss.append(regions())
+            loss = super().forward(outputs, targets) / LESS
             if loss.requires_grad:
                 loss.register_hook(self.arrived)
             return loss
 
         def arrived(self, gradient: Any) -> None:
-            model, log = self.watch
+            model, log = kept(self.key)
             found = [p.grad.detach().abs().max().item() for p in model.parameters() if p.grad is not None]
             log.backward.append(ScaledBackward(regions(), gradient.item(), max(found, default=0.0)))
 
@@ -151,6 +157,7 @@ class Stepped(Case, frozen=True):
     device: str  # its type
     scale: float
     update: list[Array]  # the change of each parameter
+    own: bool  # whether the optimizer passed in stepped
     forward: list[list[str]]
     loss: list[list[str]]
     backward: list[ScaledBackward]
@@ -168,26 +175,34 @@ class Stepped(Case, frozen=True):
 
 
 @step.probe
-def on_the_device(call: Call) -> dict[str, Stepped]:
+def on_the_device(call: Call) -> Cases[Stepped]:
     """In "clipped_softly" the norm is below `max_norm`: only clipping scaled gradients changes anything.
 
     In "overflow" there is a `max_norm` too: without one nothing happens between backward and the scaler's step.
     """
     device = call.device
-    return several(
+    return tried(
         {
             "on_the_device": lambda: _stepped(call, device),
+            "with_momentum": lambda: _stepped(call, device, momentum=1.0),
             "clipped": lambda: _stepped(call, str(device), max_norm=HARD),
             "clipped_softly": lambda: _stepped(call, device, max_norm=SOFTLY),
+            "after_a_clipped_step": lambda: _stepped(call, device, earlier=HARD),
             "overflow": lambda: _stepped(call, device, overflow=True, max_norm=HARD),
             "scaler_disabled": lambda: _stepped(call, device, enabled=False),
         }
     )
 
 
-@step.probe
-def on_the_cpu(call: Call) -> dict[str, Stepped]:
-    return several(
+@step.probe(machine="two gpus", edge=True)
+def on_the_second_gpu(call: Call) -> Cases[Stepped]:
+    """Autocast needs the type of the device, and a solution may send the batch to that type."""
+    return tried({"on_the_second_gpu": lambda: _stepped(call, "cuda:1")})
+
+
+@step.probe(edge=True)
+def on_the_cpu(call: Call) -> Cases[Stepped]:
+    return tried(
         {
             "on_the_cpu": lambda: _stepped(call, "cpu"),
             "on_the_cpu_disabled": lambda: _stepped(call, torch.device("cpu"), enabled=False, max_norm=HARD),
@@ -195,29 +210,34 @@ def on_the_cpu(call: Call) -> dict[str, Stepped]:
     )
 
 
-@step.probe(machine="two gpus")
-def on_the_second_gpu(call: Call) -> dict[str, Stepped]:
-    """Autocast needs the type of the device, and a solution may send the batch to that type."""
-    return several({"on_the_second_gpu": lambda: _stepped(call, "cuda:1")})
-
-
 def _stepped(
-    call: Call, device: Any, enabled: bool = True, overflow: bool = False, max_norm: float | None = None
+    call: Call,
+    device: Any,
+    enabled: bool = True,
+    overflow: bool = False,
+    max_norm: float | None = None,
+    momentum: float = 0.0,  # from earlier steps
+    earlier: float | None = None,  # the `max_norm` of a step before
 ) -> Stepped:
     kind = torch.device(device).type
     if kind == "cpu":
         _warned_before()
     log = StepLog()
     model = watched(call.seed, device, log, overflow)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
     # It grows after every good step, so that one update is seen as one doubling.
     scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=1, enabled=enabled)
     scaler.scale(torch.ones((), device=device))  # as after a first step: a new one would raise where it is forgotten
     options = {} if max_norm is None else {"max_norm": max_norm}
+    loss = loss_fn(model, log)
     try:
-        value = call(model, batch(call.seed), loss_fn(model, log), optimizer, scaler, device, **options)
+        if earlier is not None:
+            call(model, batch(call.seed), loss, optimizer, scaler, device, max_norm=earlier)
+        before = [p.detach().cpu().clone() for p in model.parameters()]
+        value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
         raise _with_order(error, call, device) from None
     ledger = call.ledger
@@ -230,7 +250,8 @@ def _stepped(
         value=float(value) if isinstance(value, (int, float)) else None,
         device=kind,
         scale=scaler.get_scale(),
-        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), weights(call.seed), strict=True)],
+        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), before, strict=True)],
+        own=any(bool((state["momentum_buffer"] != momentum).any()) for state in optimizer.state.values()),
         forward=log.forward,
         loss=log.loss,
         backward=log.backward,
@@ -313,11 +334,21 @@ def values(found: Array) -> Any:
 
 
 SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
+UNSCALED: Final = ("scaler_disabled", "on_the_cpu_disabled")
 ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
+OTHERS: Final = ("with_momentum", "after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
 
 
-def _all(seen: Seen) -> dict[str, Stepped]:
-    return seen[on_the_device] | seen[on_the_cpu] | seen[on_the_second_gpu]
+def _case(seen: Seen, name: str) -> Stepped:
+    probe = {"on_the_second_gpu": on_the_second_gpu}.get(name, on_the_cpu if name in ON_THE_CPU else on_the_device)
+    return seen[probe][name]
+
+
+def _finished(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Stepped, Stepped]]:
+    """Name, what was seen and what the reference did; an error costs the points of the check for its scenario."""
+    for name in names:
+        with contextlib.suppress(ScenarioRaised):
+            yield name, _case(seen, name), _case(wanted, name)
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
@@ -337,14 +368,13 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     return "optimizer-step-instead-of-scaler-step" if "step" in order else "missing-step"
 
 
-runs(step, points=1, diagnose=_diagnose)
+runs(step, scenarios=("on_the_device",), diagnose=_diagnose)
 
 
 @step.check(points=2)
 def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
-    """Forward pass and loss run under autocast for the device's type."""
-    for name in (*SCALED, "overflow", "on_the_cpu"):  # not with a disabled scaler: one switch may serve for both
-        case = _all(seen)[name]
+    """Forward pass and loss run under autocast for the device's type, with a disabled scaler too."""
+    for name, case, _ in _finished(seen, wanted, *SCALED, "overflow", "on_the_cpu", *UNSCALED):
         for what, passes in (("the forward pass", case.forward), ("the loss", case.loss)):
             plain = [regions for regions in passes if case.device not in regions]
             if passes and not plain:
@@ -363,8 +393,9 @@ def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def backward_outside_autocast(seen: Seen, wanted: Seen) -> None:
     """The backward pass runs outside autocast."""
-    for name in (*SCALED, "on_the_cpu"):
-        case = _all(seen)[name]
+    for _, case, _ in _finished(seen, wanted, *SCALED, "on_the_cpu"):
+        if not case.backward:
+            raise Failed("there was no backward pass from the loss", "a backward pass after the autocast region")
         if case.backward_under_autocast:
             happened, expected = "the backward pass ran under autocast", "an autocast region that ends after the loss"
             raise Failed(happened, expected, case.backward_line, "backward-under-autocast")
@@ -373,8 +404,7 @@ def backward_outside_autocast(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
     """The backward pass starts from the scaled loss."""
-    for name in SCALED:
-        case = seen[on_the_device][name]
+    for _, case, _ in _finished(seen, wanted, *SCALED):
         if not case.backward:
             raise Failed("there was no backward pass from the loss", "scaler.scale(loss).backward()")
         if len(case.backward) > 1:
@@ -392,8 +422,7 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
     """The scaler steps the optimizer, once."""
-    for name in SCALED:
-        case = seen[on_the_device][name]
+    for _, case, _ in _finished(seen, wanted, *SCALED):
         if case.steps_outside:
             raise Failed(
                 "optimizer.step() was called without the scaler",
@@ -411,7 +440,7 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
 def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
     """The scaler is updated once, after its step."""
     after = "scaler.update() after the step"
-    for name, case, right in pairs(seen[on_the_device], wanted[on_the_device], *SCALED, "overflow"):
+    for name, case, right in _finished(seen, wanted, *SCALED, "overflow"):
         if case.steps_without_update:
             happened = "scaler.step was not followed by scaler.update"
             raise Failed(happened, after, case.unsettled_line, "scaler-without-update")
@@ -429,18 +458,21 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
 
 @step.check(points=1)
 def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
-    """The weights are those of one step with this batch's gradients, whatever the gradients were before."""
-    for name in ("on_the_device", "on_the_second_gpu"):
+    """The weights are those of one step of the optimizer with this batch's gradients, whatever those were before."""
+    for name in ("on_the_device", "with_momentum"):
         _learned(name, seen, wanted)
 
 
 def _learned(name: str, seen: Seen, wanted: Seen) -> None:
-    case, right = _all(seen)[name], _all(wanted)[name]
+    case, right = _case(seen, name), _case(wanted, name)
     ratio, off = compare(case.update, right.update)
     if off < 0.15:
         return
     if "step" not in case.order:
         raise Failed(f"scenario `{name}`: the optimizer never stepped", "one step", misconception="missing-step")
+    if not case.own:
+        happened = f"scenario `{name}`: another optimizer than the one passed in stepped, without its momentum"
+        raise Failed(happened, "one step of the optimizer that was passed in", at=("step(",))
     _nothing_added(name, case)
     happened = f"scenario `{name}`: the update of the weights is {size(ratio)}"
     at = ("zero_grad(",) if ratio < 0.01 / SCALE else ("clip_grad_norm_(", "clip_grad_value_(", "step(")
@@ -470,7 +502,7 @@ def _nothing_added(name: str, case: Stepped) -> None:
 
 @step.check(points=1, needs=("runs", "learns_from_this_batch_alone"))
 def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
-    """With `max_norm` the gradients are unscaled before they are clipped."""
+    """With `max_norm` the gradients are unscaled before they are clipped, and a step without it is not clipped."""
     for name, max_norm in (("clipped", HARD), ("clipped_softly", SOFTLY)):
         case = seen[on_the_device][name]
         ratio, off = compare(case.update, wanted[on_the_device][name].update)
@@ -486,6 +518,7 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
             case.norm_line,
             "clipped-before-unscale" if scaled and not ignored else None,
         )
+    _learned("after_a_clipped_step", seen, wanted)
 
 
 @step.check(points=1)
@@ -509,9 +542,15 @@ def works_without_scaling(seen: Seen, wanted: Seen) -> None:
 
 
 @step.check(points=1)
+def works_on_another_gpu(seen: Seen, wanted: Seen) -> None:
+    """It learns the same on a second GPU while the first one is current."""
+    _learned("on_the_second_gpu", seen, wanted)
+
+
+@step.check(points=1)
 def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
     """It returns the unscaled loss as a Python float."""
-    for name, case, reference in pairs(_all(seen), _all(wanted)):
+    for name, case, reference in _finished(seen, wanted, *SCALED, *OTHERS, *ON_THE_CPU):
         expect_float(case.kind, case.is_float)
         found, right = case.value, reference.value
         assert found is not None

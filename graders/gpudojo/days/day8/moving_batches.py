@@ -8,10 +8,10 @@ from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpudojo.days.day8.sprites import Values, values
+from gpudojo.days.day8.sprites import Values, linear, values
 from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, runs
-from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -140,27 +140,18 @@ def _shared(given: Any, found: Any) -> bool:
     return bool(given.untyped_storage().data_ptr() == found.untyped_storage().data_ptr())
 
 
-class Kept:
-    """A batch as it was before the call."""
+def state(thing: Any, path: str = "batch") -> list[tuple[str, Any, Any]]:
+    """Every part of a batch: its path, the object itself and, of a tensor, its device and values."""
+    own = (str(thing.device), values(thing)) if isinstance(thing, torch.Tensor) else None
+    return [(path, thing, own), *(part for at, value in parts(path, thing) for part in state(value, at))]
 
-    def __init__(self, thing: Any, path: str = "batch") -> None:
-        self.thing, self.path = thing, path
-        self.inside = [Kept(value, at) for at, value in parts(path, thing)]
-        self.state = self._state()
 
-    def _state(self) -> tuple[str, Values] | None:
-        return (str(self.thing.device), values(self.thing)) if isinstance(self.thing, torch.Tensor) else None
-
-    def changed(self) -> str | None:
-        """The path of the first part that is not as it was."""
-        now = parts(self.path, self.thing)
-        if self._state() != self.state or [at for at, _ in now] != [kept.path for kept in self.inside]:
-            return self.path
-        for kept, (_, value) in zip(self.inside, now, strict=True):
-            changed = kept.path if value is not kept.thing else kept.changed()
-            if changed is not None:
-                return changed
-        return None
+def changed(before: list[tuple[str, Any, Any]], now: list[tuple[str, Any, Any]]) -> str | None:
+    """The path of the first part that is not as it was."""
+    for (path, thing, own), (at, other, after) in zip(before, now, strict=False):
+        if path != at or thing is not other or own != after:
+            return path
+    return None if len(before) == len(now) else "batch"
 
 
 class Sprite(NamedTuple):
@@ -173,20 +164,10 @@ Masked = namedtuple("Masked", ["sprite", "mask"])
 Alone = namedtuple("Alone", ["images"])
 
 
-class Author:
-    """Neither a container nor a tensor."""
-
-
-def images(seed: int) -> Any:
-    return _drawn(seed)[0].clone()  # a new one each time: a student's function may write into it
-
-
-def labels(seed: int) -> Any:
-    return _drawn(seed)[1].clone()
-
-
 def pair(seed: int) -> tuple[Any, Any]:
-    return images(seed), labels(seed)
+    """New ones each time: a student's function may write into them."""
+    pictures, classes = _drawn(seed)
+    return pictures.clone(), classes.clone()
 
 
 @functools.cache
@@ -196,13 +177,13 @@ def _drawn(seed: int) -> tuple[Any, Any]:
 
 
 def _moved(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
-    kept = Kept(batch)
+    before = state(batch)
     value, settings = settled(call, batch, device, **options)
     copies = call.ledger.transfers()
     return Moved(
         places=list(places(batch, value)),
         device=name_of(device),
-        changed=kept.changed(),
+        changed=changed(before, state(batch)),
         copies=len(copies),
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
         waits=[not copy.non_blocking for copy in call.ledger.transfers_to_device()],
@@ -234,31 +215,33 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
     empty: dict[str, Any] = {"list": [], "tuple": (), "dict": {}, "in": [[], ({},)]}
     inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
     named = {"images": sprites, "title": "mushroom", "count": 2, "score": 0.5, "mask": None, "new": True}
-    listed = [classes, "mushroom", 7, None, b"png", Author(), ("", "m", -1.5, 1j)]
-    there, there_too = images(seed).to(device), labels(seed).to(device)
+    listed = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
+    there, there_too = (tensor.to(device) for tensor in pair(seed))
     batches: dict[str, dict[str, Any]] = {
         "nested": {"a nested batch": _nested(seed), "empty containers": empty}
         | {"an empty list": [], "an empty tuple": (), "an empty dict": {}},
         "named_tuples": {
             "a named tuple": Masked(sprites, sprites > 0.5),
-            "a named tuple of one field": Alone(images(seed)),
+            "a named tuple of one field": Alone(pair(seed)[0]),
             "named tuples inside": inside,
         },
         "other_things": {"a dict with other things": named, "a list with other things": listed}
         | {"a string": "mushroom", "a number": 3, "None": None},
         "a_sprite_with_title": {"a named tuple with a string": Sprite(*pair(seed), "mushroom")},
     }
-    pairs = _group(call, device, {"a list": list(pair(seed)), "a tensor": labels(seed)})
+    pairs = _group(call, device, {"a list": list(pair(seed)), "a tensor": pair(seed)[1]})
     # Tensors that are already there, by either name of the device (`cuda` and `cuda:0`).
     already = _group(call, device, {"a tensor that is there": there})
     already.add(_group(call, device.type, {"by its type": [there, there[:1], there.mT]}))
-    already.add(_group(call, str(device), {"half of the pair": [there, labels(seed)]}))
+    already.add(_group(call, str(device), {"half of the pair": [there, pair(seed)[1]]}))
     already.add(_group(call, "cpu", {"on the CPU": list(pair(seed))}))
+    back = _group(call, torch.device("cpu"), {"from the device": [there, there_too]})
+    back.add(_group(call, "cpu", {"to the CPU, not waiting": [there, pair(seed)[1]]}, non_blocking=True))
     return {
         "a_pair": pairs.add(_group(call, str(device), {"a tuple": pair(seed)})),
         **{name: _group(call, device, group) for name, group in batches.items()},
         "already_there": already,
-        "back_to_the_cpu": _group(call, torch.device("cpu"), {"from the device": [there, there_too]}),
+        "back_to_the_cpu": back,
         "without_waiting": _without_waiting(call),
     }
 
@@ -278,13 +261,13 @@ def _without_waiting(call: Call) -> Cases[Moved]:
 @move.probe(machine="two gpus")
 def moved_to_the_second_gpu(call: Call) -> dict[str, Cases[Moved]]:
     first = [tensor.to("cuda:0") for tensor in pair(call.seed)]
-    found = _group(call, "cuda:1", {"from the CPU": list(pair(call.seed))})
+    found = _group(call, "cuda:1", {"from the CPU": list(pair(call.seed))}, non_blocking=True)
     return {"to_the_second_gpu": found.add(_group(call, torch.device("cuda", 1), {"from the first": first}))}
 
 
 PAIRS = ("a list", "a tuple")
 BASIC = ("a list", "a tuple", "a tensor", "a tensor that is there", "by its type", "half of the pair", "on the CPU")
-runs(move, points=0.5, scenarios=(*BASIC, "from the device", "from the CPU", "from the first"))
+runs(move, scenarios=(*BASIC, "from the device", "to the CPU, not waiting", "from the CPU", "from the first"))
 
 
 def _in(seen: Seen, *groups: str) -> Cases[Moved]:
@@ -316,24 +299,24 @@ def _holder(case: Moved, path: str) -> tuple[str, ...]:
 
 def _refuse_errors(seen: Seen, group: str, expected: str) -> None:
     for name, raised in _in(seen, group).errors.items():
-        key = _taken_for_tensor(raised) if group in ("other_things", "a_sprite_with_title") else None
+        # Something that is no tensor was moved, turned into one, or searched for tensors without end.
+        made = "invalid data type" in raised.message or "infer dtype" in raised.message
+        taken = made or raised.type in ("AttributeError", "RecursionError")
+        key = "everything-a-tensor" if taken and group in ("other_things", "a_sprite_with_title") else None
         raise Failed(f"{name} raised {raised.short}", expected, raised.line, key)
 
 
-def _taken_for_tensor(raised: Raised) -> str | None:
-    """Whether something that is no tensor was moved, turned into one, or searched for tensors without end."""
-    made = "invalid data type" in raised.message or "infer dtype" in raised.message
-    return "everything-a-tensor" if made or raised.type in ("AttributeError", "RecursionError") else None
-
-
-@move.check(points=1)
+@move.check(points=1.5)
 def moves_a_pair(seen: Seen, wanted: Seen) -> None:
     """Inputs and targets of a plain pair are on the device."""
     for name in PAIRS:
         _all_moved(name, seen[moved]["a_pair"][name], wanted[moved]["a_pair"][name])
 
 
-@move.check(points=1, needs=("runs", "moves_a_pair"))
+MOVED = ("runs", "moves_a_pair")
+
+
+@move.check(points=1, needs=MOVED)
 def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
     """Lists stay lists, tuples tuples, named tuples named tuples, dicts dicts with the same keys."""
     for name, raised in _in(seen, "named_tuples").errors.items():
@@ -355,7 +338,7 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
         _refuse_errors(seen, "named_tuples", "the same named tuple")
 
 
-@move.check(points=1, needs=("runs", "moves_a_pair"))
+@move.check(points=1, needs=MOVED)
 def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
     """Every tensor is on the device, at every depth, with its values and its dtype."""
     _refuse_errors(seen, "nested", "every tensor moved, at any depth")
@@ -392,7 +375,7 @@ def _all_moved(name: str, case: Moved, reference: Moved) -> None:
             raise Failed(happened, "only the device changed", at=("if Tensor", "if is_tensor", "to("))
 
 
-@move.check(points=1, needs=("runs", "moves_a_pair"))
+@move.check(points=1, needs=MOVED)
 def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
     """Strings, numbers, None and everything else that is no tensor come back unchanged."""
     expected = "what is no tensor, list, tuple or dict comes back unchanged"
@@ -409,7 +392,7 @@ def leaves_other_things_alone(seen: Seen, wanted: Seen) -> None:
         _refuse_errors(seen, "a_sprite_with_title", expected)
 
 
-@move.check(points=0.5, needs=("runs", "moves_a_pair"))
+@move.check(points=0.5, needs=MOVED)
 def leaves_the_input_alone(seen: Seen, wanted: Seen) -> None:
     """The batch that was passed in is not modified, nor are the settings of torch."""
     for name, case in _in(seen).items():
@@ -419,7 +402,7 @@ def leaves_the_input_alone(seen: Seen, wanted: Seen) -> None:
         expect_settings_kept(case.settings, name)
 
 
-@move.check(points=0.5, needs=("runs", "moves_a_pair"))
+@move.check(points=0.5, needs=MOVED)
 def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
     """A tensor that is already on the device is not copied."""
     for name, case in seen[moved]["already_there"].items():
@@ -431,7 +414,7 @@ def does_not_copy_what_is_there(seen: Seen, wanted: Seen) -> None:
                 raise Failed(happened, "the tensor itself", case.line, "already-there-copied")
 
 
-@move.check(points=0.5, needs=("runs", "moves_a_pair"))
+@move.check(points=0.5, needs=MOVED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Tensors end up on exactly the device passed in, whatever this machine has."""
     second = seen[moved_to_the_second_gpu]["to_the_second_gpu"]
@@ -440,7 +423,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             if place.device in (None, case.device):
                 continue
             key = None
-            if name == "on the CPU":
+            if name in ("on the CPU", "to the CPU, not waiting"):
                 key = "hard-coded-cuda"
             elif name in second and place.device == "cuda:0":
                 key = "device-index-dropped"
@@ -448,51 +431,31 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, f"{case.device}, as asked", case.line, key)
 
 
-@move.check(points=0.5, needs=("runs", "moves_a_pair"))
+@move.check(points=0.5, needs=MOVED)
 def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
     """Every copy uses the `non_blocking` value you were given."""
     for name, case in seen[moved]["without_waiting"].items():
         asked = "not waiting" in name
-        wrong = case.waits.count(asked)
-        if wrong:
-            raise Failed(
-                f"{name}: {wrong} of {len(case.waits)} copies had non_blocking={not asked}",
-                f"non_blocking={asked} for all of them",
-                case.line,
-                "non-blocking-dropped" if asked else "always-non-blocking",
-            )
+        if wrong := case.waits.count(asked):
+            happened = f"{name}: {wrong} of {len(case.waits)} copies had non_blocking={not asked}"
+            key = "non-blocking-dropped" if asked else "always-non-blocking"
+            raise Failed(happened, f"non_blocking={asked} for all of them", case.line, key)
     _refuse_errors(seen, "without_waiting", "no error")
 
 
 # ---- on_same_device --------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _parts() -> tuple[Any, Any]:
-    class Layer(nn.Module):
-        def __init__(self, weight: Any, frozen: bool = False) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(weight, requires_grad=not frozen)
-
-    class Normed(Layer):
-        """With a running mean, and with a palette that is not in `state_dict()`."""
-
-        def __init__(self, weight: Any, mean: Any, palette: Any) -> None:
-            super().__init__(weight)
-            self.register_buffer("running_mean", mean)
-            self.register_buffer("palette", palette, persistent=False)
-
-    return Layer, Normed
-
-
 def _model(first: Any, last: Any = None, mean: Any = None, palette: Any = None, frozen: bool = False) -> Any:
-    """A model made of these tensors, wherever they are: `first` everywhere unless another one is given."""
-    layer, normed = _parts()
-    return nn.Sequential(
-        layer(first),
-        normed(first, first if mean is None else mean, first if palette is None else palette),
-        layer(first if last is None else last, frozen),
-    )
+    """A model made of these tensors, wherever they are: `first` everywhere unless another one is given.
+
+    It has a running mean, and a palette that is not in `state_dict()`.
+    """
+    made = nn.Sequential(linear(first), linear(first), linear(first if last is None else last))
+    made[1].register_buffer("running_mean", first if mean is None else mean)
+    made[1].register_buffer("palette", first if palette is None else palette, persistent=False)
+    made[2].requires_grad_(not frozen)
+    return made
 
 
 class Answer(Case, frozen=True):
@@ -508,14 +471,23 @@ def _answer(call: Call, *things: Any) -> Answer:
     return Answer(type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings)
 
 
-def _answers(call: Call, questions: Mapping[str, tuple[Any, ...]]) -> Cases[Answer]:
-    return tried({name: functools.partial(_answer, call, *things) for name, things in questions.items()})
+def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> dict[str, Cases[Answer]]:
+    """The answers to some groups of questions, asked in an order drawn from the seed."""
+    every = {title: things for questions in groups.values() for title, things in questions.items()}
+    found = tried({title: functools.partial(_answer, call, *things) for title, things in every.items()}, call.seed)
+    return {
+        group: Cases(
+            {title: found[title] for title in questions if title in found},
+            {title: found.errors[title] for title in questions if title in found.errors},
+        )
+        for group, questions in groups.items()
+    }
 
 
 @same.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
-    here = images(call.seed)
-    there, classes = here.to(call.device), labels(call.seed).to(call.device)
+    here, classes = pair(call.seed)
+    there, classes = here.to(call.device), classes.to(call.device)
     deep = {"a": there, "b": [{"c": (there, [Masked(there, here)])}]}
     alike = {"a": there, "b": [{"c": (there, [Masked(there, there)])}]}
     on_device, on_cpu = _model(there), _model(here)
@@ -561,7 +533,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a model without parameters": (nn.ReLU(),),
         },
     }
-    return {group: _answers(call, asked) for group, asked in questions.items()}
+    return _answers(call, questions)
 
 
 @same.probe(machine="two gpus")
@@ -574,12 +546,12 @@ def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
         "one on each GPU, in a list": ([first, second],),
         "a model over two GPUs": (_model(first, last=second),),
     }
-    return {"gpus": _answers(call, questions)}
+    return _answers(call, {"gpus": questions})
 
 
 LAST = "three on the device, the last one on the CPU"
 TENSORS = ("one tensor", "two on the CPU", "two on the device", "one on the CPU, one on the device", LAST)
-runs(same, points=0.5, scenarios=TENSORS)
+runs(same, scenarios=TENSORS)
 
 
 def _answers_right(group: str, points: float, name: str, claim: str, keys: Mapping[str, str] = {}) -> None:
@@ -604,7 +576,7 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
 
 _answers_right(
     "tensors",
-    0.5,
+    1,
     "compares_tensors",
     "It answers True or False: are all these tensors on one device?",
     {LAST: "first-tensor-only"},

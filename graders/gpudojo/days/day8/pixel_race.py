@@ -62,20 +62,32 @@ def nearest_color_loop(sprites, palette):
 
 
 def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
-    """Call the student's function and count the executed lines of its file; none while a debugger is tracing."""
+    """Call the student's function and count the executed lines; none while a debugger is tracing.
+
+    Lines of files beside the student's, and of text that is executed, count under the number 0.
+    """
+    from virtual_cuda import from_library  # and torch with it
+
     lines: Counter[int] = Counter()
-    file = str(call.path)
 
-    def enter(frame: FrameType, event: str, value: Any) -> Any:
-        if frame.f_code.co_filename != file:
-            return None
-        lines[frame.f_lineno] += 1
-        return step
-
-    def step(frame: FrameType, event: str, value: Any) -> Any:
+    def here(frame: FrameType, event: str, value: Any) -> Any:
         if event == "line":
             lines[frame.f_lineno] += 1
-        return step
+        return here
+
+    def elsewhere(frame: FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            lines[0] += 1
+        return elsewhere
+
+    counting: dict[str, Any] = {str(call.path): here}  # by file
+
+    def enter(frame: FrameType, event: str, value: Any) -> Any:
+        name = frame.f_code.co_filename
+        if name not in counting:
+            counting[name] = None if from_library(name) else elsewhere
+        count = counting[name]
+        return None if count is None else count(frame, "line", value)
 
     if sys.gettrace() is not None:  # a debugger's or coverage's
         return call(*args), lines
@@ -117,10 +129,12 @@ def race(
             made = inputs(rounds)
             for name in order:
                 given = tuple(tensor.clone() for tensor in made)  # the same values for all, each in its own memory
-                worked, start = thread_time(), clock()
+                pauses, worked, start = _pauses(), thread_time(), clock()
                 values = arrived(racers[name](*given))
                 took, worked = clock() - start, thread_time() - worked
-                fastest[name] = min(fastest[name], worked if name == "loop" and FINE else took)
+                # Who never paused has only been kept from working, by others on a busy machine.
+                busy = FINE and (name == "loop" or (pauses is not None and _pauses() == pauses))
+                fastest[name] = min(fastest[name], worked if busy else took)
                 kept[name].append(values)
             rounds += 1
         speedup = fastest["loop"] / max(fastest["student"], 1e-9)
@@ -128,6 +142,15 @@ def race(
             break
     times = fastest["student"], fastest["loop"], fastest.get("reference")
     return Race(*times, rounds, outputs=kept["student"], loop_outputs=kept["loop"])
+
+
+def _pauses() -> int | None:
+    """How often this thread has paused by itself: slept, or waited for another thread or process."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def arrived(result: Any) -> Array | None:

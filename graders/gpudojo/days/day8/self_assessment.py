@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, Final
 
 from gpudojo.grading.call import nn, torch
@@ -86,28 +85,18 @@ def out_of_memory() -> str:
     from virtual_cuda import virtual_cuda
 
     with virtual_cuda(memory=32 * MIB):
-        first, emptied, half = _fits(48), _emptied(48), _fits(24)
-    return (
-        f"on a card of 32 MiB a batch of 48 MiB {_word(first)}, after empty_cache() it {_word(emptied)}, "
-        f"and half of it {_word(half)}."
-    )
+        first = _fits(48)
+        torch.cuda.empty_cache()
+        emptied, half = _fits(48), _fits(24)
+    return f"on a card of 32 MiB a batch of 48 MiB {first}, after empty_cache() it {emptied}, and half of it {half}."
 
 
-def _fits(mebibytes: int) -> bool:
+def _fits(mebibytes: int) -> str:
     try:
         torch.empty(mebibytes * MIB // 4, device="cuda")
     except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def _emptied(mebibytes: int) -> bool:
-    torch.cuda.empty_cache()
-    return _fits(mebibytes)
-
-
-def _word(fitted: bool) -> str:
-    return "fitted" if fitted else "ran out of memory"
+        return "ran out of memory"
+    return "fitted"
 
 
 def another_process() -> str:
@@ -124,19 +113,13 @@ def another_process() -> str:
     )
 
 
-EXPERIMENTS: Final[dict[str, Callable[[], str]]] = {
-    "portable": portable,
-    "different_devices": different_devices,
-    "no_grad": no_grad,
-    "out_of_memory": out_of_memory,
-    "another_process": another_process,
-}
+EXPERIMENTS: Final = (portable, different_devices, no_grad, out_of_memory, another_process)
 
 
 @functools.cache
 def run_experiments() -> dict[str, str]:
     """The result of every experiment, in a sentence; cached, as they always give the same."""
-    return {name: experiment() for name, experiment in EXPERIMENTS.items()}
+    return {experiment.__name__: experiment() for experiment in EXPERIMENTS}
 
 
 class Letters(Case, frozen=True):
@@ -151,20 +134,20 @@ class Letters(Case, frozen=True):
 @answers.probe(machine="value")
 def letters(value: Any) -> Letters:
     """The letter for every question, however it is written: "b", "B", " b) "."""
+
     # By dict's and str's own methods: a class of the student's may have others.
+    def letter(answer: Any) -> str | None:
+        if isinstance(answer, str):
+            return str.lower(str.strip(answer, " ()."))[:80]
+        return None if answer is None else called(type(answer).__name__)
+
     found = {k: v for k, v in dict.items(value) if type(k) is str} if isinstance(value, dict) else {}
     return Letters(
         kind="dict" if isinstance(value, dict) else type(value).__name__,
-        answers={name: _letter(found.get(name)) for name in SHOWS},
+        answers={name: letter(found.get(name)) for name in SHOWS},
         missing=[name for name in SHOWS if name not in found],
         others=sorted(name[:40] for name in found if name not in SHOWS)[:10],
     )
-
-
-def _letter(answer: Any) -> str | None:
-    if isinstance(answer, str):
-        return str.lower(str.strip(answer, " ()."))[:80]
-    return None if answer is None else called(type(answer).__name__)
 
 
 @answers.probe(machine="reference")
@@ -205,16 +188,14 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
     raise Failed(f'"{question}": {answer!r} is wrong', expected, None, SHOWS[question].get(answer), at)
 
 
-def _claim(question: str, name: str, claim: str) -> None:
-    def judge(seen: Seen, wanted: Seen) -> None:
-        _judge(question, seen, wanted)
-
-    judge.__name__, judge.__doc__ = name, claim
-    answers.check(points=0.4, needs=("is_a_dict",))(judge)
-
-
-_claim("portable", "knows_the_portable_line", "The line that makes a script run with and without a GPU.")
-_claim("different_devices", "knows_what_two_devices_do", "What happens if model and data are on different devices.")
-_claim("no_grad", "knows_what_no_grad_is_for", "The two benefits of `no_grad`.")
-_claim("out_of_memory", "knows_what_to_do_when_memory_is_full", "The first thing to try if memory runs out.")
-_claim("another_process", "knows_whose_memory_it_is", "What another process in `nvidia-smi` means for you.")
+CLAIMS: Final = {
+    "portable": ("knows_the_portable_line", "The line that makes a script run with and without a GPU."),
+    "different_devices": ("knows_what_two_devices_do", "What happens if model and data are on different devices."),
+    "no_grad": ("knows_what_no_grad_is_for", "The two benefits of `no_grad`."),
+    "out_of_memory": ("knows_what_to_do_when_memory_is_full", "The first thing to try if memory runs out."),
+    "another_process": ("knows_whose_memory_it_is", "What another process in `nvidia-smi` means for you."),
+}
+for _question, (_name, _doc) in CLAIMS.items():
+    _check: Any = functools.partial(_judge, _question)
+    _check.__name__, _check.__doc__ = _name, _doc
+    answers.check(points=0.4, needs=("is_a_dict",))(_check)

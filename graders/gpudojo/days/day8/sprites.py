@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpudojo.grading.call import Call, StudentRaised, torch
+from gpudojo.grading.call import Call, StudentRaised, copied, nn, torch
+from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Fact
 
 SIZE = 4
@@ -21,6 +23,26 @@ def sprites(count: int, seed: int) -> tuple[Any, Any]:
     for i, channel in enumerate(classes.tolist()):
         pictures[i, channel] += 0.5
     return pictures, classes
+
+
+def linear(weight: Any, bias: Any = None) -> Any:
+    """A linear layer with this weight and bias; one with random numbers would take time, and the caller's generator."""
+    layer = nn.Linear.__new__(nn.Linear)
+    nn.Module.__init__(layer)
+    layer.out_features, layer.in_features = weight.shape[0], weight.shape[-1]
+    layer.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
+    layer.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+    return layer
+
+
+class Sealed:
+    """A function for student code to call, which does not lead to what it calls, or to what that records."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.key = keep(function)
+
+    def __call__(self, *args: Any) -> Any:
+        return kept(self.key)(*args)
 
 
 class Values(Case, frozen=True):
@@ -39,6 +61,23 @@ def values(tensor: Any) -> Values:
     return Values(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), numbers)
 
 
+@dataclass
+class Fetched:
+    """The batches that have been fetched from a loader."""
+
+    call: Call
+    inner: Any
+    count: int = 0
+    latest: tuple[Any, Any] | None = None
+    start: int = 0  # ledger mark at the latest batch
+    target_sizes: set[int] = field(default_factory=set)
+
+    def add(self, batch: Any) -> None:
+        self.count += 1
+        self.latest, self.start = tuple(batch), self.call.bench.ledger.mark()
+        self.target_sizes.add(batch[1].nbytes)
+
+
 class WatchedBatches:
     """A loader with a length, a dataset and a batch size, which records when each batch is fetched.
 
@@ -46,24 +85,24 @@ class WatchedBatches:
     """
 
     def __init__(self, call: Call, inner: Any) -> None:
-        self.call, self.inner = call, inner
         self.dataset, self.batch_size = inner.dataset, inner.batch_size
-        self.handed_out = 0
-        self.inputs: Any = None
-        self.targets: Any = None
-        self.target_sizes: set[int] = set()
-        self.start = 0
+        self.key = keep(Fetched(call, inner))
 
     def __len__(self) -> int:
-        return len(self.inner)
+        return len(kept(self.key).inner)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.inner:
-            self.handed_out += 1
-            self.inputs, self.targets = batch
-            self.target_sizes.add(self.targets.nbytes)
-            self.start = self.call.bench.ledger.mark()
+        for batch in kept(self.key).inner:
+            kept(self.key).add(batch)
             yield batch
+
+    @property
+    def handed_out(self) -> int:
+        return int(kept(self.key).count)
+
+    @property
+    def target_sizes(self) -> frozenset[int]:
+        return frozenset(kept(self.key).target_sizes)
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
@@ -71,9 +110,8 @@ class WatchedBatches:
         try:
             yield
         except StudentRaised as error:
-            if not self.handed_out:
+            fetched: Fetched = kept(self.key)
+            if fetched.latest is None:
                 raise
-            copies = self.call.bench.ledger.since(self.start).transfers_to_device()
-            sizes = {"inputs": self.inputs.nbytes, "targets": self.targets.nbytes}
-            lines = {name: [self.call.line_of(t) for t in copies if t.bytes == size] for name, size in sizes.items()}
-            raise error.with_facts(copied={name: found[0] for name, found in lines.items() if found}) from None
+            lines = copied(fetched.call, fetched.start, **dict(zip(("inputs", "targets"), fetched.latest, strict=True)))
+            raise error.with_facts(copied=lines) from None

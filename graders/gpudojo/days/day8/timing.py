@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from virtual_cuda import patch_imported_names
 
 from gpudojo.days.day8.late_work import Queue, Work, operators_taking, working_later
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
-from gpudojo.grading.checks import expect_float, runs, times
+from gpudojo.grading.checks import expect_float, pairs, runs, times
 from gpudojo.grading.clock import Clock, Skipping, Sleeping, running
+from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -51,17 +52,10 @@ smi = exercise.function(
     "`[N/A]` is no number: check for it before you call `int`.",
     "Index and memory are ints, the name is a string, and the GPUs are in the order of the lines.",
 )
-# What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`.
-TEXTS = {
-    "one": "0, NVIDIA H200, 1024, 143771\n",
-    "several": "10, NVIDIA A100-SXM4-80GB, 0, 81920\n0, Tesla T4, 3, 15360\n1, NVIDIA GeForce RTX 4090, 24000, 24564",
-    "unknown": "0, NVIDIA GB10, [N/A], [N/A]\n1, NVIDIA H200, [N/A], 143771\n",
-    "blank": "\n0, Tesla T4, 3, 15360\n\n\n1, Tesla T4, 5, 15360\n\n",
-    "nothing": "",
-}
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
 clock.when("runs", "waits_for_the_device", hint=1, at=("return", "last return"))
+clock.when("waits_for_the_right_gpu", hint=1, at=("synchronize(", "record(", *CLOCKS))
 clock.when("waits_for_an_apple_gpu", hint=2, at=("synchronize(", *CLOCKS))
 clock.when("works_without_a_gpu", "hard-coded-cuda", hint=2)
 clock.when("gives_the_mean_per_call", "returned-tensor", hint=3, at=("return", "last return"))
@@ -78,6 +72,8 @@ smi.when("knows_what_is_not_known", hint=2, at=("append(", "split(", "return"))
 # ---- time_on_device and compare_devices ------------------------------------------------------------------------------
 
 MILLISECOND: Final = 1e-3
+_near: Final = partial(math.isclose, rel_tol=0.05)
+T = TypeVar("T", "Timed", "Compared")
 
 
 class Bounded(Case, frozen=True):
@@ -91,7 +87,7 @@ class Bounded(Case, frozen=True):
 
     @property
     def fits(self) -> bool:
-        return self.value is not None and self.least <= self.value <= self.most
+        return self.value is not None and bool(self.took) and self.least <= self.value <= self.most
 
 
 class Timed(Bounded, frozen=True):
@@ -113,14 +109,7 @@ class Timed(Bounded, frozen=True):
         return self if self.clocks or self.really is None else self.really
 
 
-class TimedOrNot(Case, frozen=True):
-    """A call that may have raised."""
-
-    timed: Timed | None
-    raised: Raised | None
-
-
-class SmiRow(Bounded, frozen=True):
+class ComparedRow(Bounded, frozen=True):
     """The answer of `compare_devices` for one device."""
 
     key: str
@@ -133,7 +122,7 @@ class Compared(Case, frozen=True):
 
     kind: str
     is_dict: bool
-    rows: list[SmiRow]
+    rows: list[ComparedRow]
     repeats: int
     calls: dict[str, int]
     really: Compared | None
@@ -145,46 +134,45 @@ def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
     return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
 
 
-def _bounds(right: float, repeats: int, watch: Clock) -> dict[str, float]:
-    """What may be returned for work that took `right` seconds per call."""
+def _bounds(right: float, repeats: int, watch: Clock) -> tuple[float, float, float]:
+    """What work took that took `right` seconds per call, and the least and the most that may be returned for it."""
     if not watch.really:
-        return {"right": right, "least": right * 0.98, "most": right * 1.02}
+        return right, right * 0.98, right * 1.02
     # Oversleeping and a busy machine's odd millisecond are not the student's fault.
-    return {"right": right, "least": right * 0.9, "most": right * 1.25 + MILLISECOND + watch.late / repeats}
+    return right, right * 0.9, right * 1.25 + MILLISECOND + watch.late / repeats
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _timed(call: Call, durations: list[float], device: Any, later: bool = False, **options: int) -> Timed:
-    """One call; if it read none of our clocks and its answer is wrong, it is called once more in real time."""
+def _by_both_clocks(look: Callable[[Clock], T], good: Callable[[T], bool]) -> T:
+    """What is seen by a simulated clock; if none was read and the answer is wrong, also in real time, as `really`."""
     watch = Skipping()
-    found = _timed_by(watch, call, durations, device, later, options)
-    if found.value is not None and not found.fits and not watch.was_read():
+    found = look(watch)
+    if not good(found) and not watch.was_read():
         with contextlib.suppress(StudentRaised):
-            really = _timed_by(Sleeping(), call, durations, device, later, options)
-            return msgspec.structs.replace(found, really=really)
+            return msgspec.structs.replace(found, really=look(Sleeping()))
     return found
 
 
-def _timed_by(
-    watch: Clock, call: Call, durations: list[float], device: Any, later: bool, options: dict[str, int]
-) -> Timed:
-    with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
-        work = Work(durations, watch, queue)
-        value = call(work, device, **options)
+def _timed(
+    call: Call, name: str, device: Any, *milliseconds: float, later: bool = False, **options: int
+) -> Callable[[], Timed]:
+    """A scenario: one call, with calls of `fn` that take about so long."""
     repeats = options.get("repeats", 5)
-    return Timed(
-        value=_number(value),
-        took=work.took[:50],
-        **_bounds(math.fsum(work.took[-repeats:]) / repeats, repeats, watch),
-        kind=type(value).__name__,
-        calls=len(work.took),
-        repeats=repeats,
-        clocks=sorted(watch.read),
-        really=None,
-    )
+
+    def look(watch: Clock) -> Timed:
+        with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
+            work = Work(_durations(call, name, *milliseconds), watch, queue, device if later else None)
+            value = call(work, device, **options)
+        took = kept(work.key).took
+        bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
+        return Timed(
+            _number(value), took[:50], *bounds, type(value).__name__, len(took), repeats, sorted(watch.read), None
+        )
+
+    return lambda: _by_both_clocks(look, lambda found: found.value is None or found.fits)
 
 
 @contextlib.contextmanager
@@ -194,96 +182,84 @@ def _working(call: Call, watch: Clock) -> Any:
 
 
 @clock.probe(machine="one gpu")
-def uneven_calls(call: Call) -> Timed:
-    """On the CPU and without warm-up: three short calls and a long one."""
-    return _timed(call, _durations(call, "uneven", 8, 8, 8, 40), "cpu", repeats=4, warmup=0)
+def beside_a_gpu(call: Call) -> Cases[Timed]:
+    """On the CPU: three short calls and a long one, two slow calls to warm up, the defaults. Then on the GPU."""
+    return tried(
+        {
+            "uneven_calls": _timed(call, "uneven", "cpu", 8, 8, 8, 40, repeats=4, warmup=0),
+            "slow_first_calls": _timed(call, "slow", torch.device("cpu"), 50, 50, 10, repeats=3, warmup=2),
+            "as_it_comes": _timed(call, "defaults", "cpu", 4),
+            "a_device_that_works_later": _timed(
+                call, "later", call.device, 60, 60, 10, later=True, repeats=4, warmup=2
+            ),
+        }
+    )
 
 
-@clock.probe(machine="one gpu")
-def slow_first_calls(call: Call) -> Timed:
-    """On the CPU, which needs no waiting: two slow calls to warm up."""
-    return _timed(call, _durations(call, "slow", 50, 50, 10), torch.device("cpu"), repeats=3, warmup=2)
+@clock.probe(machine="two gpus", edge=True)
+def beside_another_gpu(call: Call) -> Cases[Timed]:
+    """The first one, which is the current one, has nothing to do."""
+    return tried({"the_second_gpu": _timed(call, "second", "cuda:1", 60, 10, later=True, repeats=4, warmup=1)})
 
 
-@clock.probe(machine="one gpu")
-def as_it_comes(call: Call) -> Timed:
-    """With the defaults: one warm-up, five calls."""
-    return _timed(call, _durations(call, "defaults", 4), "cpu")
+@clock.probe(machine="mac", edge=True)
+def on_a_mac(call: Call) -> Cases[Timed]:
+    return tried({"an_apple_gpu": _timed(call, "mac", "mps", 60, 10, later=True, repeats=4, warmup=1)})
 
 
-@clock.probe(machine="one gpu")
-def a_device_that_works_later(call: Call) -> Timed:
-    return _timed(call, _durations(call, "later", 60, 60, 10), call.device, later=True, repeats=4, warmup=2)
+@clock.probe(machine="laptop", edge=True)
+def without_a_gpu(call: Call) -> Cases[Timed]:
+    return tried({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
 
 
-@clock.probe(machine="mac")
-def an_apple_gpu_that_works_later(call: Call) -> TimedOrNot:
-    try:
-        return TimedOrNot(_timed(call, _durations(call, "mac", 60, 10), "mps", later=True, repeats=4, warmup=1), None)
-    except StudentRaised as error:
-        return TimedOrNot(None, error.evidence)
-
-
-@clock.probe(machine="laptop")
-def a_machine_without_a_gpu(call: Call) -> TimedOrNot:
-    try:
-        return TimedOrNot(_timed(call, _durations(call, "laptop", 4), "cpu", repeats=3, warmup=1), None)
-    except StudentRaised as error:
-        return TimedOrNot(None, error.evidence)
-
-
-class _Makers:
-    """Work for several devices: what `make_work` was called for, and how long each device's calls took."""
+class _MakeWork:
+    """Makes work for a device; what was made is kept by the device's name."""
 
     def __init__(self, call: Call, watch: Clock, queue: Queue) -> None:
-        self.call, self.watch, self.queue = call, watch, queue
-        self.made: dict[str, Work] = {}
+        self.key = keep((call, watch, queue, {}))
 
-    def make_work(self, device: Any) -> Work:
-        key = str(device)
-        self.watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
-        if key not in self.made:
-            on_cpu = torch.device(device).type == "cpu"
-            durations = _durations(self.call, key, *((40, 4) if on_cpu else (60, 10)))
-            self.made[key] = Work(durations, self.watch, None if on_cpu else self.queue)
-        return self.made[key]
-
-
-def _compared(call: Call, devices: list[Any], **options: int) -> Compared:
-    watch = Skipping()
-    found = _compared_by(watch, call, devices, options)
-    if not all(row.value is None or row.fits for row in found.rows) and not watch.was_read():
-        with contextlib.suppress(StudentRaised):
-            return msgspec.structs.replace(found, really=_compared_by(Sleeping(), call, devices, options))
-    return found
+    def __call__(self, device: Any) -> Work:
+        call, watch, queue, made = kept(self.key)
+        watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
+        key, on_cpu = str(device), torch.device(device).type == "cpu"
+        if key not in made:
+            durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
+            made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
+        made_for: Work = made[key]
+        return made_for
 
 
-def _compared_by(watch: Clock, call: Call, devices: list[Any], options: dict[str, int]) -> Compared:
-    with running(watch), _working(call, watch) as queue:
-        makers = _Makers(call, watch, queue)
-        found = call(makers.make_work, devices, **options)
+def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Compared]:
     repeats = options.get("repeats", 3)
-    rows = []
-    for key, value in dict.items(found) if isinstance(found, dict) else ():
-        work = makers.made.get(str(key))
-        took = work.took if work else []
-        warm = took[1:]  # the first call of each device's work is the slow one
-        bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
-        is_text = isinstance(key, str)
-        rows.append(SmiRow(_number(value), took[:50], **bounds, key=str(key), is_text=is_text, asked=work is not None))
-    calls = {key: len(work.took) for key, work in makers.made.items()}
-    return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
+
+    def look(watch: Clock) -> Compared:
+        with running(watch), _working(call, watch) as queue:
+            make_work = _MakeWork(call, watch, queue)
+            found = call(make_work, devices, **options)
+        made = {name: kept(work.key).took for name, work in kept(make_work.key)[3].items()}
+        rows = []
+        for key, value in dict.items(found) if isinstance(found, dict) else ():
+            took = made.get(str(key), [])
+            warm = took[1:]  # the first call of each device's work is the slow one
+            bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
+            rows.append(
+                ComparedRow(_number(value), took[:50], *bounds, str(key), isinstance(key, str), str(key) in made)
+            )
+        calls = {name: len(took) for name, took in made.items()}
+        return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
+
+    return lambda: _by_both_clocks(look, lambda found: all(row.value is None or row.fits for row in found.rows))
 
 
 @compare.probe(machine="one gpu")
-def gpu_first(call: Call) -> Compared:
-    return _compared(call, ["cuda", "cpu"])
-
-
-@compare.probe(machine="one gpu")
-def cpu_first(call: Call) -> Compared:
-    """The other way round, as devices, and with other repeats."""
-    return _compared(call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5)
+def comparisons(call: Call) -> Cases[Compared]:
+    """Both orders; the second as devices, and with other repeats."""
+    return tried(
+        {
+            "gpu_first": _compared(call, ["cuda", "cpu"]),
+            "cpu_first": _compared(call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5),
+        }
+    )
 
 
 def _unfinished(raised: Raised, seen: Seen) -> str | None:
@@ -292,15 +268,16 @@ def _unfinished(raised: Raised, seen: Seen) -> str | None:
     return "timed-without-synchronising" if early else None
 
 
-runs(clock, points=0.25, diagnose=_unfinished)
+ON_THE_CPU: Final = {
+    "as_it_comes": "the defaults",
+    "slow_first_calls": "repeats=3, warmup=2",
+    "uneven_calls": "repeats=4, warmup=0",
+}
+runs(clock, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_unfinished)
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
-
-
-def _near(value: float, wished: float) -> bool:
-    return math.isclose(value, wished, rel_tol=0.05)
 
 
 def _slip(value: float, right: float, repeats: int) -> str | None:
@@ -315,20 +292,15 @@ def _slip(value: float, right: float, repeats: int) -> str | None:
 @clock.check(points=0.25)
 def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     """`fn` is called exactly `warmup + repeats` times."""
-    for probe, options in (
-        (as_it_comes, "the defaults"),
-        (slow_first_calls, "repeats=3, warmup=2"),
-        (uneven_calls, "repeats=4, warmup=0"),
-    ):
-        calls, right = seen[probe].calls, wanted[probe].calls
-        if calls != right:
-            raise Failed(f"with {options} `fn` was called {times(calls)}", f"{right} calls")
+    for name, found, right in pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU):
+        if found.calls != right.calls:
+            raise Failed(f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}", f"{right.calls} calls")
 
 
 @clock.check(points=0.25)
 def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
     """It returns the mean number of seconds per call, as a float."""
-    found = seen[uneven_calls]
+    found = seen[beside_a_gpu]["uneven_calls"]
     expect_float(found.kind, found.value is not None)
     if found.holds:
         return
@@ -347,9 +319,10 @@ def gives_the_mean_per_call(seen: Seen, wanted: Seen) -> None:
 @clock.check(points=0.25, needs=("runs", "gives_the_mean_per_call"))
 def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     """The warm-up calls are not timed."""
-    if seen[slow_first_calls].holds:
+    found = seen[beside_a_gpu]["slow_first_calls"]
+    if found.holds:
         return
-    found = seen[slow_first_calls].best
+    found = found.best
     value = found.value or 0.0
     raise Failed(
         f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call" + _spread(found),
@@ -367,7 +340,7 @@ def _spread(found: Timed) -> str:
 @clock.check(points=0.5, needs=("runs", "gives_the_mean_per_call"))
 def waits_for_the_device(seen: Seen, wanted: Seen) -> None:
     """The device is synchronised before the clock is started and before it is stopped."""
-    found = seen[a_device_that_works_later]
+    found = seen[beside_a_gpu]["a_device_that_works_later"]
     if not found.holds:
         raise _not_waited(found.best, "the GPU")
 
@@ -375,7 +348,7 @@ def waits_for_the_device(seen: Seen, wanted: Seen) -> None:
 @clock.check(points=0.25, needs=("runs", "waits_for_the_device"))
 def waits_for_an_apple_gpu(seen: Seen, wanted: Seen) -> None:
     """For "mps" it waits for the Mac's GPU, and does not call CUDA."""
-    found = _no_error(seen[an_apple_gpu_that_works_later], 'device="mps" on a Mac')
+    found = _no_error(seen[on_a_mac], "an_apple_gpu", 'device="mps" on a Mac')
     if not found.holds:
         raise _not_waited(found.best, "the Mac's GPU")
 
@@ -396,17 +369,27 @@ def _not_waited(found: Timed, device: str) -> Failed:
     return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 
-def _no_error(found: TimedOrNot, what: str) -> Timed:
-    if found.raised is not None:
-        raise Failed(f"{what} raised {found.raised.short}", "no error", found.raised.line, "hard-coded-cuda")
-    assert found.timed is not None
-    return found.timed
+def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
+    if (raised := cases.errors.get(name)) is not None:
+        raise Failed(f"{what} raised {raised.short}", "no error", raised.line, "hard-coded-cuda")
+    return cases[name]
 
 
 @clock.check(points=0.25)
 def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cpu" it also works on a machine without a GPU."""
-    _no_error(seen[a_machine_without_a_gpu], 'device="cpu" on a machine without a GPU')
+    found = _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
+    if not found.calls or not found.value:
+        happened = f"without a GPU `fn` was called {times(found.calls)}, and the time is {found.value}"
+        raise Failed(happened, "the time of its calls, as with a GPU")
+
+
+@clock.check(points=0.25, needs=("runs", "waits_for_the_device"))
+def waits_for_the_right_gpu(seen: Seen, wanted: Seen) -> None:
+    """With "cuda:1" it waits for the second GPU, even if the first one is current."""
+    found = seen[beside_another_gpu]["the_second_gpu"]
+    if not found.holds:
+        raise _not_waited(found.best, "the second GPU")
 
 
 runs(compare)
@@ -415,11 +398,10 @@ runs(compare)
 @compare.check(points=0.25)
 def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     """The keys are the devices as strings, in the order given."""
-    for probe in (gpu_first, cpu_first):
-        found = seen[probe]
+    for _, found, right in pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
             raise Failed(f"it returned {called(found.kind)}", "a dict")
-        keys, wished = [row.key for row in found.rows], [row.key for row in wanted[probe].rows]
+        keys, wished = [row.key for row in found.rows], [row.key for row in right.rows]
         if not all(row.is_text for row in found.rows):
             raise Failed("for devices given as torch.device the keys are devices too", "strings: str(device)")
         if keys != wished:
@@ -439,7 +421,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, "that function, timed")
         if not row.fits:
             raise _mistimed(row, row.value, repeats)
-    few, many = seen[gpu_first].calls, seen[cpu_first].calls
+    few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
     if many["cpu"] - few["cpu"] != 2:
         raise Failed(
             f"with repeats=3 the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
@@ -447,17 +429,16 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
         )
 
 
-def _rows(seen: Seen) -> Iterator[tuple[SmiRow, int]]:
+def _rows(seen: Seen) -> Iterator[tuple[ComparedRow, int]]:
     """Every device's row; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
-    for probe in (gpu_first, cpu_first):
-        found = seen[probe]
+    for found in seen[comparisons].values():
         really = found.really or found
         best = really if all(row.fits for row in really.rows) else found
         for row in sorted(best.rows, key=lambda row: row.key != "cpu"):
             yield row, best.repeats
 
 
-def _mistimed(row: SmiRow, value: float, repeats: int) -> Failed:
+def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
     said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
     expected = "the function that `make_work(device)` returns, timed on that device as in `time_on_device`"
     if slip := _slip(value, row.right, repeats):
@@ -473,37 +454,27 @@ def _mistimed(row: SmiRow, value: float, repeats: int) -> Failed:
 
 # ---- top_operations --------------------------------------------------------------------------------------------------
 
-RIGHT: Final = ["aten::exp", "aten::mm", "aten::add"]
-# Microseconds per call. With 9, 1 and 20 calls: `exp` takes longest in total, `mm` longest per call, and `add` is
-# called first and most often.
-TAKING: Final = {"aten::exp": 700.0, "aten::mm": 2000.0, "aten::add": 10.0}
+# Microseconds per call, in the simulation: the first takes longest in total, the second longest per call, and the third
+# is called first and most often.
+TAKING: Final = (700.0, 2000.0, 10.0)
+ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
+OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
 MOST: Final = 8  # attempts
 UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
 
-def _tiny(device: Any) -> Any:
-    return _work(device, calls=(20, 1, 9), size=2, pixels=2)
-
-
-def _busy(device: Any) -> Any:
-    """In real time: each operator takes about eight times the total of the next one."""
-    return _work(device, calls=(60, 1, 64), size=256, pixels=32_768)
-
-
-def _work(device: Any, calls: tuple[int, int, int], size: int, pixels: int) -> Any:
-    matrix, product = torch.ones(size, size).to(device), torch.empty(size, size, device=device)
-    image, brighter = torch.ones(pixels).to(device), torch.empty(pixels, device=device)
-    few, more = torch.ones(2).to(device), torch.empty(2, device=device)
-
-    add, mm, exp = torch.add, torch.mm, torch.exp  # looked up here: a profiler that records stacks would see it
+def _work(device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]) -> Any:
+    """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
+    parts = []
+    more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
+    for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
+        # Looked up here: a profiler that records stacks would see it.
+        parts.append((getattr(torch, name), count, torch.ones(size).to(device), torch.empty(size, device=device)))
 
     def work() -> None:
-        for _ in range(calls[0]):
-            add(few, few, out=more)
-        for _ in range(calls[1]):
-            mm(matrix, matrix, out=product)
-        for _ in range(calls[2]):
-            exp(image, out=brighter)
+        for operator, count, numbers, out in reversed(parts):
+            for _ in range(count):
+                operator(numbers, out=out)
 
     return work
 
@@ -517,31 +488,36 @@ class Names(Case, frozen=True):
 
 
 class Ranked(Case, frozen=True):
-    """The answers with a `count` and without one, and in real time if the first was not as expected."""
+    """The answers with a `count`, with a large one and without one, and in real time if the first was unexpected."""
 
+    operators: list[str]
     some: Names
+    every: Names | None
     default: Names | None
     really: list[str] | None
 
 
 def _names(call: Call, work: Any, **options: int) -> Names:
     value = call(work, **options)
-    names = value if isinstance(value, (list, tuple)) else []
-    texts = all(isinstance(name, str) for name in names)
-    return Names(type(value).__name__, texts, [str(name) for name in names][:20])
+    names = value if isinstance(value, (list, tuple)) else ()
+    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:60])
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
-    with operators_taking(TAKING):
-        work = _tiny(device)
-        some, unasked = _names(call, work, count=count), _names(call, work) if default else None
+    operators = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
+    right = [f"aten::{name}" for name in operators]
+    with operators_taking(dict(zip(right, TAKING, strict=True))):
+        work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
+        some, every, unasked = _names(call, work, count=count), None, None
+        if default:
+            every, unasked = _names(call, work, count=50), _names(call, work)
     really = None
-    if some.names[:3] != RIGHT[: len(some.names)]:
-        # It may read the profiler's records in its own way.
-        work = _busy(device)
+    if some.names[:3] != right[: len(some.names)]:
+        # It may read the profiler's records in its own way. In real time each takes several times the next one.
+        work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
         work()
         really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(some, unasked, really)
+    return Ranked(right, some, every, unasked, really)
 
 
 def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
@@ -555,22 +531,22 @@ def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
 
 
 @top.probe(machine="laptop")
-def work_on_the_cpu(call: Call) -> Ranked:
+def on_the_cpu(call: Call) -> Ranked:
     return _ranked(call, "cpu", count=3, default=True)
 
 
 @top.probe(machine="one gpu")
-def work_on_the_gpu(call: Call) -> Ranked:
+def on_the_gpu(call: Call) -> Ranked:
     return _ranked(call, call.device, count=2)
 
 
-runs(top, points=0.25)
+runs(top)
 
 
 @top.check(points=0.25)
 def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     """It returns a list of `count` names such as "aten::mm"."""
-    for probe, count in ((work_on_the_cpu, 3), (work_on_the_gpu, 2)):
+    for probe, count in ((on_the_cpu, 3), (on_the_gpu, 2)):
         answer = seen[probe].some
         if answer.kind != "list":
             raise Failed(f"it returned {called(answer.kind)}", "a list of strings")
@@ -581,22 +557,27 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
         strange = [operator for operator in answer.names if "::" not in operator]
         if strange:
             raise Failed(f"one of the names is {strange[0]!r}", "an operator's name from the profiler: aten::mm")
-    unasked = seen[work_on_the_cpu].default
+    unasked, every, right = seen[on_the_cpu].default, seen[on_the_cpu].every, wanted[on_the_cpu].every
     assert unasked is not None
-    if not 3 <= len(unasked.names) <= 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "all of them, but at most 5")
+    assert every is not None
+    assert right is not None
+    if len(unasked.names) != 5:
+        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5")
+    if set(every.names) != set(right.names):  # names given twice are another check's
+        happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
+        raise Failed(happened, f"the {len(right.names)} operators that there are: {', '.join(right.names)}")
 
 
-@top.check(points=0.25, needs=("runs", "gives_as_many_names_as_asked"))
+@top.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
 def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in total comes first."""
-    for probe, place in ((work_on_the_cpu, "the CPU"), (work_on_the_gpu, "the GPU")):
+    for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
         found, right = seen[probe], wanted[probe].some.names
         if right not in (found.some.names, found.really):
-            raise Failed(
-                f"20 short `add`, one long `mm` and 9 `exp` on {place} gave {', '.join(found.some.names)}",
-                f"{', '.join(right)}: by the time of all calls together",
-            )
+            most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
+            work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
+            happened = f"{work} gave {', '.join(found.some.names)}"
+            raise Failed(happened, f"{', '.join(right)}: by the time of all calls together")
 
 
 # ---- read_nvidia_smi -------------------------------------------------------------------------------------------------
@@ -618,43 +599,61 @@ class GpuRow(Case, frozen=True):
 class Read(Case, frozen=True):
     """What one text gave."""
 
+    text: str
     kind: str
     gpus: list[GpuRow]
 
 
 def _read(call: Call, text: str) -> Read:
     answer = call(text)
-    return Read(type(answer).__name__, [_row(gpu) for gpu in answer] if isinstance(answer, list) else [])
+
+    def row(gpu: Any) -> GpuRow:
+        values = dict.items(gpu) if isinstance(gpu, dict) else ()
+        shown = {str(k): (type(v).__name__, None if v is None else str(v)) for k, v in values}
+        return GpuRow("dict" if isinstance(gpu, dict) else type(gpu).__name__, shown)
+
+    return Read(text, type(answer).__name__, list(map(row, answer)) if isinstance(answer, list) else [])
 
 
-def _row(gpu: Any) -> GpuRow:
-    if not isinstance(gpu, dict):
-        return GpuRow(type(gpu).__name__, {})
-    return GpuRow("dict", {str(k): (type(v).__name__, None if v is None else str(v)) for k, v in gpu.items()})
+MODELS: Final = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA GeForce RTX 4090", "NVIDIA GB10")
+
+
+def _texts(seed: int) -> dict[str, str]:
+    """What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`."""
+    draw = random.Random(seed)
+    names = draw.sample(MODELS, 5)
+    used, total = draw.sample(range(1, 9_999), 5), draw.sample(range(10_000, 150_000), 5)
+    rows = [f"{index}, {names[index]}, {used[index]}, {total[index]}\n" for index in range(5)]
+    return {
+        "one": rows[0],
+        "several": f"{draw.randrange(10, 99)}, {names[4]}, 0, {total[4]}\n{rows[0]}{rows[1].strip()}",
+        "unknown": f"0, {names[3]}, [N/A], [N/A]\n1, {names[2]}, [N/A], {total[2]}\n",
+        "blank": f"\n{rows[0]}\n\n{rows[1]}\n",
+        "nothing": "",
+    }
 
 
 @smi.probe(machine="laptop")
 def texts(call: Call) -> Cases[Read]:
-    """Each text that nvidia-smi may print, under its repr."""
-    return tried({repr(text): partial(_read, call, text) for text in TEXTS.values()})
+    return tried({name: partial(_read, call, text) for name, text in _texts(call.seed).items()})
 
 
-runs(smi, scenarios=(repr(TEXTS["one"]), repr(TEXTS["several"])))
+runs(smi, scenarios=("one", "several"))
 
 
 def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
     for name in names:
-        text = repr(TEXTS[name])
-        if (raised := seen[texts].errors.get(text)) is not None:
-            raise Failed(f"{text} raised {raised.short}", "no error", raised.line)
-        found, right = seen[texts][text], wanted[texts][text]
+        right = wanted[texts][name]
+        if (raised := seen[texts].errors.get(name)) is not None:
+            raise Failed(f"{right.text!r} raised {raised.short}", "no error", raised.line)
+        found = seen[texts][name]
         if found.kind != "list":
             raise Failed(f"it returned {called(found.kind)}", "a list of dicts")
         if (count := len(found.gpus)) != len(right.gpus):
-            raise Failed(f"{text} gave {count} dict{'s' * (count != 1)}", f"{len(right.gpus)}")
+            raise Failed(f"{right.text!r} gave {count} dict{'s' * (count != 1)}", f"{len(right.gpus)}")
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                raise Failed(f"{text} gave {gpu}", str(wished))
+                raise Failed(f"{right.text!r} gave {gpu}", str(wished))
 
 
 @smi.check(points=0.25)

@@ -7,8 +7,8 @@ import math
 import sys
 from typing import Any
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
-from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, torch, tried
+from gpudojo.days.day8.sprites import CLASSES, SIZE, linear, sprites
+from gpudojo.grading.call import Call, StudentRaised, array, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import (
     between_gpus,
     close,
@@ -19,6 +19,7 @@ from gpudojo.grading.checks import (
     runs,
     times,
 )
+from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -36,9 +37,16 @@ train = exercise.function(
     "`.item()` gives a Python float without the graph. If there were no samples, do not divide: return 0.0.",
     "Use the `device` you were given unchanged, and set no seed: both are the caller's choice.",
 )
-train.when("runs", "moves_the_model_once", "trains_in_training_mode", hint=1, at=("eval(", "cpu(", "to(", "for"))
+train.when(
+    "runs",
+    "calls_the_model",
+    "moves_the_model_once",
+    "trains_in_training_mode",
+    hint=1,
+    at=("eval(", "cpu(", "to(", "for"),
+)
 train.when("computes_the_loss_on_the_device", hint=1, at=("cpu(", "loss_fn("))
-train.when("learns_as_it_should", hint=2, at=("last step(", "step(", "for"))
+train.when("learns_as_it_should", "steps_once_for_every_batch", hint=2, at=("last step(", "step(", "for"))
 train.when("missing-zero-grad", "missing-step", "step-before-backward", hint=2)
 train.when("returns_the_mean_loss_per_sample", hint=3, at=("return", "last return"))
 train.when("returned-tensor", hint=4)
@@ -67,139 +75,109 @@ class Watch:
         self.loss_devices: list[list[str]] = []  # of outputs and targets
         self.found: list[Any] = []  # for every backward pass, a copy of the gradients from before, or None
         self.steps: list[bool] = []  # for every optimizer step, whether there were gradients
-        self.sizes: dict[str, set[int]] = {"inputs": set(), "targets": set()}  # bytes of the batches
-        self.first: int | None = None  # ledger mark at the first batch
-        self.latest: int | None = None  # at the latest batch
+        self.batch: dict[str, Any] = {}  # the latest
+        self.latest: int | None = None  # ledger mark at the latest batch
+        self.first: int | None = None  # at the first batch
         self.last: int | None = None  # at the end of the loader
 
-    def __deepcopy__(self, memo: Any) -> Watch:
-        return self
+    def fetched(self, inputs: Any, targets: Any) -> None:
+        self.latest = self.ledger.mark()
+        self.first = self.latest if self.first is None else self.first
+        self.batch = {"inputs": inputs, "targets": targets}
 
-    @property
-    def in_loop(self) -> bool:
-        return self.first is not None and self.last is None
+    def ended(self) -> None:
+        self.last = self.ledger.mark()
 
-    def line(self) -> int | None:
-        """The line of the student's file that is running."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != self.path:
-            frame = frame.f_back
-        return None if frame is None else frame.f_lineno
+    def moves(self) -> None:
+        """Keeps the line of the student's file that is running, if batches are being fetched."""
+        if self.first is not None and self.last is None:
+            frame: Any = sys._getframe(1)
+            while frame is not None and frame.f_code.co_filename != self.path:
+                frame = frame.f_back
+            self.walks.append(None if frame is None else frame.f_lineno)
 
-    def watch_backward(self, loss: Any) -> None:
-        """When a backward pass begins, keep the gradients of the last layer that it will add to."""
-        if loss.requires_grad:
-            loss.register_hook(lambda gradient: self.found.append(_copy(self.model[-1].bias.grad)))
+    def stepping(self) -> None:
+        self.steps.append(self.model[-1].bias.grad is not None)
+
+    def keep_gradients(self) -> None:
+        """Keeps those of the last layer. Copied now and read after the call: to read them here would be a wait."""
+        gradient = self.model[-1].bias.grad
+        self.found.append(None if gradient is None else gradient.detach().clone())
 
     @property
     def leftovers(self) -> list[bool]:
         """For every backward pass, whether it added to gradients. Only to be read after the call."""
         return [gradient is not None and any(gradient.tolist()) for gradient in self.found]
 
-    def watch_steps(self, optimizer: Any) -> None:
-        def stepping(*_: Any) -> None:
-            self.steps.append(self.model[-1].bias.grad is not None)
-
-        optimizer.register_step_pre_hook(stepping)
-
-
-def _copy(gradient: Any) -> Any:
-    # Copied now and read after the call: reading it here would be a wait, recorded at the student's line.
-    return None if gradient is None else gradient.detach().clone()
-
-
-def watched_model(watch: Watch, weight: Any, bias: Any) -> Any:
-    """A sprite classifier of one layer."""
-    watched, layer, *_ = _classes()
-    made = watched(nn.Flatten(), layer(weight.shape[1], weight.shape[0]))
-    made[1].weight, made[1].bias = nn.Parameter(weight), nn.Parameter(bias)
-    made.watch = watch
-    watch.model = made
-    return made
-
-
-def loader(watch: Watch, sprites: Any, classes: Any, batch_size: int) -> Any:
-    *_, watched, _ = _classes()
-    made = watched(torch.utils.data.TensorDataset(sprites, classes), batch_size=batch_size)
-    made.watch = watch
-    return made
-
-
-def loss(watch: Watch) -> Any:
-    *_, watched = _classes()
-    made = watched()
-    made.watch = watch
-    return made
-
 
 @functools.cache
-def _classes() -> tuple[Any, Any, Any, Any]:
+def _classes() -> tuple[Any, Any, Any]:
+    """Model, loader and loss that record what is done with them; made once, and only where torch is needed."""
+
     class Sequential(nn.Sequential):
-        watch: Any
+        key: int  # of a Watch
 
         def forward(self, input: Any) -> Any:
             device = str(input.device) if isinstance(input, torch.Tensor) else None
-            own = self is self.watch.model
             training = all(module.training for module in self.modules())  # the outermost flag is not enough
-            self.watch.forwards.append(TrainForward(training, device, own))
+            watch = kept(self.key)
+            watch.forwards.append(TrainForward(training, device, self is watch.model))
             return super().forward(input)  # type: ignore[no-untyped-call]
 
-        def to(self, *args: Any, **kwargs: Any) -> Any:
-            self._walked()
-            return super().to(*args, **kwargs)
-
-        def cuda(self, *args: Any, **kwargs: Any) -> Any:
-            self._walked()
-            return super().cuda(*args, **kwargs)
-
-        def cpu(self) -> Any:
-            self._walked()
-            return super().cpu()
-
-        def _walked(self) -> None:
-            if self.watch.in_loop:
-                self.watch.walks.append(self.watch.line())
-
-    class Linear(nn.Linear):
-        def reset_parameters(self) -> None:
-            """The weights are given: random ones would take time, and numbers from the caller's generator."""
+        def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
+            kept(self.key).moves()
+            return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
-        watch: Any
+        key: int
 
         def __iter__(self) -> Any:
-            watch = self.watch
-            for inputs, targets in super().__iter__():
-                watch.latest = watch.ledger.mark()
-                if watch.first is None:
-                    watch.first = watch.latest
-                watch.sizes["inputs"].add(inputs.nbytes)
-                watch.sizes["targets"].add(targets.nbytes)
-                yield [inputs, targets]
-            watch.last = watch.ledger.mark()
+            for batch in super().__iter__():
+                kept(self.key).fetched(*batch)
+                yield batch
+            kept(self.key).ended()
 
     class CrossEntropyLoss(nn.CrossEntropyLoss):
-        watch: Any
+        key: int
 
         def forward(self, input: Any, target: Any) -> Any:
+            watch, key = kept(self.key), self.key
             value = super().forward(input, target)
-            self.watch.losses.append((value.detach(), len(target)))
-            self.watch.loss_devices.append([str(input.device), str(target.device)])
-            self.watch.watch_backward(value)
+            watch.losses.append((value.detach(), len(target)))
+            watch.loss_devices.append([str(input.device), str(target.device)])
+            if value.requires_grad:
+                value.register_hook(lambda gradient: kept(key).keep_gradients())
             return value
 
-    return Sequential, Linear, DataLoader, CrossEntropyLoss
+    return Sequential, DataLoader, CrossEntropyLoss
 
 
 SAMPLES, BATCH = 5, 4  # the last batch is smaller, and a batch of one
-RATE = 0.15  # not a default
+RATE, MOMENTUM = 0.15, 0.8  # not the defaults
 
 
 @functools.cache
 def _numbers(seed: int) -> tuple[Any, Any, Any, Any]:
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator) * 0.2 - 0.1
-    return (*sprites(SAMPLES, seed + 1), weight, torch.zeros(CLASSES))
+    """Sprites, classes, weight and bias; drawn until the losses of the batches differ, so that their mean is wrong."""
+    while True:
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.rand(CLASSES, 3 * SIZE * SIZE, generator=generator) * 0.2 - 0.1
+        pictures, classes = sprites(SAMPLES, seed + 1)
+        first, last = _losses(pictures.flatten(1), classes, weight)
+        if abs(first - last) > 0.1:
+            return pictures, classes, weight, torch.zeros(CLASSES)
+        seed += 100_003
+
+
+def _losses(inputs: Any, classes: Any, weight: Any) -> list[float]:
+    """The losses of the batches of an epoch."""
+    found, bias, wanted = [], torch.zeros(CLASSES), torch.eye(CLASSES)[classes]
+    for x, y in zip(inputs.split(BATCH), wanted.split(BATCH), strict=True):
+        logs = (x @ weight.T + bias).log_softmax(1)
+        found.append(-(logs * y).sum(1).mean().item())
+        error = (logs.exp() - y) * RATE / len(x)
+        weight, bias = weight - error.T @ x, bias - error.sum(0)
+    return found
 
 
 class Epoch(Case, frozen=True):
@@ -216,7 +194,7 @@ class Epoch(Case, frozen=True):
     forwards: list[TrainForward]
     loss_devices: list[list[str]]
     leftovers: list[bool]
-    steps: list[bool]
+    steps: list[bool]  # of the optimizer passed in: whether there were gradients
     moved_in_loop: list[int | None]
     step_lines: list[int | None]
     backward_lines: list[int | None]
@@ -224,22 +202,30 @@ class Epoch(Case, frozen=True):
     settings: list[str]
 
 
-def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False) -> Epoch:
+def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False) -> Epoch:
+    """An epoch; the model may be on the device before, and the optimizer may have stepped before."""
     pictures, classes, weight, bias = (numbers.clone() for numbers in _numbers(call.seed))
     watch = Watch(call)
-    model = watched_model(watch, weight, bias)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # must not leak into the first step
+    key = keep(watch)
+    sequential, loader, loss = _classes()
+    model = watch.model = sequential(nn.Flatten(), linear(weight, bias))
+    data = torch.utils.data.TensorDataset(pictures[:samples], classes[:samples])
+    batches, loss_fn = loader(data, batch_size=BATCH), loss()
+    model.key = batches.key = loss_fn.key = key
     if moved:
         model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    watch.watch_steps(optimizer)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    for gradient in (0.1, 1.0) if begun else (1.0,):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)  # must not leak into the first step
+        if gradient != 1.0:
+            optimizer.step()  # it has momentum from before, which only this optimizer knows
+    optimizer.register_step_pre_hook(lambda *_: kept(key).stepping())
     model.eval()
-    batches = loader(watch, pictures[:samples], classes[:samples], BATCH)
     try:
-        value, settings = settled(call, model, batches, loss(watch), optimizer, device)
+        value, settings = settled(call, model, batches, loss_fn, optimizer, device)
     except StudentRaised as error:
-        raise error.with_facts(copied=_copied(call, watch)) from None
+        raise error.with_facts(copied=copied(call, watch.latest, **watch.batch) if watch.batch else {}) from None
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
@@ -261,19 +247,6 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False)
     )
 
 
-def _copied(call: Call, watch: Watch) -> dict[str, int | None]:
-    """Which tensors of the latest batch had been copied to the device before an error, and by which lines."""
-    if watch.latest is None:
-        return {}
-    copies = call.bench.ledger.since(watch.latest).transfers_to_device()
-    found: dict[str, int | None] = {}
-    for part, sizes in watch.sizes.items():
-        line = call.first_line(copy for copy in copies if copy.bytes in sizes)
-        if line is not None:
-            found[part] = line
-    return found
-
-
 def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
     """The lines that moved the model, or only its largest part, while batches were being fetched."""
     if watch.first is None or watch.walks:
@@ -290,6 +263,7 @@ def epochs(call: Call) -> Cases[Epoch]:
         {
             "nothing_to_train_on": lambda: _epoch(call, call.device, samples=0),
             "from_the_cpu": lambda: _epoch(call, call.device),
+            "trained_before": lambda: _epoch(call, call.device, samples=2, moved=True, begun=True),
             "on_the_cpu": lambda: _epoch(call, "cpu", samples=3),  # another mean, in case the last one is remembered
         }
     )
@@ -301,7 +275,7 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
     return tried({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
 
 
-EPOCHS = ("from_the_cpu", "on_the_cpu", "already_there")  # most telling first
+EPOCHS = ("from_the_cpu", "on_the_cpu", "already_there", "trained_before")  # most telling first
 
 
 def _epochs(seen: Seen) -> Cases[Epoch]:
@@ -327,7 +301,18 @@ def _why(raised: Raised, seen: Seen) -> str | None:
     return key
 
 
-runs(train, points=1, scenarios=(*EPOCHS, "nothing_to_train_on"), diagnose=_why)
+runs(train, scenarios=EPOCHS, diagnose=_why)
+
+
+@train.check(points=1)
+def calls_the_model(seen: Seen, wanted: Seen) -> None:
+    """The model is called with the inputs of the batches."""
+    for name in EPOCHS:
+        if not _epochs(seen)[name].forwards:
+            raise Failed(f"the model was never called (scenario `{name}`)", "a forward pass for every batch")
+
+
+CALLED = ("runs", "calls_the_model")
 
 
 @train.check(points=1.5)
@@ -348,7 +333,7 @@ def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     raise Failed(happened, f"all of them on {expected}", misconception="model-not-moved")
 
 
-@train.check(points=1)
+@train.check(points=1, needs=CALLED)
 def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
     """Training happens on the device passed in, whatever this machine has."""
     for epoch, key in (("on_the_cpu", "hard-coded-cuda"), ("already_there", "device-index-dropped")):
@@ -360,13 +345,11 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, f"{device}, as asked", misconception=key if on_gpus else None)
 
 
-@train.check(points=0.5)
+@train.check(points=0.5, needs=CALLED)
 def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Inputs, outputs and targets are on the device when the model and `loss_fn` get them."""
     case = seen[epochs]["from_the_cpu"]
     device = case.wanted_device
-    if case.devices != [device]:
-        return  # another check reports a model that is elsewhere
     for forward in case.forwards:
         if forward.device != device:
             happened = f"the model got its inputs on {forward.device}"
@@ -377,20 +360,18 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
             raise Failed(happened, f"both on {device}", misconception="targets-on-cpu")
 
 
-@train.check(points=1)
+@train.check(points=1, needs=CALLED)
 def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in training mode."""
     modes = [forward.training for forward in seen[epochs]["from_the_cpu"].forwards]
-    if not modes:
-        raise Failed("the model was never called", "a forward pass for every batch")
     if not all(modes):
         happened = f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode"
         raise Failed(happened, "model.train() before the loop")
 
 
-@train.check(points=3.5)
+@train.check(points=2.5)
 def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
-    """For every batch the gradients are zeroed, computed and used for one step: the weights are those of plain SGD."""
+    """For every batch the gradients are zeroed, computed and used for one step of the optimizer that was passed in."""
     for _, case, right in pairs(_epochs(seen), _epochs(wanted), *EPOCHS):
         if not close(case.after, right.after):
             raise _learned_wrongly(case)
@@ -426,7 +407,18 @@ def _learned_wrongly(case: Epoch) -> Failed:
         return Failed(happened, "a step for every batch", case.step_lines[0], "missing-step")
     if steps != batches:
         return Failed(f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps")
-    return Failed("the weights after the epoch differ from the reference's", "the weights plain SGD gives")
+    return Failed("the weights after the epoch differ from the reference's", "the weights that this optimizer gives")
+
+
+@train.check(points=1)
+def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
+    """The optimizer that was passed in steps once for every batch."""
+    for name in EPOCHS:
+        case = _epochs(seen)[name]
+        if len(case.steps) != case.batches:
+            happened = f"the optimizer stepped {times(len(case.steps))} for {case.batches} batches (scenario `{name}`)"
+            line = case.step_lines[-1] if len(case.steps) > case.batches and case.step_lines else None
+            raise Failed(happened, "one step for every batch", line)
 
 
 @train.check(points=4)
@@ -454,7 +446,7 @@ def _near(value: float | None, wanted: float) -> bool:
     return value is not None and math.isclose(value, wanted, rel_tol=1e-4, abs_tol=1e-6)
 
 
-@train.check(points=1)
+@train.check(points=1, needs=CALLED)
 def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
     """An empty loader gives 0.0."""
     case = seen[epochs]["nothing_to_train_on"]
@@ -462,7 +454,7 @@ def copes_with_nothing(seen: Seen, wanted: Seen) -> None:
         raise Failed(f"an empty loader gave {called(case.kind) if case.value is None else case.value}", "0.0")
 
 
-@train.check(points=0.5)
+@train.check(points=0.5, needs=CALLED)
 def changes_no_settings(seen: Seen, wanted: Seen) -> None:
     """It sets no seed and changes no setting of torch."""
     for name, case in _epochs(seen).items():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.pixel_race import arrived, judge_speed, limited, race, reference_here, stepped
-from gpudojo.grading.call import Call, StudentRaised, array, torch
+from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
 from gpudojo.grading.checks import numbers, runs, times
-from gpudojo.model.evidence import Array, Case, Race, Raised
+from gpudojo.model.evidence import Array, Case, Cases, Race, Raised
 from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, called
 
 if TYPE_CHECKING:
@@ -82,11 +82,9 @@ def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
 
 
 def for_recolor(seed: int, size: Size) -> tuple[Any, ...]:
-    count, height, width, colors = size
+    *shape, colors = size
     generator = _generator(seed, size)
-    return torch.randint(0, colors, (count, height, width), generator=generator), torch.rand(
-        colors, 3, generator=generator
-    )
+    return torch.randint(0, colors, shape, generator=generator), torch.rand(colors, 3, generator=generator)
 
 
 def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
@@ -102,10 +100,6 @@ def for_nearest(seed: int, size: Size, tied: bool = False) -> tuple[Any, ...]:
     candidates = every[nearest > 1 if tied else nearest == 1]
     pixels = candidates[torch.randint(0, len(candidates), (wanted,), generator=generator)]
     return pixels.reshape(count, height, width, 3).permute(0, 3, 1, 2).contiguous(), palette
-
-
-def with_ties(seed: int, size: Size) -> tuple[Any, ...]:
-    return for_nearest(seed, size, tied=True)
 
 
 @lru_cache(maxsize=1)
@@ -162,10 +156,16 @@ class Pictures(Case, frozen=True):
     """The calls of one function, by size. No ties where the function has none."""
 
     usual: dict[str, Picture]
-    smallest: dict[str, Picture]
-    tied: dict[str, Picture]
     on_the_cpu: dict[str, Picture]
     growth: Growth
+    smallest: dict[str, Picture]
+    tied: dict[str, Picture]
+    errors: dict[str, Raised]  # of the last two
+
+    def edge(self, name: str) -> dict[str, Picture]:
+        """The smallest or the tied pictures. Raises ScenarioRaised where the student's function raised."""
+        found: dict[str, Picture] = getattr(self, name)
+        return Cases({} if name in self.errors else {name: found}, self.errors)[name]
 
 
 class Painter:
@@ -191,7 +191,7 @@ class Painter:
             pixels=[count * height * width for count, height, width, _ in GROWING],
             operations=[len(ledger.operations()) for ledger in self.ledgers],
             steps=[lines.total() for lines in self.lines],
-            line=max(grown, key=lambda line: grown[line], default=None),
+            line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
             trips=trips,
         )
 
@@ -269,11 +269,20 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
     def pictures(call: Call) -> Pictures:
         painter = Painter(call, names)
         usual, growth = painter.growing(make)
-        smallest = painter.each(make, SMALLEST)
-        tied = painter.each(with_ties, TIED) if function is nearest else {}
+        edges = {"smallest": partial(painter.each, make, SMALLEST)}
+        if function is nearest:
+            edges["tied"] = partial(painter.each, partial(for_nearest, tied=True), TIED)
+        found = tried(edges)
         # After the GPU: what was made there and kept is of no use here.
         sizes = ON_THE_CPU + (MANY_COLORS if function is recolor else ())
-        return Pictures(usual, smallest, tied, painter.each(make, sizes, "cpu"), growth)
+        return Pictures(
+            usual,
+            painter.each(make, sizes, "cpu"),
+            growth,
+            found.get("smallest", {}),
+            found.get("tied", {}),
+            found.errors,
+        )
 
     @function.probe(machine="unwatched")
     def timed(call: Call) -> Race:
@@ -318,9 +327,8 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
             happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
             raise Failed(happened, expected, misconception="channels-last" if transposed else None)
         if found.dtype != right.dtype and not found.dtype.startswith(right.dtype.rstrip("0123456789")):
-            raise Failed(
-                f"the result's dtype is {found.dtype}", "int64 or int32" if right.dtype == "int64" else right.dtype
-            )
+            expected = "int64 or int32" if right.dtype == "int64" else right.dtype
+            raise Failed(f"the result's dtype is {found.dtype}", expected)
         happened, key = diagnose(found, right)
         if key is None and found.changed:
             happened, key = f"{happened}, and `{found.changed[0]}` was modified", "input-modified"
@@ -365,8 +373,8 @@ def _reshaped(found: Picture, right: Picture) -> tuple[str, str | None]:
 
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
     for group in ("usual", "smallest", "tied", "on_the_cpu"):
-        for size in getattr(wanted, group):
-            yield getattr(seen, group)[size]
+        if group not in seen.errors:  # its own check reports it
+            yield from (getattr(seen, group)[size] for size in getattr(wanted, group))
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
@@ -379,10 +387,13 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     return None
 
 
+VALUES: Final = ("runs", "right_values")  # a function that does nothing has no loops and leaves all alone
+
+
 def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes) -> None:
     """The checks that all three functions have."""
     pictures, timed = probes
-    runs(function, points=0.25, diagnose=_diagnose)
+    runs(function, diagnose=_diagnose)
 
     @function.check(points=values)
     def right_values(seen: Seen, wanted: Seen) -> None:
@@ -390,26 +401,23 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         _judge_values(seen[pictures].usual, wanted[pictures].usual, diagnose)
         _judge_values(seen[pictures].on_the_cpu, wanted[pictures].on_the_cpu, diagnose)
 
-    @function.check(points=0.25, needs=("runs", "right_values"))
+    @function.check(points=0.25, needs=VALUES)
     def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
         """It also does so for a single sprite, a single pixel, a single row and a palette of one colour."""
-        _judge_values(seen[pictures].smallest, wanted[pictures].smallest, diagnose)
+        _judge_values(seen[pictures].edge("smallest"), wanted[pictures].edge("smallest"), diagnose)
 
-    @function.check(points=1.25)
+    @function.check(points=1.25, needs=VALUES)
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
         """The number of operations does not grow with the number of pixels."""
         growth = seen[pictures].growth
         for what, counts in (("operations", growth.operations), ("lines of Python", growth.steps)):
             if all(a < b for a, b in pairwise(counts)):
-                right = wanted[pictures].growth.operations[-1]
-                raise Failed(
-                    f"{growth.pixels[0]} pixels took {counts[0]} {what}, {growth.pixels[-1]} pixels {counts[-1]}",
-                    f"the same number for any number of pixels; the reference takes {right} operations",
-                    growth.line,
-                    "python-loop-over-elements",
-                )
+                first, last, right = growth.pixels[0], growth.pixels[-1], wanted[pictures].growth.operations[-1]
+                happened = f"{first} pixels took {counts[0]} {what}, {last} pixels {counts[-1]}"
+                expected = f"the same number for any number of pixels; the reference takes {right} operations"
+                raise Failed(happened, expected, growth.line, "python-loop-over-elements")
 
-    @function.check(points=0.5)
+    @function.check(points=0.5, needs=VALUES)
     def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
         """The result is on the input's device, without a trip through NumPy or the host."""
         trips = seen[pictures].growth.trips
@@ -423,13 +431,11 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
                 raise Failed(happened, "never: every step on the device", trip.line, key)
         for found in _all_calls(seen[pictures], wanted[pictures]):
             if found.device != found.input_device:
-                raise Failed(
-                    f"the input is on {found.input_device}, the result on {found.device or 'no device'}",
-                    found.input_device,
-                    misconception="hard-coded-cuda" if found.input_device == "cpu" else "trip-through-numpy",
-                )
+                happened = f"the input is on {found.input_device}, the result on {found.device or 'no device'}"
+                key = "hard-coded-cuda" if found.input_device == "cpu" else "trip-through-numpy"
+                raise Failed(happened, found.input_device, misconception=key)
 
-    @function.check(points=0.25)
+    @function.check(points=0.25, needs=VALUES)
     def leaves_its_inputs_alone(seen: Seen, wanted: Seen) -> None:
         """What is passed in is not modified."""
         for found in _all_calls(seen[pictures], wanted[pictures]):
@@ -438,7 +444,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
                 happened = f"after the call {changed} had other values than before"
                 raise Failed(happened, "the values from before", found.changing_line, "input-modified")
 
-    @function.check(points=0.75, needs=("runs", "right_values", "no_loop_over_pixels"))
+    @function.check(points=0.75, needs=(*VALUES, "no_loop_over_pixels"))
     def faster_than_the_loop(seen: Seen, wanted: Seen) -> None:
         """It is several times as fast as the loop, timed in turns with the loop and the reference."""
         found = seen[timed]
@@ -453,12 +459,12 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
 GRAYSCALE = _declare(grayscale, ("sprites",), for_grayscale, pixel_race.grayscale_loop, (2, 4, 6, 2))
 RECOLOR = _declare(recolor, ("indices", "palette"), for_recolor, pixel_race.recolor_loop, (2, 8, 8, 2))
 NEAREST = _declare(nearest, ("sprites", "palette"), for_nearest, pixel_race.nearest_color_loop, (2, 4, 6, 2))
-_claim(grayscale, 0.75, _weights, GRAYSCALE)
-_claim(recolor, 0.75, _reshaped, RECOLOR)
-_claim(nearest, 0.5, _differing, NEAREST)
+_claim(grayscale, 1, _weights, GRAYSCALE)
+_claim(recolor, 1, _reshaped, RECOLOR)
+_claim(nearest, 0.75, _differing, NEAREST)
 
 
-@nearest.check(points=0.25, needs=("runs", "right_values"))
+@nearest.check(points=0.25, needs=VALUES)
 def lowest_index_on_a_tie(seen: Seen, wanted: Seen) -> None:
     """If several colours are equally near, it gives the lowest index."""
-    _judge_values(seen[NEAREST[0]].tied, wanted[NEAREST[0]].tied, _differing)
+    _judge_values(seen[NEAREST[0]].edge("tied"), wanted[NEAREST[0]].edge("tied"), _differing)

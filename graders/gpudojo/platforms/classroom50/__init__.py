@@ -7,65 +7,57 @@ Points finer than that make all of a submission's numbers ten times larger, unti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.results import CheckRow, SubmissionRow
-from gpudojo.platforms import Options, Results
+from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
+from gpudojo.platforms import Options
 from gpudojo.platforms._entries import (
     MILLION,
-    folder,
+    Entry,
+    entries,
     good,
     kind,
-    named,
-    of_submission,
     one_line,
     parts,
-    printable,
     safe_name,
     save_json,
     text_of,
 )
 
-SCHEMA: Final = "classroom50/result/v1"
 VARIABLES: Final = {"commit": "COMMIT_URL", "release": "RELEASE_URL", "review": "REVIEW_URL"}
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    written = []
-    for name, row in named(results, options):
-        result = _result(row, name, results.day, options)
-        written.append(save_json(folder(target, name, options) / "result.json", result))
-    return written
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    return [
+        save_json(each.folder / "result.json", _result(each, header.day, options))
+        for each in entries(rows, target, options)
+    ]
 
 
-def _result(row: SubmissionRow, name: str, day: str, options: Options) -> dict[str, Any]:
-    checks = of_submission(row, options.exercises)
-    scale = _scale(checks)
-    environment = options.environment
+def _result(entry: Entry, day: str, options: Options) -> dict[str, Any]:
+    row, checks, environment = entry.row, entry.checks, options.environment
     tag = environment.get("SUBMISSION_TAG", "")
+    scale = 100  # or the next power of ten that leaves no fraction
+    while any(parts(number) * scale % MILLION for check in checks for number in (check.points, check.max_points)):
+        scale *= 10
+    # The account if the repository's name has it, otherwise the best name there is.
+    owner = (row.identifier if row.naming == "classroom" else None) or row.student or row.submission
     return {
-        "schema": SCHEMA,
+        "schema": "classroom50/result/v1",
         "classroom": environment.get("CLASSROOM", ""),
         "assignment": environment.get("ASSIGNMENT") or options.title or day,
         "assignment_type": "individual",
-        "owner": one_line(_owner(row)),
-        "submission": tag if tag.startswith("submit/") else f"submit/{safe_name(tag) if tag else name}",
+        "owner": one_line(owner),
+        "submission": tag if tag.startswith("submit/") else f"submit/{safe_name(tag) if tag else entry.name}",
         **{key: environment.get(variable, "") for key, variable in VARIABLES.items()},
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "score": sum(parts(check.points) for check in checks) * scale // MILLION,
         "max-score": sum(parts(check.max_points) for check in checks) * scale // MILLION,
         "tests": [_test(check, row, scale) for check in checks],
     }
-
-
-def _scale(checks: list[CheckRow]) -> int:
-    """100, or the next power of ten that leaves no fraction."""
-    scale = 100
-    while any(parts(number) * scale % MILLION for check in checks for number in (check.points, check.max_points)):
-        scale *= 10
-    return scale
 
 
 def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
@@ -75,11 +67,5 @@ def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
         "score": parts(check.points) * scale // MILLION,
         "max-score": parts(check.max_points) * scale // MILLION,
         "outcome": kind(check, row),
-        "message": printable(text_of(check)),
+        "message": text_of(check),
     }
-
-
-def _owner(row: SubmissionRow) -> str:
-    """The account if the repository's name has it, otherwise the best name there is."""
-    account = row.identifier if row.naming == "classroom" else None
-    return account or row.student or row.submission

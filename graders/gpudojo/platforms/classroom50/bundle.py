@@ -7,14 +7,11 @@ there, so it holds nothing that a student's repository does not hold.
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from gpudojo.model.errors import CannotRelease
 from gpudojo.release.manifest import LARGEST, dumped, of_folder
 from gpudojo.submissions.archives import fetch
 from gpudojo.submissions.entries import Unreadable
-
-AUTOGRADER: Final = Path(__file__).with_name("autograder.py")
 
 
 def bundle(released: Path) -> dict[str, bytes]:
@@ -24,8 +21,8 @@ def bundle(released: Path) -> dict[str, bytes]:
         wheel = fetch(released / found.wheel, LARGEST)
     except Unreadable as error:
         raise CannotRelease(f"{found.wheel} of {released} {error}") from None
-    files = {
-        "autograder.py": AUTOGRADER.read_text(encoding="utf-8").encode(),
+    return {
+        "autograder.py": Path(__file__).with_name("autograder.py").read_text(encoding="utf-8").encode(),
         "release.json": f"{dumped(found)}\n".encode(),
+        PurePosixPath(found.wheel).name: wheel,
     }
-    return files | {PurePosixPath(found.wheel).name: wheel}

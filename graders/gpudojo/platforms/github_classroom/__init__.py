@@ -14,58 +14,45 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from gpudojo.model.results import CheckRow, SubmissionRow
-from gpudojo.platforms import Options, Results
-from gpudojo.platforms._entries import (
-    folder,
-    good,
-    named,
-    of_exercise,
-    of_submission,
-    one_line,
-    parts,
-    points,
-    save,
-    text_of,
-    verdict,
-    whole,
-)
+from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
+from gpudojo.platforms import Options
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import Entry, entries, one_line, parts, points, save
 
 LARGEST: Final = 120_000  # characters of base64; the system's limit is 131,072 with the variable's name
 MOST: Final = 5_000  # tests
 LONGEST: Final = 1_000  # characters of a message: a submission must not be able to make its own report too large
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
     written: list[Path] = []
     too_large, uneven = 0, 0
-    for name, row in named(results, options):
-        runner = _runner(row, of_submission(row, options.exercises))
-        uneven += not _agrees(runner)
-        text = msgspec.json.encode(runner)
-        written.append(save(target / f"{name}.json", text.decode()))
-        encoded = _encoded(text)
+    for entry in entries(rows, target, options):
+        runner = _runner(entry.row, entry.checks)
+        shown = sum(test["status"] == "pass" for test in runner["tests"]) / len(runner["tests"]) * runner["max_score"]
+        uneven += not math.isclose(shown, _sum_in_order(runner["tests"]), rel_tol=1e-9, abs_tol=1e-9)
+        text, encoded = _encoded(runner)
+        written.append(save(target / f"{entry.name}.json", text))
         if len(encoded) <= LARGEST:
-            written.append(save(target / f"{name}.base64", encoded))
+            written.append(save(target / f"{entry.name}.base64", encoded))
         else:
             too_large += 1
-            (target / f"{name}.base64").unlink(missing_ok=True)  # an older one would be taken for this one
-        own = folder(target, name, options)
-        outputs = []
-        recorded = 0.0
-        for runner_id, checks in _by_exercise(row, options):
-            runner = _runner(row, checks, recorded)
+            (target / f"{entry.name}.base64").unlink(missing_ok=True)  # an older one would be taken for this one
+        outputs, recorded = "", 0.0
+        for runner_id, checks in _by_exercise(entry, options):
+            runner = _runner(entry.row, checks, recorded)
             recorded = _sum_in_order(runner["tests"], recorded)
-            text = msgspec.json.encode(runner)
-            written.append(save(own / f"{runner_id}.json", text.decode()))
-            written.append(save(own / f"{runner_id}.base64", _encoded(text)))
-            outputs.append(f"{runner_id}={_encoded(text)}\n")
-        written.append(save(own / "outputs", "".join(outputs)))
+            text, encoded = _encoded(runner)
+            written.append(save(entry.folder / f"{runner_id}.json", text))
+            written.append(save(entry.folder / f"{runner_id}.base64", encoded))
+            outputs += f"{runner_id}={encoded}\n"
+        written.append(save(entry.folder / "outputs", outputs))
     if too_large:
         options.say(
             f"{too_large} of the submissions do not fit into one environment variable; use a runner for each exercise."
@@ -78,18 +65,16 @@ def export(results: Results, target: Path, options: Options) -> list[Path]:
     return written
 
 
-def _by_exercise(row: SubmissionRow, options: Options) -> list[tuple[str, list[CheckRow]]]:
+def _by_exercise(entry: Entry, options: Options) -> list[tuple[str, list[CheckRow]]]:
     """Rows under the ids of runners, which may only have letters and digits."""
     runners: dict[str, list[CheckRow]] = {}
-    for position, exercise in enumerate(whole(row, options.exercises), 1):
+    for position, exercise in enumerate(common.whole(entry.row, options.exercises), 1):
         number = exercise.exercise.partition("_")[0]
         own = f"exercise{number}" if number.isascii() and number.isdigit() else f"exercise{position:02}"
         while own in runners:
             own += "x"
-        runners[own] = of_exercise(exercise, row)
-    told = sum(map(len, runners.values()))
-    rest = of_submission(row, options.exercises)[told:]
-    if rest:
+        runners[own] = common.of_exercise(exercise, entry.row)
+    if rest := entry.checks[sum(map(len, runners.values())) :]:
         runners["submission"] = rest
     return list(runners.items())
 
@@ -98,14 +83,12 @@ def _runner(row: SubmissionRow, checks: list[CheckRow], recorded: float = 0.0) -
     """One runner; `recorded` is what the runners before it have added up to."""
     grain = math.gcd(*(parts(number) for check in checks for number in (check.points, check.max_points)))
     largest = sum(parts(check.max_points) for check in checks)
-    tests: list[dict[str, Any]] = []
     if grain and largest // grain <= MOST:
-        for check in checks:
-            tests += _repeated(check, grain)
+        tests = [test for check in checks for test in _repeated(check, grain)]
     else:
-        tests = [_test(check, check.id, good(check), points(parts(check.points))) for check in checks]
+        tests = [_test(check, check.id, common.good(check), points(parts(check.points))) for check in checks]
     _settle(tests, points(parts(recorded) + sum(parts(check.points) for check in checks)), recorded)
-    return {"version": 3, "status": verdict(row, checks), "max_score": points(largest), "tests": tests}
+    return {"version": 3, "status": common.verdict(row, checks), "max_score": points(largest), "tests": tests}
 
 
 def _repeated(check: CheckRow, grain: int) -> list[dict[str, Any]]:
@@ -126,7 +109,7 @@ def _test(check: CheckRow, name: str, earned: bool, score: float) -> dict[str, A
         "name": _quoted(name),
         "status": "pass" if earned else "fail",
         "score": score,
-        "message": _quoted(text_of(check))[:LONGEST],
+        "message": _quoted(common.text_of(check))[:LONGEST],
         "test_code": "",
         "filename": _quoted(check.file or ""),
         "line_no": check.line or 0,  # 0, not absent: the reporter would print "line undefined"
@@ -136,11 +119,9 @@ def _test(check: CheckRow, name: str, earned: bool, score: float) -> dict[str, A
 
 def _settle(tests: list[dict[str, Any]], total: float, recorded: float) -> None:
     """Let the scores, added up in order as the reporter does, be the total and not 0.30000000000000004."""
-    last = next((test for test in reversed(tests) if test["score"]), None)
-    if last is None:
-        return
-    last["score"] = 0.0
-    last["score"] = total - _sum_in_order(tests, recorded)
+    for last in [test for test in tests if test["score"]][-1:]:
+        last["score"] = 0.0
+        last["score"] = total - _sum_in_order(tests, recorded)
 
 
 def _sum_in_order(tests: list[dict[str, Any]], total: float = 0.0) -> float:
@@ -154,11 +135,7 @@ def _quoted(text: str) -> str:
     return one_line(text).replace("##[", "# #[")
 
 
-def _agrees(runner: dict[str, Any]) -> bool:
-    tests = runner["tests"]
-    shown = sum(test["status"] == "pass" for test in tests) / len(tests) * runner["max_score"]
-    return math.isclose(shown, _sum_in_order(tests), rel_tol=1e-9, abs_tol=1e-9)
-
-
-def _encoded(text: bytes) -> str:
-    return base64.b64encode(text).decode("ascii")
+def _encoded(runner: dict[str, Any]) -> tuple[str, str]:
+    """Its JSON, and that in base64."""
+    text = msgspec.json.encode(runner)
+    return text.decode(), base64.b64encode(text).decode("ascii")

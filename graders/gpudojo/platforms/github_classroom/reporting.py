@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import re
 import secrets
 import tempfile
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import jinja2
 import msgspec
 
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded
@@ -30,14 +32,8 @@ SHOWN: Final = 10  # annotations of a kind that GitHub shows for a step
 LONGEST: Final = 500  # characters of a line of an annotation
 LONGEST_TEXT: Final = 300  # characters of a text in the summary
 MOST_OUTPUT: Final = 16_000  # characters of what a student printed
-NEXT: Final = 10  # failed checks that the summary describes
-MOST: Final = 50  # changed files
+MOST: Final = 50  # changed files, and notes
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$@&:])")
-COLUMNS: Final = (
-    (Outcome.PASSED, Outcome.ERROR),  # what could not be judged costs nothing
-    (Outcome.FAILED, Outcome.BLOCKED),
-    (Outcome.TODO,),
-)
 RESULT: Final = "result.json"
 WITHOUT_ACTIONS: Final = {OUTPUT: "github-outputs.txt", SUMMARY: "summary.md"}
 
@@ -126,33 +122,25 @@ def on_lines(row: SubmissionRow, inside: str = "") -> list[Annotation]:
     """What failed, each on the student's own line; `inside` is where in the repository the checkout lies."""
     failed = [check for check in _checks(row, Outcome.FAILED) if check.file]
     first = {(check.function, check.file, check.cell, check.line): check for check in reversed(failed)}
-    return [_annotation(check, inside) for check in reversed(first.values())][:SHOWN]
-
-
-def _annotation(check: CheckRow, inside: str) -> Annotation:
-    said = [check.message, check.why, f"Hint: {check.hint}" if check.hint else ""]
-    line = check.line or 1
-    if check.cell:  # GitHub counts the lines of a notebook's JSON
-        said[0] = f"Code cell {check.cell}, line {check.line}: {said[0]}"
-        line = 1
-    message = "\n".join(one_line(text)[:LONGEST] for text in said if text)
-    title = f"{check.function}: {one_line(check.claim)}"
-    return Annotation("error", title, message, "/".join(filter(None, (inside, check.file))), line)
+    remarks = []
+    for check in list(reversed(first.values()))[:SHOWN]:
+        cell = f"Code cell {check.cell}, line {check.line}: " if check.cell else ""
+        said = (f"{cell}{check.message}", check.why, f"Hint: {check.hint}" if check.hint else "")
+        message = "\n".join(one_line(text)[:LONGEST] for text in said if text)
+        title, file = f"{check.function}: {one_line(check.claim)}", "/".join(filter(None, (inside, check.file)))
+        # GitHub counts the lines of a notebook's JSON.
+        remarks.append(Annotation("error", title, message, file, 1 if check.cell else check.line or 1))
+    return remarks
 
 
 def on_changes(changes: Iterable[Change], inside: str = "") -> list[Annotation]:
     """What was changed of the release."""
-    more = "It does not change your points, and your teacher can see it."
-    return [
-        Annotation(
-            "warning",
-            f"{one_line(change.path)} was {change.what}",
-            f"This file {WHATS[change.what]}. {more}",
-            "/".join(filter(None, (inside, change.path))),
-            1,
-        )
-        for change in changes
-    ][:SHOWN]
+    remarks = []
+    for change in changes:
+        title, file = f"{one_line(change.path)} was {change.what}", "/".join(filter(None, (inside, change.path)))
+        said = f"This file {WHATS[change.what]}. It does not change your points, and your teacher can see it."
+        remarks.append(Annotation("warning", title, said, file, 1))
+    return remarks[:SHOWN]
 
 
 def quoted(text: str) -> Iterator[str]:
@@ -179,54 +167,25 @@ def escaped_markdown(text: str) -> str:
 
 def summary(graded: Graded, changes: Sequence[Change] | None, notes: Sequence[str] = ()) -> str:
     """The page in Markdown; `changes` is None where there was no release to compare with."""
-    row = graded.row
-    blocks = [[f"## {number(row.score)} of {number(row.max_score)} points"]]
-    if row.status is not SubmissionStatus.GRADED:
-        blocks.append([f"**{row.status.value}**: {escaped_markdown(row.reason)}"])
-    table = ["| exercise | points | of | passed | failed | to do |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
-    total = f"| **total** | **{number(row.score)}** | **{number(row.max_score)}** | | | |"
-    blocks.append([*table, *map(_line, row.exercises), total])
-    failed = _checks(row, Outcome.FAILED)
-    if failed and row.status is not SubmissionStatus.UNREADABLE:
-        blocks += [["### What failed"], _listed([_told(check) for check in failed], NEXT)]
-    if ours := _checks(row, Outcome.ERROR):
-        said = f"**{len(ours)} checks could not be judged because of a fault of the grader.** They cost no points."
-        blocks.append([said])
-    if changes:
-        blocks += [
-            ["### Files that differ from the release"],
-            _listed([f"- {escaped_markdown(change.path)} {WHATS[change.what]}" for change in changes], MOST),
-            ["They do not change the points: the grader is the released one and runs outside of this repository."],
-        ]
-    blocks.append([f"- {escaped_markdown(sentence)}" for sentence in _known(graded, notes)][:MOST])
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def _listed(items: list[str], most: int) -> list[str]:
-    return items if len(items) <= most else [*items[:most], f"- … and {len(items) - most} more"]
-
-
-def _line(exercise: ExerciseRow) -> str:
-    counts = [sum(check.outcome in kinds for check in exercise.checks) for kinds in COLUMNS]
-    name = f"{escaped_markdown(exercise.exercise)} {escaped_markdown(exercise.title)}".strip()
-    cells = [number(exercise.score), number(exercise.max_score), *map(str, counts)]
-    return f"| {name} | {' | '.join(cells)} |"
-
-
-def _told(check: CheckRow) -> str:
-    cell = f"code cell {check.cell}, " if check.cell else ""
-    place = f" ({escaped_markdown(check.file)}, {cell}line {check.line})" if check.file and check.line else ""
-    return f"- **{escaped_markdown(check.function)}**{place}: {escaped_markdown(check.message)}"
-
-
-def _known(graded: Graded, notes: Sequence[str]) -> list[str]:
-    results, row = graded.results, graded.row
-    said = [*notes, *row.notes]
+    row, results = graded.row, graded.results
+    known = [*notes, *row.notes]
     if graded.seed is not None:
-        said.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
-    said.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
-    lacking = missing(results.layers)
-    return [*said, f"Isolation layers missing on this machine: {'; '.join(lacking)}"] if lacking else said
+        known.append(f"To run the same scenarios yourself: pytest exercises/{results.day} --seed {graded.seed}")
+    known.append(f"gpudojo {results.gpudojo}, torch {results.torch}, bench {results.bench}")
+    if lacking := missing(results.layers):
+        known.append(f"Isolation layers missing on this machine: {'; '.join(lacking)}")
+    failed, errors = _checks(row, Outcome.FAILED), _checks(row, Outcome.ERROR)
+    return _template().render(row=row, failed=failed, errors=errors, changes=changes, known=known)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters.update(number=number, text=escaped_markdown)
+    environment.globals.update(whats=WHATS, most=MOST)
+    return environment.from_string(Path(__file__).with_name("summary.md").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -263,9 +222,8 @@ class Report:
 
 def write(report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]) -> list[Path]:
     """The files that each of `whom` ("github", "classroom50") reads; all of them are made before one is written."""
-    with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
-        outputs = _outputs(report.graded, Path(folder), environment) if "github" in whom else None
-        result = _result(report.graded, Path(folder), environment) if "classroom50" in whom else None
+    outputs = _outputs(report.graded, environment) if "github" in whom else None
+    result = _result(report.graded, environment) if "classroom50" in whom else None
     page = summary(report.graded, report.changes, report.notes)
     written = []
     if result is not None:
@@ -281,41 +239,34 @@ def write(report: Report, whom: Sequence[str], out: Path, environment: Mapping[s
 
 def _log_lines(name: str, text: str, out: Path, environment: Mapping[str, str]) -> Path:
     """To the file that GitHub has made for it, or where there is no workflow, to one that a person can look at."""
-    most = LARGEST_SUMMARY if name == SUMMARY else None
     if environment.get(name):
-        path = Path(environment[name])
-        append(path, text, most)
-    else:
-        path = out / WITHOUT_ACTIONS[name]
-        out.mkdir(parents=True, exist_ok=True)
-        replace(path, text.encode("utf-8", "replace"))
-    return path
+        append(Path(environment[name]), text, LARGEST_SUMMARY if name == SUMMARY else None)
+        return Path(environment[name])
+    out.mkdir(parents=True, exist_ok=True)
+    replace(out / WITHOUT_ACTIONS[name], text.encode("utf-8", "replace"))
+    return out / WITHOUT_ACTIONS[name]
 
 
-def _outputs(graded: Graded, folder: Path, environment: Mapping[str, str]) -> str:
+def _outputs(graded: Graded, environment: Mapping[str, str]) -> str:
     """A line for each runner, and `result` for the whole submission where one variable can hold it."""
-    options = _options(graded.results, environment)
-    exporter("github_classroom")(graded.results, folder, options)
-    lines = (folder / "outputs").read_text(encoding="ascii")
-    whole = list(folder.glob("*.base64"))
-    own = {line.partition("=")[0] for line in lines.splitlines()}
-    rest = [path for path in whole if path.stem not in own]
-    return lines + "".join(f"result={path.read_text(encoding='ascii')}\n" for path in rest)
+    made = _exported("github_classroom", graded.results, graded.row, environment)
+    lines = made["outputs"].decode("ascii")
+    own = {f"{line.partition('=')[0]}.base64" for line in lines.splitlines()}
+    whole = [data.decode("ascii") for name, data in made.items() if name.endswith(".base64") and name not in own]
+    return lines + "".join(f"result={text}\n" for text in whole)
 
 
-def _result(graded: Graded, folder: Path, environment: Mapping[str, str]) -> bytes:
+def _result(graded: Graded, environment: Mapping[str, str]) -> bytes:
     """Who was graded, the environment says; a repository's name may be misread."""
-    known = dict(environment)
-    known["REVIEW_URL"] = known.get("REVIEW_URL") or known.get("COMMIT_URL", "")
-    owner = known.get("OWNER") or known.get("USERNAME")
+    known = {**environment, "REVIEW_URL": environment.get("REVIEW_URL") or environment.get("COMMIT_URL", "")}
     row = graded.row
-    if owner:
+    if owner := known.get("OWNER") or known.get("USERNAME"):
         row = msgspec.structs.replace(row, identifier=owner, naming="classroom")
-    results = msgspec.structs.replace(graded.results, submissions=[row])
-    exporter("classroom50")(results, folder, _options(results, known))
-    return (folder / RESULT).read_bytes()
+    return _exported("classroom50", graded.results, row, known)[RESULT]
 
 
-def _options(results: ClassResults, environment: Mapping[str, str]) -> Options:
-    only = results.submissions[0].submission
-    return Options(submission=only, exercises=parts_of(results.day), environment=environment)
+def _exported(name: str, header: ClassResults, row: SubmissionRow, environment: Mapping[str, str]) -> dict[str, bytes]:
+    """The files of an exporter for one submission, by name."""
+    options = Options(submission=row.submission, exercises=parts_of(header.day), environment=environment)
+    with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as folder:
+        return {path.name: path.read_bytes() for path in exporter(name)(header, [row], Path(folder), options)}

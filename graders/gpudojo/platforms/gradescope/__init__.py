@@ -6,17 +6,17 @@ stay out, because students see this file's texts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpudojo.model.results import CheckRow, SubmissionRow
-from gpudojo.platforms import Options, Results
+from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
+from gpudojo.platforms import Options
 from gpudojo.platforms._entries import (
+    Entry,
+    entries,
     exercise_of,
-    folder,
     good,
-    named,
-    of_submission,
     one_line,
     printable,
     save_json,
@@ -25,18 +25,13 @@ from gpudojo.platforms._entries import (
 )
 
 
-def export(results: Results, target: Path, options: Options) -> list[Path]:
-    return [
-        save_json(folder(target, name, options) / "results.json", _result(row, results, options))
-        for name, row in named(results, options)
-    ]
+def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
+    return [save_json(each.folder / "results.json", _result(each, header)) for each in entries(rows, target, options)]
 
 
-def _result(row: SubmissionRow, results: Results, options: Options) -> dict[str, Any]:
-    checks = of_submission(row, options.exercises)
-    output = [sentence(row)]
-    if row.output:
-        output.append(f"What the code printed:\n{row.output}")
+def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
+    row = entry.row
+    output = [sentence(row), *([f"What the code printed:\n{row.output}"] if row.output else [])]
     return {
         "score": row.score,
         "execution_time": row.seconds,
@@ -45,20 +40,19 @@ def _result(row: SubmissionRow, results: Results, options: Options) -> dict[str,
         "test_output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "extra_data": {"gpudojo": results.gpudojo, "day": results.day, "bench": results.bench, "digest": row.digest},
-        "tests": [_test(check, number) for number, check in enumerate(checks, 1)],
+        "extra_data": {"gpudojo": header.gpudojo, "day": header.day, "bench": header.bench, "digest": row.digest},
+        "tests": [_test(check, number) for number, check in enumerate(entry.checks, 1)],
     }
 
 
 def _test(check: CheckRow, number: int) -> dict[str, Any]:
-    said = [check.claim, text_of(check)]
     return {
         "score": check.points,
         "max_score": check.max_points,
         "status": "passed" if good(check) else "failed",
         "name": one_line(check.id),
         "number": str(number),
-        "output": printable("\n".join(text for text in said if text)),
+        "output": printable("\n".join(filter(None, [check.claim, text_of(check)]))),
         "output_format": "text",
         "tags": [tag for tag in (exercise_of(check), check.function) if tag],
         "visibility": "visible",

@@ -24,7 +24,7 @@ def main(root: Path, day: str, seconds: float) -> None:
         measure = JudgedBy(evidence=root / "source" / "evidence")
         found = graded(root / "submission", day, measure, seconds=seconds, memory=MEMORY)
         options = Options(submission=found.row.submission, exercises=parts_of(day))
-        exporter("gradescope")(found.results, target, options)
+        exporter("gradescope")(found.results, found.results.submissions, target, options)
         _log(found)
     except (DojoError, OSError) as error:
         fault(target, str(error))

@@ -1,4 +1,4 @@
-# fails: move_model::runs as -
+# fails: move_model::copes_with_nothing as -
 
 
 def move_model(model, device):

@@ -1,4 +1,4 @@
-# fails: train_epoch::runs as empty-loader-forgotten
+# fails: train_epoch::copes_with_nothing as empty-loader-forgotten
 
 
 def train_epoch(model, loader, loss_fn, optimizer, device):

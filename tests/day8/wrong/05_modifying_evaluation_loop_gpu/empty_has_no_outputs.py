@@ -1,4 +1,4 @@
-# fails: evaluate::runs as empty-loader-forgotten
+# fails: evaluate::copes_with_nothing as empty-loader-forgotten
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::runs as hard-coded-cuda
+# fails: mixed_precision_step::works_without_scaling as hard-coded-cuda
 import torch
 from torch import nn
 

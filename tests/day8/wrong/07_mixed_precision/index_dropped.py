@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::runs as device-index-dropped
+# fails: mixed_precision_step::works_on_another_gpu as device-index-dropped
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::runs as -
+# fails: mixed_precision_step::skips_the_step_on_overflow as -
 import torch
 from torch import nn
 

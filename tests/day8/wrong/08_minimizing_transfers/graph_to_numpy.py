@@ -1,4 +1,4 @@
-# fails: to_numpy::runs as -
+# fails: to_numpy::converts_what_requires_grad as -
 
 
 def to_numpy(tensor):

@@ -1,4 +1,4 @@
-# fails: random_sprites::returns_sprites_there as -
+# fails: random_sprites::made_on_the_device as -
 
 import torch
 

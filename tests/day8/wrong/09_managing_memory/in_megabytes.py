@@ -1,4 +1,4 @@
-# fails: peak_memory::forgets_earlier_peaks as -
+# fails: peak_memory::finds_the_highest_moment as -
 
 import torch
 

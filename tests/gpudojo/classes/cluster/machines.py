@@ -33,7 +33,7 @@ import pathlib, time
 from gpudojo.classes.store import decode
 from gpudojo.classes import dask_worker
 records = {{decode(data).digest: data for data in (p.read_bytes() for p in pathlib.Path({known!r}).rglob("*.mp"))}}
-def recalled(message):
+def recalled(message, wanted):
     order = dask_worker.unpack(message, dask_worker.Order)
     time.sleep(0.3)
     return dask_worker.pack(dask_worker.Reply(message[:dask_worker.HASH], records[order.digest]))

@@ -17,18 +17,18 @@ FRAGILE = """
 import os
 from gpudojo.classes import dask_worker
 whole = dask_worker.__dict__.setdefault("whole", dask_worker.graded)  # Dask imports this file more than once
-def graded(message):
+def graded(message, wanted):
     if b"# 3" in message:
         os._exit(9)
-    return whole(message)
+    return whole(message, wanted)
 dask_worker.graded = graded
 """
 # A worker whose first replies are damaged on the way.
 TAMPERED = """
 from gpudojo.classes import dask_worker
 whole, left = dask_worker.__dict__.setdefault("whole", dask_worker.graded), [{count}]
-def graded(message):
-    reply = bytearray(whole(message))
+def graded(message, wanted):
+    reply = bytearray(whole(message, wanted))
     left[0] -= 1
     if left[0] >= 0:
         reply[len(reply) // 2] ^= 1
@@ -40,13 +40,13 @@ COUNTING = """
 import os, time
 from gpudojo.classes import dask_worker
 whole = dask_worker.__dict__.setdefault("whole", dask_worker.graded)  # Dask imports this file more than once
-def graded(message):
+def graded(message, wanted):
     order = dask_worker.unpack(message, dask_worker.Order)
     with open({path!r}, "a") as file:
         file.write(order.digest + "\\n")
     while os.path.exists({held!r}) and len(open({path!r}).read().split()) > 2:
         time.sleep(0.02)
-    return whole(message)
+    return whole(message, wanted)
 dask_worker.graded = graded
 """
 

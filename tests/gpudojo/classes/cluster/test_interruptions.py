@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,15 +126,19 @@ def test_what_a_grader_has_left_is_ended_on_the_workers(
 
 def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would look like a submission that took too long."""
-    monkeypatch.setattr(dask_worker, "_stopped", set())
-    message = pack(Order(versions("day8"), "1", {}, options(), "a run"))
+    message = pack(Order(versions("day8"), "1", {}, options()))
+    key = "dojo-1"
+    tasks = {key: SimpleNamespace(state="executing")}
+    wanted = dask_worker.wanted_on(SimpleNamespace(state=SimpleNamespace(tasks=tasks), get_current_task=lambda: key))
 
     class Stopped:
         def record(self, begin: Any) -> Any:
             run = begin()
             run.job(b"")
             assert not run.overdue(run.began)
-            asyncio.run(dask_worker.stop(None, "a run"))
+            tasks[key].state = "cancelled"
+            assert run.overdue(run.began)
+            tasks[key].state = "executing"  # it was sent again: what has ended is not what is wanted now
             assert run.overdue(run.began)
             run.step = "01_checking_device::select_device"
             assert not run.child_exited(-signal.SIGKILL)  # without that it would be run again
@@ -142,7 +146,8 @@ def test_there_is_no_record_of_what_was_ended_early(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Stopped())
     for _ in ("under way", "late"):
-        assert unpack_reply(dask_worker.graded(message), message[:HASH], "1") == "the grader no longer waits for it"
+        reply = dask_worker.graded(message, wanted)
+        assert unpack_reply(reply, message[:HASH], "1") == "the grader no longer waits for it"
         monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", None)
 
 

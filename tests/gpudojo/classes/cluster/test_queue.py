@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpudojo.classes import judging
-from gpudojo.classes.dask_client import REFUSALS, TaskQueue
+from gpudojo.classes.dask_client import LOSSES, REFUSALS, TaskQueue
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
@@ -65,6 +65,18 @@ def test_so_many_refusals_are_enough() -> None:
         queue.refuse(take(queue)[0], "there is no room")
     assert not queue.left()
     assert done[0].incidents[0].detail == "no worker could run it: there is no room"
+
+
+def test_one_that_is_lost_again_and_again_runs_alone_before_it_is_given_up() -> None:
+    done: list[Record] = []
+    queue = TaskQueue(tasks(1, done, []))
+    for number in range(2 * LOSSES):
+        assert done == []
+        task, alone = take(queue, idle=True)
+        assert alone == (number >= LOSSES)
+        queue.lose(task, alone)
+    assert not queue.left()
+    assert done[0].incidents[0].detail == "the worker it ran on was lost, 4 times in a row"
 
 
 def test_one_that_is_given_up_is_a_result_that_needs_review() -> None:

@@ -43,6 +43,10 @@ def submission_run(number: int) -> SubmissionRun:
     return SubmissionRun(str(number), {FIRST: text.encode()}, options())
 
 
+def always() -> bool:
+    return True
+
+
 def fork_server_processes() -> set[int]:
     """Processes of this one that fork submissions."""
     return {pid for pid in below(os.getpid()) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()}
@@ -76,7 +80,7 @@ def test_a_worker_without_a_fork_server_says_so_and_tries_again(
             thread.record(lambda: submission_run(1))
         patched.setitem(dask_worker.fork_servers.threads, "virtual", thread)
         message = pack(Order(versions("day8"), "1", {}, options()))
-        found = unpack_reply(dask_worker.graded(message), message[:HASH], "1")
+        found = unpack_reply(dask_worker.graded(message, always), message[:HASH], "1")
         assert found == "the process that runs submissions did not start: there is no room for it"
     assert KEY in thread.record(lambda: submission_run(1)).seen
 
@@ -108,11 +112,11 @@ def test_a_worker_refuses_what_was_damaged_and_who_has_other_versions() -> None:
     message = pack(Order(ours, "1", {}, options()))
     damaged = bytearray(message)
     damaged[-1] ^= 1
-    said = unpack_reply(dask_worker.graded(bytes(damaged)), message[:HASH], "1")
+    said = unpack_reply(dask_worker.graded(bytes(damaged), always), message[:HASH], "1")
     assert isinstance(said, str)
     assert "the worker received a damaged message" in said
     older = pack(Order(msgspec.structs.replace(ours, gpudojo="0.0.9"), "1", {}, options()))
-    assert unpack_reply(dask_worker.graded(older), older[:HASH], "1") == (
+    assert unpack_reply(dask_worker.graded(older, always), older[:HASH], "1") == (
         f"it has gpudojo {ours.gpudojo}, and the grader 0.0.9"
     )
 
@@ -124,7 +128,7 @@ def test_an_error_of_our_own_is_sent_in_words_and_never_pickled(monkeypatch: pyt
 
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", Failing())
     message = pack(Order(versions("day8"), "1", {}, options()))
-    reply = dask_worker.graded(message)
+    reply = dask_worker.graded(message, always)
     assert type(reply) is bytes
     found = unpack_reply(reply, message[:HASH], "1")
     assert isinstance(found, str)
@@ -135,6 +139,6 @@ def test_a_record_is_the_bytes_that_a_store_keeps(thread: ForkServerThread, monk
     monkeypatch.setitem(dask_worker.fork_servers.threads, "virtual", thread)
     text = (REFERENCE / FIRST).read_bytes()
     message = pack(Order(versions("day8"), "1", {FIRST: text}, options()))
-    reply = msgspec.msgpack.decode(dask_worker.graded(message)[HASH:], type=Reply)
+    reply = msgspec.msgpack.decode(dask_worker.graded(message, always)[HASH:], type=Reply)
     record = decode(reply.record)
     assert (record.digest, list(record.seen)) == ("1", [KEY])

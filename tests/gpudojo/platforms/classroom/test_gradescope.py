@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.platforms.gradescope import bundle as gradescope
+from gpudojo.platforms.gradescope import autograder_zip as gradescope
 from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE

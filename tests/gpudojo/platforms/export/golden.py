@@ -30,7 +30,7 @@ def export_all(target: Path) -> dict[str, list[str]]:
             environment={"CLASSROOM": "gpu", "SUBMISSION_TAG": "", "COMMIT_URL": "https://example.org/commit"},
             say=own.append,
         )
-        exporter(format_)(CLASS, target / format_, options)
+        exporter(format_)(CLASS, CLASS.submissions, target / format_, options)
         said[format_] = own
     return said
 

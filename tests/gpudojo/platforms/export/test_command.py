@@ -77,9 +77,9 @@ def test_one_submission(results: Path) -> None:
 
 
 def test_a_day_s_exercises_come_from_the_class_or_the_curriculum() -> None:
-    assert parts(CLASS) == EXERCISES
+    assert parts(CLASS, CLASS.submissions) == EXERCISES
     alone = msgspec.structs.replace(CLASS, submissions=CLASS.submissions[4:5])
-    assert parts(alone) == ()
-    known = parts(msgspec.structs.replace(alone, day="day8", max_score=100.0))
+    assert parts(alone, alone.submissions) == ()
+    known = parts(msgspec.structs.replace(alone, day="day8", max_score=100.0), alone.submissions)
     assert [part.exercise for part in known] == [exercise.stem for exercise in day("day8")]
     assert sum(part.max_score for part in known) == 100

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.model.results import SubmissionRow, SubmissionStatus
-from gpudojo.platforms import Part, describe, exporter, formats
+from gpudojo.model.results import ExerciseRow, SubmissionRow, SubmissionStatus
+from gpudojo.platforms import describe, exporter, formats
 from gpudojo.platforms._entries import LONGEST, names, safe_name
 
 from tests.gpudojo.platforms.export import readers
@@ -45,21 +45,24 @@ def test_every_format_is_one_function_of_one_signature() -> None:
         ]
         assert public == ["export"]
         assert str(inspect.signature(module.export)) == (
-            "(results: 'Results', target: 'Path', options: 'Options') -> 'list[Path]'"
+            "(header: 'ClassResults', rows: 'Iterable[SubmissionRow]', target: 'Path', options: 'Options')"
+            " -> 'list[Path]'"
         )
         assert describe(name).endswith(".")
 
 
 def only(format_: str, row: SubmissionRow, folder: Path, **more: object) -> Path:
     results = msgspec.structs.replace(CLASS, submissions=[row])
-    written = exporter(format_)(results, folder, dataclasses.replace(OPTIONS, submission=row.submission, **more))
+    written = exporter(format_)(
+        results, results.submissions, folder, dataclasses.replace(OPTIONS, submission=row.submission, **more)
+    )
     return written[0]
 
 
 @pytest.mark.parametrize("status", [status for status in SubmissionStatus if status is not SubmissionStatus.GRADED])
 @pytest.mark.parametrize("known", [OPTIONS.exercises, ()])
 def test_a_submission_that_was_not_graded_says_why_everywhere(
-    tmp_path: Path, status: SubmissionStatus, known: tuple[Part, ...]
+    tmp_path: Path, status: SubmissionStatus, known: tuple[ExerciseRow, ...]
 ) -> None:
     row = submission("eve", status=status, reason="It went wrong on line 3.")
     for format_ in ("github_classroom", "classroom50", "gradescope", "exercism", "junit"):
@@ -136,7 +139,7 @@ def test_what_only_a_teacher_should_read_is_not_exported(tmp_path: Path) -> None
     results = msgspec.structs.replace(CLASS, submissions=[row])
     for format_ in formats():
         options = dataclasses.replace(OPTIONS, worksheet=TABLES / "worksheet.csv")
-        for path in exporter(format_)(results, tmp_path / format_, options):
+        for path in exporter(format_)(results, results.submissions, tmp_path / format_, options):
             assert secret not in path.read_text(encoding="utf-8")
 
 
@@ -162,7 +165,7 @@ def test_names_of_files_are_safe_and_unique() -> None:
     results = msgspec.structs.replace(
         CLASS, submissions=[SubmissionRow(n, SubmissionStatus.GRADED, 0.0, 0.0) for n in given]
     )
-    made = names(results)
+    made = names(results.submissions)
     assert len({name.casefold() for name in made}) == len(given)
     for name in made:
         assert not set(name) & set('<>:"/\\|?*\n\0')
@@ -176,12 +179,12 @@ def test_names_of_files_are_safe_and_unique() -> None:
 
 def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, submission="../late")
-    assert exporter("classroom50")(CLASS, tmp_path, options) == [tmp_path / "result.json"]
+    assert exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, options) == [tmp_path / "result.json"]
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert result["owner"] == "late-account"
     assert result["submission"] == "submit/_.._late"
     tagged = dataclasses.replace(options, environment={"SUBMISSION_TAG": "submit/3", "ASSIGNMENT": "day-0"})
-    exporter("classroom50")(CLASS, tmp_path, tagged)
+    exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, tagged)
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert (result["submission"], result["assignment"]) == ("submit/3", "day-0")
     assert result["datetime"] == "2026-11-15T04:30:00Z"

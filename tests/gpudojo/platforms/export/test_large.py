@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.model.results_file import stored, write
+from gpudojo.model.results_file import StoredRows, header, write
 from gpudojo.platforms import _entries, exporter, formats
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS, F, P, one, submission, two
@@ -32,7 +32,7 @@ def peak(path: Path, format_: str, target: Path) -> int:
         options = dataclasses.replace(OPTIONS, worksheet=sheet)
     tracemalloc.start()
     try:
-        exporter(format_)(stored(path), target, options)
+        exporter(format_)(header(path), StoredRows(path), target, options)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -52,6 +52,6 @@ def test_names_of_a_table_are_taken_apart_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(_entries, "spellings", lambda name: taken.append(name) or spellings(name))
     table = {place: (str(place), f"s{place:04}") for place in range(MANY)}
     rows = [submission(f"s{i:04}", one(P, F, P)) for i in range(MANY)]
-    found = dict(_entries.people(table, rows, lambda row: None, print))
+    found = dict(_entries.people(table, rows, "moodle", print))
     assert [row.submission for row in found.values()] == [name for _, name in table.values()]
     assert len(taken) == MANY

@@ -25,7 +25,7 @@ def export(format_: str, folder: Path, text: str, results: ClassResults = CLASS,
     given.write_bytes(text.encode("utf-8"))
     options = dataclasses.replace(OPTIONS, title="Day 0", worksheet=given, gradebook=given)
     options: Options = dataclasses.replace(options, **more)  # type: ignore[arg-type,no-redef]
-    (written,) = exporter(format_)(results, folder / "out", options)
+    (written,) = exporter(format_)(results, results.submissions, folder / "out", options)
     return readers.table(written, ";" if ";" in text else ",")
 
 
@@ -116,7 +116,7 @@ def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert "cannot be read" in refused("moodle", tmp_path, WORKSHEET, worksheet=tmp_path / "none.csv")
     given = tmp_path / "given.csv"
     with pytest.raises(CannotExport, match="would be overwritten"):
-        exporter("moodle")(CLASS, tmp_path, dataclasses.replace(OPTIONS, worksheet=given))
+        exporter("moodle")(CLASS, CLASS.submissions, tmp_path, dataclasses.replace(OPTIONS, worksheet=given))
 
 
 def test_spellings_of_a_name() -> None:

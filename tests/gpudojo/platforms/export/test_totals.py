@@ -33,13 +33,13 @@ def check_all(results: ClassResults, folder: Path) -> None:
     said: list[str] = []
     options = dataclasses.replace(OPTIONS, say=said.append)
     for format_ in ("github_classroom", "classroom50", "gradescope", "exercism", "junit", "canvas", "nbgrader"):
-        written = exporter(format_)(results, folder / format_, options)
+        written = exporter(format_)(results, results.submissions, folder / format_, options)
         assert all(path.is_file() for path in written)
         assert len(set(written)) == len(written)
         assert {path for path in (folder / format_).rglob("*") if path.is_file()} == set(written)
     uneven = any("too fine" in sentence for sentence in said)
     assert not uneven or _finer_than_hundredths(results)
-    for name, row in zip(names(results), results.submissions, strict=True):
+    for name, row in zip(names(results.submissions), results.submissions, strict=True):
         wanted = (row.score, row.max_score)
         whole = readers.json.loads((folder / "github_classroom" / f"{name}.json").read_bytes())
         assert readers.recorded([whole]) == wanted
@@ -87,7 +87,7 @@ def test_moodle_reads_the_same_total(results: ClassResults) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sheet = worksheet(results, Path(folder) / "sheet.csv")
         options = dataclasses.replace(OPTIONS, worksheet=sheet)
-        (written,) = exporter("moodle")(results, Path(folder) / "out", options)
+        (written,) = exporter("moodle")(results, results.submissions, Path(folder) / "out", options)
         assert readers.moodle(written) == [(row.score, row.max_score) for row in results.submissions]
 
 

@@ -1,3 +1,4 @@
+# fails: mixed_precision_step::runs_under_autocast as no-autocast
 import torch
 
 

@@ -1,0 +1,138 @@
+"""Does a verdict depend on the seed? `python -m benchmarks.bench_seeds` grades all kept solutions under many seeds.
+
+A solution is graded under each seed as in a class, beside the reference under the same seed. Its row in the table says
+how many seeds agree with the first one, and what another seed says instead. Verdicts are kept in a file, one line for
+each solution, and the same command resumes: what is there for the same source and the same exercises is not graded
+again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpudojo.authoring.lint import solutions
+from gpudojo.grading.call import put_back
+from gpudojo.grading.engine import grade_function
+from gpudojo.grading.limits import Limits
+from gpudojo.grading.observe import load_file
+from gpudojo.grading.references import Written
+from gpudojo.model.catalogue import day
+from gpudojo.model.results import Outcome
+
+from benchmarks.tables import Table, cores, options
+
+ROOT = Path(__file__).resolve().parents[1]
+DAY = "day8"
+SECONDS = 60.0  # for a function under one seed; the machine may be busy
+
+
+def stamp(path: Path) -> str:
+    """What a verdict depends on besides the seed: the solution, the exercises and the engine."""
+    return hashlib.sha256(path.read_bytes() + engine_stamp()).hexdigest()[:16]
+
+
+@functools.cache
+def engine_stamp() -> bytes:
+    folders = ("graders/gpudojo/days", "graders/gpudojo/grading", "graders/gpudojo/model", "reference")
+    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+
+
+@functools.cache
+def reference(stem: str) -> Written:
+    return Written(ROOT / "reference" / DAY / f"{stem}.py", keep=True)
+
+
+def verdict(path: Path, seed: int) -> list[str]:
+    """Every check that does not pass, with its outcome and the mistake it names."""
+    stem = path.parent.name
+    exercise = next(each for each in day(DAY) if each.stem == stem)
+    source = path.read_text(encoding="utf-8")
+    functions = [f for f in exercise.functions if f"def {f.name}(" in source or f"{f.name} =" in source]
+    limits, found = Limits(SECONDS), []
+    for function in functions:  # before the student's file, which may spoil the process it is loaded into
+        reference(stem).evidence(exercise, function, "virtual", seed)
+    with put_back():
+        submission = load_file(path, limits)
+        for function in functions:
+            results = grade_function(exercise, function, submission, reference(stem), "virtual", seed, limits)
+            missed = [result for result in results if result.outcome is not Outcome.PASSED]
+            found += [f"{function.name}::{r.check} {r.outcome} {r.misconception or '-'}" for r in missed]
+    return found
+
+
+def verdicts(task: tuple[Path, list[int]]) -> tuple[Path, dict[int, list[str]]]:
+    path, seeds = task
+    return path, {seed: verdict(path, seed) for seed in seeds}
+
+
+def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
+    """The verdicts of earlier runs, by the stamp of their solution; a line cut off by an end is left out."""
+    found: dict[str, dict[int, list[str]]] = {}
+    for line in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
+        try:
+            row = json.loads(line)
+            found.setdefault(row["stamp"], {}).update({int(seed): each for seed, each in row["verdicts"].items()})
+        except (ValueError, KeyError):
+            continue
+    return found
+
+
+def graded(
+    paths: list[Path], seeds: list[int], kept: Path, processes: int
+) -> Iterator[tuple[Path, dict[int, list[str]]]]:
+    """Each solution and its verdicts, as they become known."""
+    known = remembered(kept)
+    left = []
+    for path in paths:
+        before = known.get(stamp(path), {})
+        if missing := [seed for seed in seeds if seed not in before]:
+            left.append((path, missing))
+        else:
+            yield path, {seed: before[seed] for seed in seeds}
+    # Few solutions for each process: some of them leave things behind.
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=40) as pool:
+        for count, (path, found) in enumerate(pool.imap_unordered(verdicts, left), 1):
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
+            every = known.get(stamp(path), {}) | found
+            print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
+            yield path, {seed: every[seed] for seed in seeds}
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("exercises", nargs="*", help="only these, by number, such as 05")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=cores())
+    parser.add_argument("--kept", type=Path, default=Path("build") / "seeds.jsonl", help="where verdicts are kept")
+    chosen = parser.parse_args()
+    chosen.kept.parent.mkdir(parents=True, exist_ok=True)
+    every = [one.path for one in solutions(ROOT / "tests" / DAY)]
+    paths = [path for path in every if not chosen.exercises or path.parent.name[:2] in chosen.exercises]
+    seeds = list(range(1, chosen.seeds + 1))
+    differing = []
+    for path, found in graded(paths, seeds, chosen.kept, chosen.processes):
+        first = found[seeds[0]]
+        others = [seed for seed in seeds if found[seed] != first]
+        if others:
+            differing.append((path, len(seeds) - len(others), first, others[0], found[others[0]]))
+    print(file=sys.stderr)
+    columns = ("solution", f"of {len(seeds)} seeds agree", "seed 1 says", "another says")
+    table = Table("Verdicts that depend on the seed", columns, words=columns[2:])
+    for path, agreeing, first, seed, other in sorted(differing):
+        name = f"{path.parent.parent.name}/{path.parent.name[:2]}/{path.stem}"
+        table.add(name, str(agreeing), "; ".join(first) or "passes", f"seed {seed}: {'; '.join(other) or 'passes'}")
+    table.notes.append(f"{len(paths) - len(differing)} of {len(paths)} solutions have one verdict for all seeds.")
+    table.show(chosen.markdown)
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,346 @@
+"""Reports when student code in a child reaches for the grader: an audit hook, and a look at the names its code uses.
+
+Nothing can be hidden inside one Python process. What leads to the grader's objects is therefore made visible: it is
+told at once, in a message that cannot be taken back. Honest libraries do much of the same; what counts is who asked:
+code of a file that is not a library's, or a library that was given the function to call.
+"""
+
+from __future__ import annotations
+
+import _lsprof
+import contextlib
+import cProfile
+import dis
+import functools
+import gc
+import os
+import sys
+import threading
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, Final, NamedTuple
+
+from virtual_cuda import from_library
+
+import gpudojo
+from gpudojo.grading.watching import KEPT
+from gpudojo.model.catalogue import registered
+
+Tell = Callable[[str, str, int | None], None]  # gets what was reached for, the file and the line
+
+MOST: Final = 8  # reports from one child
+PUBLIC: Final = frozenset(
+    "gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors virtual_cuda.ledger".split()
+)
+OWN: Final = frozenset({"gpudojo", "virtual_cuda", *(each.package.partition(".")[0] for each in registered().values())})
+STACK: Final = {
+    "sys._getframe": "asked for a frame of the call stack (sys._getframe)",
+    "sys._current_frames": "asked for the call stacks of all threads (sys._current_frames)",
+    "sys._current_exceptions": "asked for the exceptions of all threads (sys._current_exceptions)",
+}
+TRACERS: Final = {
+    "sys.settrace": "set or removed a tracer (sys.settrace)",
+    "sys.setprofile": "set or removed a profiler (sys.setprofile)",
+}
+MEMORY: Final = {
+    f"ctypes.{name}": "used Python's memory directly (ctypes)"
+    for name in "dlopen dlsym dlsym/handle cdata cdata/buffer string_at wstring_at call_function PyObj_FromPtr".split()
+}
+DIRECT: Final = {
+    "gc.get_objects": "asked Python for all living objects (gc.get_objects)",
+    "gc.get_referrers": "asked Python what refers to an object (gc.get_referrers)",
+    "gc.get_referents": "asked Python what an object refers to (gc.get_referents)",
+    "sys.monitoring.register_callback": "set a monitoring callback (sys.monitoring)",
+    "sys.addaudithook": "added an audit hook (sys.addaudithook)",
+    "code.__new__": "made a code object by hand",
+    "marshal.loads": "loaded a code object from bytes (marshal.loads)",
+    **STACK,
+    **TRACERS,
+    **MEMORY,
+}
+FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
+PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__"})
+WATCHED: Final = frozenset(
+    {*DIRECT, "object.__getattr__", "object.__setattr__", "exec", "function.__new__", "compile", "import", "open", KEPT}
+)
+GIVING: Final = frozenset({"walk_stack", "walk_tb", "getinnerframes", "<lambda>"})  # functions that hand out frames
+FILES: Final = frozenset("pathlib codecs tokenize linecache inspect shutil fileinput pkgutil mmap ast os".split())
+# Attributes and modules that lead from an object that code holds to what it was not given, without an audit event.
+_FRAME, _FUNCTION, _MEMORY = "the variables and callers of a frame", "the variables of a function", "Python's memory"
+NAMES: Final = {
+    **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace"), _FRAME),
+    **dict.fromkeys(("__globals__", "__closure__", "cell_contents"), _FUNCTION),
+    **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove"), _MEMORY),
+    "__subclasses__": "all classes that are loaded",
+    **dict.fromkeys(("_inner", "_block"), "the inside of a tensor on the virtual device"),
+}
+_ROOT: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__))), "")
+_ROOTS: Final = tuple(
+    os.path.join(_ROOT, *name.split("."), "") for name in ("gpudojo", "virtual_cuda")
+)  # and days of other packages, which `_Files.ours` adds
+
+
+class Reaching(NamedTuple):
+    """What a child needs of the hook."""
+
+    tell_to: Callable[[Tell], None]  # from now on; what was reached for before is not told
+    remove_tracers: Callable[[], None]  # that student code has left in place
+
+
+def install() -> Reaching:
+    """Add the audit hook to this process and those that are forked from it.
+
+    Each thing is told once, with the first line that did it. What the hook uses is bound here: student code may
+    replace names of modules.
+    """
+    files, told, tellers = _Files(), set[str](), list[tuple[int, Tell]]()
+    busy = set[int]()  # threads in the hook, whose own questions raise events too
+    frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
+    scan, judge, base = _named, _reached, os.path.basename
+
+    def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
+        while frame is not None and not file:
+            name = frame.f_code.co_filename
+            if files.students(name) and not name.startswith("<"):
+                file, line = name, frame.f_lineno
+            frame = frame.f_back
+        if what not in told and len(told) < MOST and tellers and tellers[0][0] == own_number():
+            told.add(what)
+            tellers[0][1](what, base(file), line)
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event not in watched or (event == "object.__getattr__" and args[1] not in attributes) or not tellers:
+            return
+        me = thread()
+        if me in busy:
+            return
+        busy.add(me)
+        try:
+            frame = frame_at(1)
+            if event == "exec" or event == "function.__new__":
+                name = args[0].co_filename
+                if files.students(name) and not (name.startswith("<") and _makes_code(frame)):
+                    for what, line in scan(args[0]):
+                        report(what, frame if name.startswith("<") else None, name.partition("<")[0], line)
+                return
+            what = judge(event, args, frame, files)
+            if what:
+                report(what, frame)
+        except Exception as error:  # an argument that is not what Python documents
+            report(f"did something that could not be looked at ({event}: {type(error).__name__})", None)
+        finally:
+            busy.discard(me)
+
+    def tell_to(tell: Tell) -> None:
+        tellers[:] = [(own_number(), tell)]
+
+    getters = [("a tracer", sys.gettrace, sys.settrace), ("a profiler", sys.getprofile, sys.setprofile)]
+    getters += [
+        (f"{what} for threads", getattr(threading, get.__name__), getattr(threading, put.__name__))
+        for what, get, put in getters
+    ]
+    profiler = _lsprof.Profiler
+
+    # Functions in these are called by Python or torch while the grader's code runs.
+    hooks: list[tuple[str, Any]] = [("a callback of the garbage collector", gc.callbacks)]
+    for owner in map(sys.modules.get, ("torch.nn.modules.module", "torch.optim.optimizer")):
+        named = ((name, table) for name, table in vars(owner).items() if name.startswith("_global"))
+        hooks += [("a hook for all modules or optimizers", table) for _, table in named if hasattr(table, "clear")]
+
+    def remove_tracers() -> None:
+        for what, held in hooks:
+            for one in list(held) if held else ():
+                code = _code_of(one if isinstance(held, list) else held[one])
+                if code is not None and files.students(code.co_filename):
+                    report(f"left {what} in place", None, code.co_filename, code.co_firstlineno)
+                    held.remove(one) if isinstance(held, list) else held.pop(one)
+        for what, get, put in getters:
+            function = get()
+            if function is None:
+                continue
+            code = _code_of(function)
+            if code is None or not files.ours(code.co_filename):
+                put(None)
+                if not isinstance(function, profiler):  # cProfile, which runs nothing of the student's
+                    report(f"left {what} in place", None, code.co_filename if code else "")
+
+    for name in ("enable", "disable"):
+        setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
+    sys.addaudithook(hook)
+    return Reaching(tell_to, remove_tracers)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """The code that runs when this is called; None where it is not Python's."""
+    for name in ("func", "__func__", "__call__", "__func__"):  # of a partial, a method, an object
+        function = function if isinstance(function, FunctionType) else getattr(function, name, function)
+    return getattr(function, "__code__", None)
+
+
+def _by_cprofile(method: Any) -> Any:
+    """The same method of C, called from here: Python reports its caller as one who sets a profiler."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+class _Files:
+    """Tells students' files from libraries' and from ours."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+        days = (sys.modules[each.package].__path__ for each in registered().values() if each.package in sys.modules)
+        self._roots = (*_ROOTS, *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths))
+
+    def students(self, filename: str) -> bool:
+        known = self._known.get(filename)
+        if known is None:
+            try:
+                known = not from_library(filename) and not self.ours(filename)
+            except (OSError, ValueError):  # a name that cannot be looked up is no library's
+                known = True
+            self._known[filename] = known
+        return known
+
+    def ours(self, filename: str) -> bool:
+        return os.path.realpath(filename).startswith(self._roots)
+
+
+def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files) -> str:
+    """What code in this frame reached for on the student's behalf; empty where it did not."""
+    code = frame.f_code
+    students = files.students(code.co_filename)
+    if event in DIRECT:
+        asked = not _debugger_ends(event, frame) if students else _for_student(event, frame, files)
+        return DIRECT[event] if asked else ""
+    if event == "object.__getattr__" and args[1] in FRAMES:
+        asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect"))
+        return f"asked for a frame of the call stack ({args[1]})" if asked else ""
+    if event == KEPT:
+        while frame.f_back is not None and frame.f_code.co_filename == code.co_filename:
+            frame = frame.f_back
+        return "" if files.ours(frame.f_code.co_filename) else "asked for what a probe has recorded"
+    if event == "import":
+        internal = args[0].partition(".")[0] in OWN and args[0] not in PUBLIC
+        return f"imported {args[0]}" if internal and (students or _asked(frame, files, "importlib", "_frozen")) else ""
+    if event == "open":
+        path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
+        with contextlib.suppress(OSError, ValueError):  # no such path
+            if path and files.ours(path) and (students or _asked(frame, files, *FILES)):
+                return f"opened a file of the grader ({os.path.basename(path)})"
+        return ""
+    if not students:
+        return ""
+    if event == "compile":
+        library = not files.students(str(args[1]))
+        return "compiled code under the name of a file that is not its own" if library else ""
+    if args[1] not in PARTS or not _foreign(args[0], files):
+        return ""
+    return f"{'changed' if event == 'object.__setattr__' else 'read'} `{args[1]}` of something that is not its own"
+
+
+def _debugger_ends(event: str, frame: FrameType) -> bool:
+    """Whether Python itself removes a tracer in a student's frame, as it does when a debugger ends by an exception."""
+    by = getattr(frame.f_trace, "__func__", None) if event == "sys.settrace" else None
+    return by is not None and by.__module__ == "bdb" and "settrace" not in frame.f_code.co_names
+
+
+def _for_student(event: str, frame: FrameType, files: _Files) -> bool:
+    """Whether a library, in this frame, raised the event only because student code had it do so."""
+    code, module = frame.f_code, _module(frame)
+    if files.ours(code.co_filename) or module in ("torch", "cProfile"):
+        return False
+    if event in MEMORY:
+        return _asked(frame, files, "ctypes")
+    if event in TRACERS and (module == "threading" or (module == "bdb" and _asked(frame, files, "bdb"))):
+        return True  # `threading` sets what was passed to it; `pdb` uses `bdb`, and students use `pdb`
+    if event.rpartition(".")[2] not in code.co_names:  # it was passed to a library, as the function to call
+        return event != "marshal.loads" and event != "code.__new__" and _above(frame, files)
+    return event in STACK and (module == "inspect" or code.co_name in GIVING) and _asked(frame, files, "inspect")
+
+
+def _module(frame: FrameType) -> str:
+    """The top-level name of the module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _makes_code(frame: FrameType) -> bool:
+    """Whether a library, in this frame, executes text of its own making, and not what it was given."""
+    pythons = {"site-packages", "dist-packages"}.isdisjoint(frame.f_code.co_filename.split(os.sep))
+    return _module(frame) in ("dataclasses", "collections") or not pythons
+
+
+def _asked(frame: FrameType, files: _Files, *through: str) -> bool:
+    """Whether a student's frame called the library in this one, directly or by way of these modules."""
+    above = frame.f_back
+    while above is not None and not files.students(above.f_code.co_filename):
+        if not _module(above).startswith(through):
+            return False
+        above = above.f_back
+    return above is not None
+
+
+def _above(frame: FrameType, files: _Files) -> bool:
+    """Whether something of the student's is on the stack, or nothing of ours: then it is a thread of the student's."""
+    above: FrameType | None = frame
+    while above is not None:
+        name = above.f_code.co_filename
+        if files.students(name) or files.ours(name):
+            return files.students(name)
+        above = above.f_back
+    return True
+
+
+def _foreign(thing: Any, files: _Files) -> bool:
+    """Whether a function, module or object is ours, or a function a library's."""
+    if isinstance(thing, FunctionType):
+        return not files.students(thing.__code__.co_filename)
+    name = thing.__name__ if isinstance(thing, ModuleType) else type(thing).__module__
+    return str(name).partition(".")[0] in OWN
+
+
+def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
+    """What a code object, and those inside it, name that leads to the grader: in words, with the line."""
+    if any(map(_leads, _texts((code.co_names, code.co_consts)))) or not OWN.isdisjoint(code.co_names):
+        line: int | None = code.co_firstlineno
+        before, imported = "", ""
+        for step in dis.get_instructions(code):
+            line = step.starts_line if type(step.starts_line) is int else getattr(step, "line_number", None) or line
+            for name in _texts([step.argval]) if step.opname in _NAMING else ():
+                owner = imported if step.opname == "IMPORT_FROM" else before
+                whole = f"{owner}.{name}" if owner.partition(".")[0] in OWN else name
+                own = name in ("_inner", "_block") and before == "self"  # an attribute of a class of the student's
+                if not own and (why := _leads(whole if whole in sys.modules else name)):
+                    yield f"names `{whole}`, which leads to {why}", line
+            before = str(step.argval)
+            imported = before if step.opname == "IMPORT_NAME" else imported
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _named(each)
+
+
+_NAMING: Final = frozenset(
+    "LOAD_ATTR LOAD_METHOD STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM LOAD_CONST KW_NAMES".split()
+)
+
+
+def _texts(values: Any) -> Iterator[str]:
+    for value in values:
+        if type(value) is str:
+            yield value
+        elif type(value) in (tuple, frozenset):
+            yield from _texts(value)
+
+
+def _leads(name: str) -> str:
+    """What a name leads to; empty if it is an ordinary one."""
+    if name in NAMES:
+        return NAMES[name]
+    first, dot, _ = name.partition(".")
+    if not dot or first not in OWN or name in PUBLIC or not name.replace(".", "").isidentifier():
+        return ""
+    return "the grader's own modules"

@@ -1,0 +1,19 @@
+# fails: train_epoch::learns_as_it_should as -
+import torch
+
+
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.to(device)
+    model.train()
+    for group in optimizer.param_groups:
+        group["momentum"] = 0.0
+    total, count = 0.0, 0
+    for inputs, targets in loader:
+        inputs, targets = inputs.to(device), targets.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(targets)
+        count += len(targets)
+    return total / count if count else 0.0

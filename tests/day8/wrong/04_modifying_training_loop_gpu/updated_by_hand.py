@@ -1,0 +1,20 @@
+# fails: train_epoch::learns_as_it_should as missing-step
+import torch
+
+
+def train_epoch(model, loader, loss_fn, optimizer, device):
+    model.to(device)
+    model.train()
+    rate = optimizer.param_groups[0]["lr"]
+    total, count = 0.0, 0
+    for inputs, targets in loader:
+        inputs, targets = inputs.to(device), targets.to(device)
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= rate * parameter.grad
+        total += loss.item() * len(targets)
+        count += len(targets)
+    return total / count if count else 0.0
