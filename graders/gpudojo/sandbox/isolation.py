@@ -241,7 +241,7 @@ class Isolation:
         kernel.unshare(kernel.NEWNS)
         kernel.private_mounts()
         with_gpu = self.gpu_watch is not None
-        libraries, devices = (gpus.libraries(), gpus.devices()) if with_gpu else ([], [])
+        libraries, devices = (gpus.libraries(), ["/dev/zero", *gpus.devices()]) if with_gpu else ([], [])
         own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
 
     def _namespaces(self) -> None:
