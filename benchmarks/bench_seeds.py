@@ -8,7 +8,6 @@ again.
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import hashlib
 import json
@@ -68,8 +67,9 @@ def verdict(path: Path, seed: int) -> list[str]:
     return found
 
 
-def verdicts(path: Path, seeds: list[int]) -> dict[int, list[str]]:
-    return {seed: verdict(path, seed) for seed in seeds}
+def verdicts(task: tuple[Path, list[int]]) -> tuple[Path, dict[int, list[str]]]:
+    path, seeds = task
+    return path, {seed: verdict(path, seed) for seed in seeds}
 
 
 def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
@@ -96,12 +96,9 @@ def graded(
             left.append((path, missing))
         else:
             yield path, {seed: before[seed] for seed in seeds}
-    context = multiprocessing.get_context("spawn")
     # Few solutions for each process: some of them leave things behind.
-    with concurrent.futures.ProcessPoolExecutor(processes, context, max_tasks_per_child=40) as pool:
-        waiting = {pool.submit(verdicts, path, missing): path for path, missing in left}
-        for count, done in enumerate(concurrent.futures.as_completed(waiting), 1):
-            path, found = waiting[done], done.result()
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=40) as pool:
+        for count, (path, found) in enumerate(pool.imap_unordered(verdicts, left), 1):
             with kept.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
             every = known.get(stamp(path), {}) | found

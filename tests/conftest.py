@@ -9,8 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.sharing import LoadedForkServers, WarmPython
+
+# A busy machine is no reason to fail. `DOJO_FUZZ=100` tries a hundred times as many examples.
+settings.register_profile(
+    "dojo",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 * int(os.environ.get("DOJO_FUZZ", "1")),
+)
+settings.load_profile("dojo")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +129,27 @@ def test_the_loop_gains_nothing_by_waiting_and_the_student_loses() -> None:
         found = pixel_race.race(Call(waiting, REFERENCE, opened, 8), waiting, None, lambda number: (torch.ones(2),))
     assert found.student >= 0.02
     assert found.loop < 0.02 or not pixel_race.FINE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_a_processor_that_others_use_costs_the_student_nothing() -> None:
+    def working(tensor: Any) -> Any:
+        sum(range(300_000))  # longer than the turn that one of two processes gets
+        return tensor + 1
+
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]  # on the same processor
+    try:
+        with bench.open_device("cpu") as opened:
+            call = Call(working, REFERENCE, opened, 8)
+            found = pixel_race.race(call, working, None, lambda number: (torch.ones(2),))
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+        os.sched_setaffinity(0, allowed)
+    assert found.student < 2 * found.loop
 
 
 def test_the_virtual_device_is_not_timed_but_a_real_one_is(monkeypatch: pytest.MonkeyPatch) -> None:

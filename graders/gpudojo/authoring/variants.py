@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -150,8 +151,8 @@ def _bound(statement: ast.stmt) -> list[str]:
     return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
-def _used(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+def _used(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def _reached(name: str, uses: dict[str, set[str]]) -> set[str]:
@@ -320,10 +321,9 @@ def _calls(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
         yield "keyword dropped", ast.Call(func, args, [*keywords[:index], *keywords[index + 1 :]])
 
 
-# Rewrites: each takes a node and returns the one, or the statements, that do the same.
-
-Rewrite = Callable[[Any], Any]
-REWRITES: Final[dict[str, Rewrite]] = {}
+_TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    **{ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq},
+}
 
 
 def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Variant]:
@@ -331,8 +331,8 @@ def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Varia
     plain = ast.unparse(parsed(source)) + "\n"
     concerned = tuple(name for name in functions if any(name in _bound(one) for one in ast.parse(source).body))
     found = [Variant(solution, "comments and layout", concerned, "", plain, _digest(_form(ast.parse(plain))))]
-    for kind, rewrite in REWRITES.items():
-        tree = ast.fix_missing_locations(_Rewriter(rewrite).visit(ast.parse(plain)))
+    for kind in REWRITES:
+        tree = ast.fix_missing_locations(_Rewriter(kind).visit(ast.parse(plain)))
         if (changed := ast.unparse(tree) + "\n") != plain:
             change = difference(plain, changed)
             found.append(Variant(solution, kind, concerned, change, changed, _digest(_form(tree))))
@@ -340,32 +340,83 @@ def rewrites(source: str, solution: str, functions: Sequence[str]) -> list[Varia
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Applies a rewrite to every node, the innermost first."""
+    """Applies one kind of rewrite to every node, the innermost first."""
 
-    def __init__(self, rewrite: Rewrite) -> None:
-        self.rewrite = rewrite
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, ast.FormattedValue):  # its format is a JoinedStr too, and cannot be anything else
             return node
-        return self.rewrite(self.generic_visit(node))
+        node = self.generic_visit(node)
+        if isinstance(node, ast.Module) and self.kind in _OF_FILES:
+            _OF_FILES[self.kind](node)
+        return next((other for kind, other in _in_other_words(node) if kind == self.kind), node)
 
 
-def _rewrite(kind: str) -> Callable[[Rewrite], Rewrite]:
-    def declare(rewrite: Rewrite) -> Rewrite:
-        REWRITES[kind] = rewrite
-        return rewrite
+def _in_other_words(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """The node, or the statements, that do the same, by the kind of rewrite; the node itself is not changed."""
+    match node:
+        case ast.FunctionDef(body=[first, *rest]):
+            hinted, bare = copy.deepcopy(node), copy.copy(node)
+            hinted.returns = hinted.returns or ast.Constant("object")
+            for each in (*hinted.args.posonlyargs, *hinted.args.args, *hinted.args.kwonlyargs):
+                each.annotation = each.annotation or ast.Constant("object")
+            yield "type hints", hinted
+            bare.body = rest if rest and _is_text(first) else node.body
+            yield "docstring removed", bare
+        case ast.Return(value=ast.expr() as value) if not _simple(value):
+            yield "temporary variable", [ast.Assign([_name("answer", ast.Store())], value), ast.Return(_name("answer"))]
+            if isinstance(value, ast.IfExp):
+                yield "early return", [ast.If(value.test, [ast.Return(value.body)], []), ast.Return(value.orelse)]
+            if loop := _as_loop("collected", value):
+                yield "comprehension to loop", [*loop, ast.Return(_name("collected"))]
+        case ast.If(test=test, body=body, orelse=[first, *_] as orelse):
+            if isinstance(body[-1], ast.Return):
+                yield "early return", [ast.If(test, body, []), *orelse]
+            if not isinstance(first, ast.If):
+                yield "branches exchanged", ast.If(ast.UnaryOp(ast.Not(), test), orelse, body)
+        case ast.IfExp(test=test, body=one, orelse=other):
+            yield "branches exchanged", ast.IfExp(ast.UnaryOp(ast.Not(), test), other, one)
+        case ast.With(items=[item], body=[ast.With(items=items, body=body)]):
+            yield "with statements", ast.With([item, *items], body)
+        case ast.With(items=[item, *items], body=body) if items:
+            yield "with statements", ast.With([item], [ast.With(items, body)])
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            if isinstance(value, ast.Lambda):
+                text = f"def {name}({ast.unparse(value.args)}):\n    return {ast.unparse(value.body)}"
+                yield "lambda to def", ast.parse(text).body
+            if loop := _as_loop(name, value):
+                yield "comprehension to loop", loop
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            if all(isinstance(value, ast.Constant) for value in values):
+                pairs = zip(targets, values, strict=True)
+                yield "tuple assignment split", [ast.Assign([target], value) for target, value in pairs]
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if _numeric(value):
+            unfolded = ast.Assign([_name(name, ast.Store())], ast.BinOp(_name(name), op, value))
+            yield "augmented assignment unfolded", unfolded
+        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=comparators):
+            yield "comparison turned round", ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Is()], comparators))
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]) if type(comparison) in _TURNED:
+            if _simple(left):
+                yield "comparison turned round", ast.Compare(right, [_TURNED[type(comparison)]()], [left])
+        case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
+            pair = ast.Tuple([_name("number_", ast.Store()), target], ast.Store())
+            yield "loop with enumerate", ast.For(pair, ast.Call(_name("enumerate"), [iterated], []), body, orelse)
+        case ast.Call(func=func, args=args, keywords=[_, _, *_] as keywords):
+            if all(each.arg and _simple(each.value) for each in keywords):
+                yield "order of keywords", ast.Call(func, args, keywords[::-1])
+        case ast.JoinedStr(values=parts):
+            fields = [part for part in parts if isinstance(part, ast.FormattedValue)]
+            if all(part.conversion == -1 and part.format_spec is None for part in fields):
+                plain = (str(getattr(part, "value", "")).replace("{", "{{").replace("}", "}}") for part in parts)
+                text = "".join("{}" if part in fields else text for part, text in zip(parts, plain, strict=True))
+                values = [part.value for part in fields]
+                yield "f-string to format", ast.Call(ast.Attribute(ast.Constant(text), "format"), values, [])
 
-    return declare
 
-
-def _written(text: str, **parts: ast.AST) -> list[ast.stmt]:
-    """The statements of a text, with nodes in place of names."""
-
-    def put(node: Any) -> Any:
-        return parts.get(node.id, node) if isinstance(node, ast.Name) else node
-
-    return [_Rewriter(put).visit(one) for one in ast.parse(text).body]
+def _name(name: str, context: ast.expr_context | None = None) -> ast.Name:
+    return ast.Name(name, context or ast.Load())
 
 
 def _simple(node: ast.AST) -> bool:
@@ -375,13 +426,32 @@ def _simple(node: ast.AST) -> bool:
 
 def _numeric(node: ast.AST) -> bool:
     match node:
-        case ast.Constant(value=int() | float()):
-            return True
         case ast.BinOp(left=left, right=right):
             return _numeric(left) and _numeric(right)
         case ast.Call(func=ast.Name(id="len" | "float" | "int") | ast.Attribute(attr="item" | "size" | "numel")):
             return True
-    return False
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def _as_loop(name: str, value: ast.expr) -> list[ast.stmt]:
+    """Statements that append to a list of this name what a comprehension collects; none where they might differ."""
+    match value:
+        case ast.ListComp(elt=elt, generators=[ast.comprehension(target=target, ifs=ifs, is_async=0) as single]):
+            nodes = [copy.deepcopy(node) for node in (elt, target, *ifs)]
+            own = _used(target)
+            for node in (each for part in nodes for each in ast.walk(part)):
+                if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and node.id == name):
+                    return []  # a function in it, which sees other names; or the list that was there before
+                if isinstance(node, ast.Name) and node.id in own:
+                    node.id = f"each_{node.id}"
+            elt, target, *ifs = nodes
+            append = ast.Call(ast.Attribute(_name(name), "append"), [elt], [])
+            body: list[ast.stmt] = [ast.Expr(append)]
+            for condition in reversed(ifs):
+                body = [ast.If(condition, body, [])]
+            empty = ast.Assign([_name(name, ast.Store())], ast.List([], ast.Load()))
+            return [] if name in _used(single.iter) else [empty, ast.For(target, single.iter, body, [])]
+    return []
 
 
 def _own_names(function: ast.AST) -> set[str]:
@@ -399,220 +469,62 @@ def _own_names(function: ast.AST) -> set[str]:
             case ast.alias(name=name, asname=other):
                 stored.discard(other or name)
             case ast.ClassDef():
-                stored -= {each.id for one in node.body for each in ast.walk(one) if isinstance(each, ast.Name)}
+                stored -= _used(node)
     return stored
 
 
-@_rewrite("local names")
-def _renamed(node: ast.AST) -> ast.AST:
-    if isinstance(node, ast.Module):
-        for function in node.body:
-            own = _own_names(function) if isinstance(function, ast.FunctionDef) else set()
-            for each in ast.walk(function):
-                if isinstance(each, ast.Name) and each.id in own:
-                    each.id = f"my_{each.id}"
-    return node
+def _rename(file: ast.Module) -> None:
+    for function in file.body:
+        own = _own_names(function) if isinstance(function, ast.FunctionDef) else set()
+        for each in ast.walk(function):
+            if isinstance(each, ast.Name) and each.id in own:
+                each.id = f"my_{each.id}"
 
 
-@_rewrite("helper function")
-def _extracted(node: ast.AST) -> Any:
-    """Each function of the file calls another one that does its work."""
-    if not isinstance(node, ast.Module):
-        return node
-    body: list[ast.stmt] = []
-    for one in node.body:
-        if not isinstance(one, ast.FunctionDef) or one.decorator_list:
-            body.append(one)
-            continue
-        arguments, helper = one.args, copy.copy(one)
+def _extract(file: ast.Module) -> None:
+    """Let each function call another one that does its work."""
+    functions = [one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list]
+    for one in functions:
+        given, helper = one.args, copy.copy(one)
         helper.name = f"_work_of_{one.name}"
-        given = [*(each.arg for each in (*arguments.posonlyargs, *arguments.args))]
-        given += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
-        given += [f"{each.arg}={each.arg}" for each in arguments.kwonlyargs]
-        given += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
-        one.body = _in_function(f"return {helper.name}({', '.join(given)})")
-        body += [helper, one]
-    node.body = body
-    return node
+        names = [each.arg for each in (*given.posonlyargs, *given.args)]
+        names += [f"*{given.vararg.arg}"] if given.vararg else []
+        names += [f"{each.arg}={each.arg}" for each in given.kwonlyargs]
+        names += [f"**{given.kwarg.arg}"] if given.kwarg else []
+        call = ast.parse(f"{helper.name}({', '.join(names)})", mode="eval").body
+        one.body = [ast.Return(call)]
+        file.body.insert(file.body.index(one), helper)
 
 
-def _in_function(text: str) -> list[ast.stmt]:
-    return ast.parse(f"def f():\n    {text}").body[0].body  # type: ignore[attr-defined, no-any-return]
+def _give_by_keyword(file: ast.Module) -> None:
+    # A decorator may want positions: `functools.singledispatch` does.
+    plain = [one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list]
+    functions = {one.name: one.args for one in plain}
+    bound = Counter(name for one in ast.walk(file) if isinstance(one, ast.stmt) for name in _bound(one))
+    for call in ast.walk(file):
+        match call:
+            case ast.Call(func=ast.Name(id=name), args=args) if name in functions and bound[name] == 1:
+                names = functions[name]
+                if not names.vararg and not names.posonlyargs and not any(isinstance(a, ast.Starred) for a in args):
+                    pairs = zip(names.args, args, strict=False)
+                    call.keywords = [*(ast.keyword(each.arg, value) for each, value in pairs), *call.keywords]
+                    call.args = []
+            case ast.Call(func=ast.Attribute(attr="to"), args=[ast.Name(id="device") as device]):
+                call.args, call.keywords = [], [ast.keyword("device", device), *call.keywords]
 
 
-@_rewrite("order of keywords")
-def _reordered(node: ast.AST) -> ast.AST:
-    if isinstance(node, ast.Call) and all(each.arg and _simple(each.value) for each in node.keywords):
-        node.keywords = node.keywords[::-1]
-    return node
-
-
-@_rewrite("positional to keyword")
-def _by_keyword(node: ast.AST) -> ast.AST:
-    if isinstance(node, ast.Module):
-        functions = {one.name: one.args for one in node.body if isinstance(one, ast.FunctionDef)}
-        bound = [name for one in ast.walk(node) if isinstance(one, ast.stmt) for name in _bound(one)]
-        for call in ast.walk(node):
-            match call:
-                case ast.Call(func=ast.Name(id=name), args=args) if name in functions and bound.count(name) == 1:
-                    names = functions[name]
-                    if not names.vararg and not names.posonlyargs and not any(isinstance(a, ast.Starred) for a in args):
-                        pairs = zip(names.args, args, strict=False)
-                        call.keywords = [*(ast.keyword(each.arg, value) for each, value in pairs), *call.keywords]
-                        call.args = []
-                case ast.Call(func=ast.Attribute(attr="to"), args=[ast.Name(id="device") as device]):
-                    call.args, call.keywords = [], [ast.keyword("device", device), *call.keywords]
-    return node
-
-
-@_rewrite("comprehension to loop")
-def _as_loop(node: ast.AST) -> Any:
-    """`x = [… for … in …]` and `return [… for … in …]`, where the loop's names are not used elsewhere."""
-    if not isinstance(node, ast.FunctionDef):
-        return node
-    names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
-
-    def put(one: Any) -> Any:
-        match one:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.ListComp(generators=[single]) as made):
-                pass
-            case ast.Return(value=ast.ListComp(generators=[single]) as made):
-                name = "collected"
-            case _:
-                return one
-        inside = [each.id for each in ast.walk(made) if isinstance(each, ast.Name)]
-        own = {each.id for each in ast.walk(single.target) if isinstance(each, ast.Name)}
-        if single.is_async or name in inside or any(names.count(each) != inside.count(each) for each in own):
-            return one
-        condition = ast.BoolOp(ast.And(), [ast.Constant(True), *single.ifs])
-        loop = _written(
-            f"{name} = []\nfor T in I:\n    if C:\n        {name}.append(E)"
-            if single.ifs
-            else f"{name} = []\nfor T in I:\n    {name}.append(E)",
-            T=single.target,
-            I=single.iter,
-            C=condition,
-            E=made.elt,
-        )
-        return [*loop, *([] if isinstance(one, ast.Assign) else _in_function(f"return {name}"))]
-
-    return _Rewriter(put).visit(node) if names else node
-
-
-@_rewrite("early return")
-def _early(node: ast.AST) -> Any:
-    match node:
-        case ast.Return(value=ast.IfExp(test=test, body=body, orelse=orelse)):
-            return [ast.If(test, [ast.Return(body)], []), ast.Return(orelse)]
-        case ast.If(test=test, body=[*_, ast.Return()] as body, orelse=[_, *_] as orelse):
-            return [ast.If(test, body, []), *orelse]
-    return node
-
-
-@_rewrite("type hints")
-def _hinted(node: ast.AST) -> ast.AST:
-    if isinstance(node, ast.FunctionDef):
-        node.returns = node.returns or ast.Constant("object")
-        for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-            each.annotation = each.annotation or ast.Constant("object")
-    return node
-
-
-@_rewrite("branches exchanged")
-def _exchanged(node: ast.AST) -> ast.AST:
-    match node:
-        case ast.If(test=test, body=body, orelse=[first, *_] as orelse) if not isinstance(first, ast.If):
-            return ast.If(ast.UnaryOp(ast.Not(), test), orelse, body)
-        case ast.IfExp(test=test, body=one, orelse=other):
-            return ast.IfExp(ast.UnaryOp(ast.Not(), test), other, one)
-    return node
-
-
-@_rewrite("temporary variable")
-def _kept(node: ast.AST) -> Any:
-    match node:
-        case ast.Return(value=ast.expr() as value) if not _simple(value):
-            return [ast.Assign([ast.Name("answer", ast.Store())], value), ast.Return(ast.Name("answer", ast.Load()))]
-    return node
-
-
-@_rewrite("with statements")
-def _nested(node: ast.AST) -> ast.AST:
-    match node:
-        case ast.With(items=[first, *others], body=body) if others:
-            return ast.With([first], [_nested(ast.With(others, body))])
-        case ast.With(items=[first], body=[ast.With(items=others, body=body)]):
-            return ast.With([first, *others], body)
-    return node
-
-
-@_rewrite("f-string to format")
-def _formatted(node: ast.AST) -> ast.AST:
-    if not isinstance(node, ast.JoinedStr):
-        return node
-    text = ""
-    values: list[ast.expr] = []
-    for part in node.values:
-        if isinstance(part, ast.Constant):
-            text += str(part.value).replace("{", "{{").replace("}", "}}")
-        elif isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-            text, values = text + "{}", [*values, part.value]
-        else:
-            return node
-    return ast.Call(ast.Attribute(ast.Constant(text), "format", ast.Load()), values, [])
-
-
-@_rewrite("docstring removed")
-def _undocumented(node: ast.AST) -> ast.AST:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef) and len(node.body) > 1 and _is_text(node.body[0]):
-        node.body = node.body[1:]
-    return node
-
-
-@_rewrite("lambda to def")
-def _defined(node: ast.AST) -> Any:
-    match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=arguments, body=body)):
-            return _written(f"def {name}({ast.unparse(arguments)}):\n    return B", B=body)
-    return node
-
-
-@_rewrite("augmented assignment unfolded")
-def _unfolded(node: ast.AST) -> ast.AST:
-    match node:
-        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if _numeric(value):
-            return ast.Assign([ast.Name(name, ast.Store())], ast.BinOp(ast.Name(name, ast.Load()), op, value))
-    return node
-
-
-@_rewrite("comparison turned round")
-def _turned(node: ast.AST) -> ast.AST:
-    turned = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
-    match node:
-        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[right]):
-            return ast.UnaryOp(ast.Not(), ast.Compare(left, [ast.Is()], [right]))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in turned and _simple(left):
-            return ast.Compare(right, [turned[type(op)]()], [left])
-    return node
-
-
-@_rewrite("tuple assignment split")
-def _split(node: ast.AST) -> Any:
-    match node:
-        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if all(
-            isinstance(value, ast.Constant) for value in values
-        ) and all(isinstance(name, ast.Name) for name in names):
-            return [ast.Assign([name], value) for name, value in zip(names, values, strict=True)]
-    return node
-
-
-@_rewrite("loop with enumerate")
-def _counted(node: ast.AST) -> Any:
-    match node:
-        case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
-            pair = ast.Tuple([ast.Name("number_", ast.Store()), target], ast.Store())
-            return ast.For(pair, ast.Call(ast.Name("enumerate", ast.Load()), [iterated], []), body, orelse)
-    return node
+_OF_FILES: Final[dict[str, Callable[[ast.Module], None]]] = {
+    "local names": _rename,
+    "helper function": _extract,
+    "positional to keyword": _give_by_keyword,
+}
+REWRITES: Final = (
+    *_OF_FILES,
+    *("type hints", "docstring removed", "temporary variable", "early return", "comprehension to loop"),
+    *("branches exchanged", "with statements", "lambda to def", "tuple assignment split"),
+    *("augmented assignment unfolded", "comparison turned round", "loop with enumerate", "order of keywords"),
+    "f-string to format",
+)
 
 
 def chosen(found: Iterable[Sequence[Variant]], limit: int | None) -> list[Variant]:

@@ -73,6 +73,9 @@ class ClassGrading:
             self.run_options = options.run_options(self.exercises, secret, self.recorded)
             self.conditions = options.conditions(secret, self.recorded)
             entries = found.entries
+            reference_key, self.reference_files = self._reference()
+            measure = store.key_of(reference_key, grading_options.of_checks(options.day))
+            self.verdicts = Verdicts(options.out, options.day, options.only, reference_key, measure)
             ready = {} if options.fresh else self._ready(entries)
             self.progress.begins(len(entries), len(ready), found.ignored)
             keys = self._all_run(entries, ready)
@@ -86,7 +89,7 @@ class ClassGrading:
         ready = {}
         for entry in entries:
             submission = self._read(entry)
-            if submission and self.store.has(key := store.key_of(submission.digest, *self.conditions)):
+            if submission and self.verdicts.has(key := store.key_of(submission.digest, *self.conditions)):
                 ready[entry.name] = key
         return ready
 
@@ -105,13 +108,12 @@ class ClassGrading:
     def _all_run(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> dict[str, str | None]:
         """Run what has not been run. Returns every submission's key, None where it cannot be read."""
         keys: dict[str, str | None] = dict(ready)
-        reference_key, reference_files = self._reference()
-        measure = store.key_of(reference_key, grading_options.of_checks(self.options.day))
-        self.verdicts = Verdicts(self.options.out, self.options.day, self.options.only, reference_key, measure)
+        reference_key = self.verdicts.reference_key
         left = [entry for entry in entries if entry.name not in ready]
         if self.recorded:
             self.store.keep(reference_key, self.recorded.record(self.exercises, self.options.bench))
-        needs_reference = not self.recorded and (self.options.fresh or not self.store.has(reference_key))
+        kept = None if self.options.fresh else self.store.record(reference_key)
+        needs_reference = not self.recorded and kept is None
         if self.options.rejudge:
             unknown = [entry.name for entry in left if self._read(entry) is not None]
             if unknown or needs_reference:
@@ -127,7 +129,7 @@ class ClassGrading:
                 stack.callback(self.runner.close)
                 self.layers = self.runner.start(self.run_options, self.progress)
                 if needs_reference:
-                    self._run_reference(reference_key, reference_files)
+                    self._run_reference(reference_key)
             judging.complete(self.verdicts.reference, self.exercises, self.options.only)
             self.layers = self.layers or dict(self.verdicts.reference.layers)
             self.progress.isolated(self.layers)
@@ -148,12 +150,12 @@ class ClassGrading:
         sources = tuple(SourceFile(name, data) for name, data in files.items())
         return store.key_of(digest(sources), "reference", *self.conditions), files
 
-    def _run_reference(self, key: str, files: dict[str, bytes]) -> None:
+    def _run_reference(self, key: str) -> None:
         self.progress.prepares(f"running {REFERENCE}")
         done: list[Record] = []
         run_options = msgspec.structs.replace(self.run_options, drawn_with=PUBLIC_SEEDS[0])
-        task = GradingTask(REFERENCE, SubmissionRun("reference", files, run_options), done.append, time.monotonic())
-        self.runner.run(iter([task]))
+        run = SubmissionRun("reference", self.reference_files, run_options)
+        self.runner.run(iter([GradingTask(REFERENCE, run, done.append, time.monotonic())]))
         judging.complete(done[0], self.exercises, self.options.only)
         self.store.keep(key, done[0])
 
@@ -179,7 +181,7 @@ class ClassGrading:
             if key in busy:
                 busy[key].append(entry)
                 continue
-            if self.store.has(key) and not self.options.fresh:
+            if self.verdicts.has(key) and not self.options.fresh:
                 self._tell(entry, key, ran=False)
                 continue
             busy[key] = [entry]

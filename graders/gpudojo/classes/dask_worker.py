@@ -26,8 +26,9 @@ from gpudojo.classes.local_runner import ChildScheduler, GradingTask, at_once, f
 from gpudojo.classes.store import Record, decode, encode
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
+from gpudojo.model.evidence import decoded
 from gpudojo.sandbox import fork_client
-from gpudojo.sandbox.layers import examine
+from gpudojo.sandbox.layers import DEVICE, examine
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
 
 HASH: Final = 32  # bytes of a SHA-256
@@ -76,6 +77,11 @@ class Introduction(msgspec.Struct, frozen=True):
     versions: Versions
     layers: dict[str, str]
 
+    def on(self, bench: str) -> Introduction:
+        """The same without the layer that only a real GPU needs, unless grading uses one."""
+        layers = {name: why for name, why in self.layers.items() if bench == "cuda" or name != DEVICE}
+        return Introduction(self.versions, layers)
+
 
 @functools.cache
 def versions(day: str) -> Versions:
@@ -100,9 +106,9 @@ def unpack(message: object, kind: type[T]) -> T:
     if not hmac.compare_digest(message[:HASH], hashlib.sha256(message[HASH:]).digest()):
         raise BadMessage("its hash does not match")
     try:
-        return msgspec.msgpack.decode(message[HASH:], type=kind)
-    except msgspec.DecodeError as error:
-        raise BadMessage(str(error)) from None
+        return decoded(msgspec.msgpack.Decoder(kind).decode, message[HASH:])
+    except BadEvidence as error:
+        raise BadMessage(error.reason) from None
 
 
 def unpack_reply(message: object, order: bytes, digest: str) -> Record | str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from gpudojo.classes.local_runner import GradingTask
+from gpudojo.model.errors import printable
 from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.sandbox.layers import missing, sentence
 from gpudojo.submissions.entries import IgnoredPath
@@ -101,6 +102,7 @@ class Display:
 
     def _say(self, text: str, style: str = "") -> None:
         if not self.quiet:
+            text = printable(text, keep="\n")
             self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _refresh(self) -> None:
@@ -127,7 +129,7 @@ class Display:
     def _slowest(self) -> list[str]:
         now = time.monotonic()
         slow = sorted(self.tasks, key=lambda task: task.began)[:SHOWN]
-        return [f"{task.name} ({now - task.began:.0f} s)" for task in slow if now - task.began >= 1.0]
+        return [f"{printable(task.name)} ({now - task.began:.0f} s)" for task in slow if now - task.began >= 1.0]
 
     def _picture(self) -> RenderableType:
         from rich.console import Group

@@ -27,11 +27,12 @@ from gpudojo.grading.judge import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.errors import BadClass, ReferenceFails
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decoded
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
 from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.model.results_file import encoded
 from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
@@ -218,6 +219,9 @@ def row_of(entry: SubmissionEntry, found: SubmissionRow, record: str, notes: Seq
     )
 
 
+_ROW: Final = msgspec.json.Decoder(SubmissionRow)
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """The verdicts of one output folder; another process can make them, too."""
@@ -235,31 +239,46 @@ class Verdicts:
     @functools.cached_property
     def reference(self) -> Record:
         """The record of the reference; raises BadClass where it cannot be read."""
-        return record_of(self.store, self.reference_key)
+        record = self.store.record(self.reference_key)
+        if record is None:
+            path = self.store.path_of(self.reference_key)
+            raise BadClass(f"the record {path} cannot be read; run again with --fresh")
+        return record
 
     def of(self, key: str, anew: bool = False) -> SubmissionRow:
         """The verdict on a record; `anew` judges it again, whatever is kept."""
         path = self.store.row_path(key, self.measure)
-        kept = b""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            kept = path.read_bytes()
-            if not anew:
-                return msgspec.json.decode(kept, type=SubmissionRow)
-        found = judged(record_of(self.store, key), self.reference, exercises_of(self.day), self.only)
-        text = msgspec.json.encode(found)
+        kept, known = self._kept(path)
+        if known is not None and not anew:
+            return known
+        record = self.store.record(key)
+        if record is None:
+            return self.unreadable(f"the record {self.store.path_of(key)} is damaged; run again without --rejudge")
+        try:
+            found = judged(record, self.reference, exercises_of(self.day), self.only)
+        except Exception as error:  # of ours: it costs this submission a review, and not the class its results
+            path.unlink(missing_ok=True)
+            return self.unreadable(f"the grader could not judge it ({': '.join(described(error))})")
+        text = encoded(found)
         if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
+    def has(self, key: str) -> bool:
+        """Whether there is a verdict on a record, or a record that can be judged."""
+        _, known = self._kept(self.store.row_path(key, self.measure))
+        return self.store.has(key) and (known is not None or self.store.record(key) is not None)
+
+    def _kept(self, path: Path) -> tuple[bytes, SubmissionRow | None]:
+        """What is kept of a verdict, and the verdict, if that can be used."""
+        data = b""
+        with contextlib.suppress(OSError, BadEvidence):
+            data = path.read_bytes()
+            return data, decoded(_ROW.decode, data)
+        return data, None
+
     def unreadable(self, problem: str) -> SubmissionRow:
         return unreadable(problem, exercises_of(self.day), self.only)
-
-
-def record_of(kept: Store, key: str) -> Record:
-    record = kept.record(key)
-    if record is None:
-        raise BadClass(f"the record {kept.path_of(key)} cannot be read; run again with --fresh")
-    return record
 
 
 CHUNK: Final = 16  # records sent to a process at a time
@@ -269,7 +288,7 @@ IN_PARALLEL: Final = 100  # records; a process takes as long to start as it take
 def judged_in_parallel(verdicts: Verdicts, keys: Sequence[str], jobs: int) -> Iterator[str]:
     """Yields every key, in order, once its record has been judged again and the verdict is on disk.
 
-    Raises BadClass where a record cannot be read, or a process was killed.
+    Raises BadClass where the reference's record cannot be read, or a process was killed.
     """
     if len(keys) < IN_PARALLEL or jobs < 2:
         for key in keys:

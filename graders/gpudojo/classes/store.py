@@ -15,7 +15,7 @@ import msgspec
 from virtual_cuda.ledger import Timeline
 
 from gpudojo.model.errors import BadClass, BadEvidence
-from gpudojo.model.evidence import Evidence, checked_timeline, validated
+from gpudojo.model.evidence import Evidence, checked_timeline, decoded, validated
 from gpudojo.model.results_file import replacing
 from gpudojo.sandbox.protocol import Chosen, Loaded
 
@@ -79,16 +79,16 @@ class Record(msgspec.Struct):
     version: int = VERSION
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Record)
+
+
 def encode(record: Record) -> bytes:
     return msgspec.msgpack.encode(record)
 
 
 def decode(data: bytes) -> Record:
     """The record in these bytes; raises BadEvidence where they hold none that can be used."""
-    try:
-        record = msgspec.msgpack.decode(data, type=Record)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadEvidence(str(error)) from None
+    record = decoded(_decoder.decode, data)
     if record.version != VERSION:
         raise BadEvidence(f"version {record.version} is not {VERSION}")
     for seen in record.seen.values():

@@ -21,10 +21,14 @@ GRACE: Final = 2.0  # seconds in which a child itself notices that a function is
 STARTING: Final = 30.0  # seconds before the first step
 AGAIN: Final = 3  # times that a child killed by something else is run again
 CHILDREN: Final = 24
+REACHED: Final = 100  # times that are told what student code reached for
 OUTPUT: Final = 64 << 10
-# Not printed by student code, or different in every run: the folder a child runs in, and a message of torch's profiler
-# in a process that cannot read its own name.
-REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n|/[\w/.-]*/dojo-\w{8}/", re.MULTILINE)
+GAP: Final = 1.0  # seconds in which the grader did not look, after which a child's own clock is not trusted
+# Not printed by student code: a message of torch's profiler in a process that cannot read its own name.
+REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n", re.MULTILINE)
+# Different in every run: the folder a child runs in. Found in two steps, each of which looks at a character once.
+PATH: Final = re.compile(r"[\w/.-]+")
+SCRATCH: Final = re.compile(r"/dojo-\w{8}(?=/)")
 EVIDENCE: Final = 64 << 20
 BEFORE: Final = "before anything"  # the step of a child that ended before its first one
 STUMBLED: Final = "the grader's own code failed, which may not be the submission's fault"
@@ -53,11 +57,15 @@ class SubmissionRun:
         self.finished = False
         self.paused = False
         self.stumbled = ""
+        self.stood_still = False  # the grader did, while this child ran
         self.trusted = True
         # With a real GPU two kinds of children observe, each the machines that the other cannot stand for.
         self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
         self._received: set[str] = set()  # from this child
         self._killed: Counter[str] = Counter()
+        self._reached = 0
+        self._over = False  # nothing more of this child counts
+        self._again = False  # and it is run again
         self._children = 0
         self._frames = Frames(b"", 0)
         self._output = bytearray()
@@ -70,6 +78,7 @@ class SubmissionRun:
         self._children += 1
         self._frames = Frames(token, EVIDENCE)
         self.step, self.killed_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
+        self.stood_still, self._over, self._again = False, False, False
         self.deadline = self.clock() + STARTING
         self._received = set()
         complete = set(self.record.seen) if self.options.bench != "cuda" else set()
@@ -84,12 +93,18 @@ class SubmissionRun:
 
     def receive(self, data: bytes) -> bool:
         """Take in what a child has sent; False if the child is to be ended."""
+        if self._over:
+            return False
         for frame in self._frames.feed(data):
             if not self._handle(frame):
                 return False
-        if self._frames.problem is not None:
+        if self._frames.too_much:
+            self._over = True
+            most = f"what it did or returned takes more than the {EVIDENCE >> 20} MB that are recorded of a submission"
+            self._end_step(self.step or BEFORE, IncidentKind.CRASHED, most)
+        elif self._frames.problem is not None:
             self._reject(self._frames.problem)
-        return self.trusted
+        return self.trusted and not self._over
 
     def _handle(self, frame: protocol.Frame) -> bool:
         now, record = self.clock(), self.record
@@ -105,6 +120,8 @@ class SubmissionRun:
             self.step = frame.step
             self.deadline = now + self.options.seconds + GRACE
         elif isinstance(frame, protocol.Loaded):
+            if self._late_by_our_fault([frame.broken] if frame.broken else []):
+                return False
             record.files[frame.file] = frame
             self._note(f"file {frame.file}", [frame.broken] if frame.broken else [])
         elif isinstance(frame, protocol.Saw):
@@ -113,7 +130,9 @@ class SubmissionRun:
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
             where = f"{frame.file} line {frame.line} " if frame.line else f"{frame.file} " if frame.file else "it "
-            self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
+            self._reached += 1
+            if self._reached <= REACHED:
+                self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -127,6 +146,8 @@ class SubmissionRun:
         key = f"{evidence.exercise}::{evidence.function}"
         missing = all(seen.status is CallStatus.MISSING for seen in evidence.observations.values())
         raised = [seen.raised for seen in evidence.observations.values() if seen.raised and seen.status != "broken"]
+        if self._late_by_our_fault(raised):
+            return False
         # A child does not compare its code where it was interrupted: then nothing can be earned.
         unchecked = frame.interrupted and not any(error.type == "TimedOut" for error in raised)
         known = self.record.seen.get(key)
@@ -142,6 +163,12 @@ class SubmissionRun:
         self._received.add(key)
         self._note(key, raised)
         return True
+
+    def _late_by_our_fault(self, raised: Sequence[Raised]) -> bool:
+        """Whether time ran out in a child while the grader stood still: it may have waited for us, and is run again."""
+        late = self.stood_still and any(error.type == "TimedOut" for error in raised)
+        self._over = self._again = late and self._killed[self.step or BEFORE] < AGAIN
+        return self._again
 
     def _note(self, step: str, raised: Sequence[Raised]) -> None:
         """Note time and memory that ran out, where Python itself reported it."""
@@ -168,6 +195,12 @@ class SubmissionRun:
         self._printed += len(data)
         self._output += data[: max(0, OUTPUT - len(self._output))]
 
+    def postpone(self, seconds: float) -> None:
+        """The grader has not looked for so long (Ctrl-Z, a stalled machine): no time has run out meanwhile."""
+        self.deadline += seconds
+        self.began += seconds
+        self.stood_still = self.stood_still or seconds >= GAP
+
     def overdue(self, now: float) -> bool:
         return now > self.deadline or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING
 
@@ -183,7 +216,10 @@ class SubmissionRun:
             self._machines.pop(0)
             return bool(self._machines)
         step = self.step or BEFORE
-        if self.paused:
+        if self._again:
+            self._killed[step] += 1
+            return True
+        if self.paused or self._over:
             pass
         elif self.killed_by_us:
             self._end_step(step, IncidentKind.TIMED_OUT, f"still running after {self.options.seconds:g} seconds")
@@ -219,7 +255,7 @@ class SubmissionRun:
 
     def finish(self, peak_bytes: int, cpu_seconds: float, device_bytes: int = 0) -> Record:
         """The whole record."""
-        text = REMOVED.sub("", self._output.decode(errors="replace"))
+        text = PATH.sub(_without_scratch, REMOVED.sub("", self._output.decode(errors="replace")))
         if self._printed > len(self._output):
             text += f"\n… {self._printed - len(self._output):,} more bytes were printed and not kept\n"
         self.record.output = text
@@ -227,6 +263,14 @@ class SubmissionRun:
         self.record.peak_bytes, self.record.cpu_seconds = peak_bytes, cpu_seconds
         self.record.device_bytes = device_bytes
         return self.record
+
+
+def _without_scratch(path: re.Match[str]) -> str:
+    """A path without all that comes before the files of a submission."""
+    text = path[0]
+    first = text.find("/")
+    ends = [found.end() + 1 for found in SCRATCH.finditer(text, first + 1)] if first >= 0 else []
+    return text[:first] + text[ends[-1] :] if ends else text
 
 
 def _probes(seen: FunctionRecord) -> set[str]:

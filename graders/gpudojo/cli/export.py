@@ -10,9 +10,9 @@ import click
 
 from gpudojo.cli.options import FOLDER, THAT_FILE, writing
 from gpudojo.model import catalogue
-from gpudojo.model.results import ClassResults, SubmissionRow, total
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
-from gpudojo.platforms import Options, Part, describe, exporter, formats, parts_of
+from gpudojo.platforms import Options, describe, exporter, formats, parts_of
 from gpudojo.platforms._entries import no_submission
 
 
@@ -61,9 +61,10 @@ def export(
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 
-def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[Part, ...]:
+def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[ExerciseRow, ...]:
     """The exercises of the day, for submissions that could not be graded: from other rows or the catalogue."""
-    known = {each.exercise: Part(each.exercise, each.title, each.max_score) for row in rows for each in row.exercises}
+    every = (each for row in rows for each in row.exercises)
+    known = {each.exercise: ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in every}
     seen = tuple(part for _, part in sorted(known.items()))
     if total(part.max_score for part in seen) == header.max_score or header.day not in catalogue.days():
         return seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import random
 import sys
 import time
 import warnings
@@ -77,14 +78,14 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mark = self.bench.ledger.mark()
-        modes = torch._C._len_torch_dispatch_stack()
+        modes = _modes()
         afterwards = after_call  # read before the call, which could replace it
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
                 result = self.function(*args, **kwargs)
-                if torch._C._len_torch_dispatch_stack() != modes:
-                    raise RuntimeError("it left a TorchDispatchMode open, which changes torch for all other code")
+                if _modes() != modes:
+                    raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
                 return of_known_classes(result)
         except (Exception, SystemExit) as error:
             raise StudentRaised(raised(error, self.path)) from None
@@ -100,6 +101,13 @@ class Call:
     def first_line(self, records: Iterable[Any]) -> int | None:
         """The line that caused the first of these records."""
         return next((self.line_of(record) for record in records), None)
+
+
+def _modes() -> tuple[int, int]:
+    """How many modes that change torch's functions are open; a default device is one too, and no matter here."""
+    c = torch._C
+    functions = [c._get_function_stack_at(place) for place in range(c._len_torch_function_stack())]
+    return c._len_torch_dispatch_stack(), sum(type(mode) is not torch.utils._device.DeviceContext for mode in functions)
 
 
 def name_of(device: Any) -> str:
@@ -121,22 +129,25 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     return found
 
 
-def tried(scenarios: Mapping[str, Callable[[], T]]) -> Cases[T]:
+def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
     """What each scenario gives, or the error it ended with: which check an error belongs to, the checks decide.
 
-    Raises errors about a closed device, because a fresh start may help, and about memory, which concern the whole
-    submission.
+    With a seed they are tried in an order drawn from it, so that no list of answers is right by its order. Raises
+    errors about a closed device, because a fresh start may help, and about memory, which concern the whole submission.
     """
     found: Cases[T] = Cases()
-    for name, scenario in scenarios.items():
+    names = list(scenarios)
+    for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
-            found[name] = scenario()
+            found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
             found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
-    return found
+    # In the order given, whatever the seed: checks report the first that is wrong.
+    errors = {name: found.errors[name] for name in names if name in found.errors}
+    return Cases({name: found[name] for name in names if name in found}, errors)
 
 
 def of_known_classes(result: Any, depth: int = 0) -> Any:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from gpudojo.grading.clock import replaceable
 from gpudojo.grading.source_locator import pattern_lines
+from gpudojo.model.errors import described
 from gpudojo.model.evidence import Raised
 
 # What torch is asked, and what asks by itself when it is made.
@@ -449,8 +450,4 @@ def raised(error: BaseException, path: Path) -> Raised:
         if trace.tb_frame.f_code.co_filename == str(path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    try:
-        message = str(error)
-    except Exception:  # an exception class of the student's own
-        message = "its text could not be made"
-    return Raised(type(error).__name__, message[:2000], line)
+    return Raised(*described(error), line)

@@ -29,8 +29,16 @@ from gpudojo.grading.call import Call, StudentRaised, torch
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
-from gpudojo.model.errors import DojoError, author_line
-from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decode_evidence, encode_evidence
+from gpudojo.model.errors import DojoError, author_line, described
+from gpudojo.model.evidence import (
+    LARGEST_OBSERVATION,
+    CallStatus,
+    Evidence,
+    Observation,
+    Raised,
+    decode_evidence,
+    encode_evidence,
+)
 from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 
 LONGEST: Final = 2000  # characters of a message
@@ -108,7 +116,9 @@ def observe_one(
             try:
                 seen = _anywhere(exercise, function, probe, submission, kind, seed)
                 try:
-                    msgspec.msgpack.encode(seen)
+                    size = len(msgspec.msgpack.encode(seen))
+                    if size > LARGEST_OBSERVATION:
+                        raise ValueError(f"it takes {size:,} bytes to record, and {LARGEST_OBSERVATION:,} are allowed")
                 except Exception as error:  # it holds something of the student's that is no number, text or array
                     seen = Observation(CallStatus.RAISED, raised=_unusable(function.name, error, None))
             except DojoError:
@@ -136,7 +146,7 @@ def _out_of_time(limits: Limits, line: int | None) -> Observation:
 
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    said = f"what `{name}` did or returned cannot be used: {type(error).__name__}: {error}"
+    said = f"what `{name}` did or returned cannot be used: {': '.join(described(error))}"
     return Raised("Unusable", said[:LONGEST], line, source=source)
 
 

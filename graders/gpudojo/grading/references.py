@@ -16,7 +16,14 @@ from virtual_cuda.ledger import MOST_CALLS, Timeline
 from gpudojo.grading.load import load
 from gpudojo.model.catalogue import day_of, day_with
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
-from gpudojo.model.evidence import LARGEST, CallStatus, Evidence, checked_timeline, decode_evidence
+from gpudojo.model.evidence import (
+    LARGEST,
+    CallStatus,
+    Evidence,
+    checked_timeline,
+    decode_evidence,
+    decoded,
+)
 from gpudojo.model.exercise import Exercise, Function
 
 FOLDER: Final = Path(__file__).parent / "of_reference"
@@ -64,9 +71,9 @@ class Shipped(msgspec.Struct, frozen=True):
         if packed is None:
             return []
         try:
-            found = msgspec.msgpack.decode(_unpacked(packed), type=list[Timeline])
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error}") from None
+            found = decoded(msgspec.msgpack.Decoder(list[Timeline]).decode, _unpacked(packed))
+        except BadEvidence as error:
+            raise BadEvidence(f"the timelines of {function} in this release cannot be read: {error.reason}") from None
         return [checked_timeline(timeline) for timeline in found[:MOST_CALLS]]
 
     def refuse_unknown(self, bench: str, seed: int) -> None:
@@ -109,9 +116,9 @@ def shipped(day: str, folder: Path = FOLDER) -> Shipped | None:
     except FileNotFoundError:
         return None
     try:
-        found = msgspec.msgpack.decode(data, type=Shipped)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadEvidence(f"{path.name} of this release cannot be read: {error}") from None
+        found = decoded(msgspec.msgpack.Decoder(Shipped).decode, data)
+    except BadEvidence as error:
+        raise BadEvidence(f"{path.name} of this release cannot be read: {error.reason}") from None
     if found.version != VERSION:
         raise BadEvidence(f"{path.name} of this release has version {found.version}, not {VERSION}")
     return found

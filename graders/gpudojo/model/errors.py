@@ -5,12 +5,44 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
+from unicodedata import category
 
 from virtual_cuda.errors import VirtualCudaError
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Foreign text, such as a name, as it may be printed anywhere: on a terminal, in a table, on a page.
+
+    Control characters, marks that turn the direction of writing and halves of characters are shown as code points, but
+    for those to keep.
+    """
+    if text.isprintable():
+        return text
+    shown = (c if c.isprintable() or c in keep else " " if category(c) == "Zs" else f"⟨U+{ord(c):04X}⟩" for c in text)
+    return "".join(shown)
+
+
+def described(error: BaseException, most: int = 2000) -> tuple[str, str]:
+    """The name of an exception's class and its text: plain, of a limited length, and such that UTF-8 can write them.
+
+    The class may be a student's own: whatever it has made of its methods, no error comes out of them.
+    """
+    try:
+        text = str(error)
+    except (Exception, SystemExit):
+        text = "its text could not be made"
+    name = type.__dict__["__name__"].__get__(type(error))
+    return _plain(name, 100), _plain(text, most)
+
+
+def _plain(text: str, most: int) -> str:
+    # `join` makes a text of the class str, and no other method of a subclass is called.
+    return "".join([text])[:most].encode("utf-8", "backslashreplace").decode()
+
 
 # The base class of every error that gpudojo or its device raises on purpose, so that one `except` reports both.
 DojoError = VirtualCudaError
@@ -18,13 +50,6 @@ DojoError = VirtualCudaError
 
 class Refusal(DojoError):
     """An error whose text is complete where it is raised."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return self.why
 
 
 class CannotBegin(Refusal):
@@ -108,12 +133,11 @@ class BadEvidence(DojoError, ValueError):
         return f"this is not evidence: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class NoReference(DojoError, FileNotFoundError):
     """There is nothing to judge a file against."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    name: str
 
     def __str__(self) -> str:
         return f"no reference solution for {self.name} was found in a `reference` folder above it"
@@ -226,11 +250,7 @@ _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")
 
 def author_line(error: BaseException, student: Path | None = None) -> str:
     """`file:line` of the author's code that raised an error: of the probe or check, or of what it called nearby."""
-    places: list[tuple[FrameType, int]] = []
-    trace = error.__traceback__
-    while trace is not None:
-        places.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
+    places = list(traceback.walk_tb(error.__traceback__))
     ours = [place for place in places if str(place[0].f_globals.get("__name__", "")).startswith(_FRAMEWORK)]
     theirs = [place for place in places if place not in ours and place[0].f_code.co_filename != str(student)]
     # The first is the probe or check itself; below it may be torch's frames, which say nothing to an author.

@@ -28,23 +28,15 @@ class Misconception:
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
 
 
+@dataclass(eq=False)
 class Failed(Exception):
     """Raised by a check whose claim does not hold: what happened, what was expected, and the line if it is known."""
 
-    def __init__(
-        self,
-        happened: str,
-        expected: str,
-        line: int | None = None,
-        misconception: str | None = None,
-        at: tuple[str, ...] = (),  # patterns for `grading.source_locator`, where no line is known
-    ) -> None:
-        super().__init__(happened)
-        self.happened = happened
-        self.expected = expected
-        self.line = line
-        self.misconception = misconception
-        self.at = at
+    happened: str
+    expected: str
+    line: int | None = None
+    misconception: str | None = None
+    at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
 
 
 class Todo(Exception):

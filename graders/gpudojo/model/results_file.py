@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from gpudojo.model.errors import BadResults
+from gpudojo.model.errors import BadEvidence, BadResults, printable
+from gpudojo.model.evidence import decoded
 from gpudojo.model.results import RESULTS_VERSION, ClassResults, SubmissionRow, total
 
 END: Final = b"\n]}\n"
@@ -148,7 +149,7 @@ def _check_version(path: Path, data: bytes) -> None:
         found = msgspec.json.decode(data, type=_Version).version
     except msgspec.ValidationError:
         raise BadResults(str(path), "it is JSON, but not what `dojo grade` writes") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except Exception as error:  # whatever decoding raises: DecodeError, UnicodeDecodeError, RecursionError, MemoryError
         raise BadResults(str(path), f"it is not JSON: {error}") from None
     if found != RESULTS_VERSION:
         raise BadResults(str(path), f"it has version {found}, and this gpudojo reads version {RESULTS_VERSION}")
@@ -156,9 +157,9 @@ def _check_version(path: Path, data: bytes) -> None:
 
 def _decoded(path: Path, data: bytes, kind: type[_Kind]) -> _Kind:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadResults(str(path), str(error)) from None
+        return decoded(msgspec.json.Decoder(kind).decode, data)
+    except BadEvidence as error:
+        raise BadResults(str(path), error.reason) from None
 
 
 def _check(path: Path, row: SubmissionRow) -> None:
@@ -208,9 +209,10 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
         writer.writerow(["submission", "student", "status", "score", "max_score", *columns, "needs_human"])
         for row in rows:
             scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
-            cells = [row.submission, row.student or "", row.status.value, number(row.score), number(row.max_score)]
+            names = [printable(whole(name)) for name in (row.submission, row.student or "")]
+            cells = [*names, row.status.value, number(row.score), number(row.max_score)]
             cells += [scores.get(column, "") for column in columns]
-            cells.append("; ".join(row.needs_human))
+            cells.append(printable(whole("; ".join(row.needs_human)), keep="\n"))
             writer.writerow([safe(cell) for cell in cells])
         text.detach()
 

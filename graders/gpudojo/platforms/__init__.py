@@ -18,16 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpudojo.model import catalogue
-from gpudojo.model.results import ClassResults, SubmissionRow
-
-
-@dataclass(frozen=True)
-class Part:
-    """An exercise of the day and what it is worth, for submissions that could not be graded at all."""
-
-    exercise: str
-    title: str
-    max_score: float
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow
 
 
 @dataclass(frozen=True)
@@ -38,15 +29,15 @@ class Options:
     gradebook: Path | None = None  # a gradebook downloaded from Canvas
     title: str | None = None  # what the assignment is called there
     submission: str | None = None  # only this one, and into the target folder itself
-    exercises: tuple[Part, ...] = ()
+    exercises: tuple[ExerciseRow, ...] = ()  # those of the day, for submissions that could not be graded at all
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
     say: Callable[[str], Any] = str  # gets what a teacher should know and no file says; the default drops it
 
 
-def parts_of(day: str) -> tuple[Part, ...]:
-    """The exercises of an installed day."""
-    return tuple(Part(each.stem, each.title, float(each.points)) for each in catalogue.day(day))
+def parts_of(day: str) -> tuple[ExerciseRow, ...]:
+    """The exercises of an installed day, and what they are worth."""
+    return tuple(ExerciseRow(each.stem, each.title, 0.0, float(each.points)) for each in catalogue.day(day))
 
 
 Exporter = Callable[[ClassResults, Iterable[SubmissionRow], Path, Options], list[Path]]

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import encoded, number, replacing
-from gpudojo.platforms import Options, Part
+from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
-NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parts(points: float) -> int:
@@ -37,12 +37,10 @@ def chosen(rows: Iterable[SubmissionRow], options: Options) -> Iterator[Submissi
     return (row for row in rows if options.submission in (None, row.submission))
 
 
-def whole(row: SubmissionRow, known: Iterable[Part]) -> list[ExerciseRow]:
+def whole(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[ExerciseRow]:
     """Its exercises, with those of the day that were not reached where their points are what is missing."""
     have = {exercise.exercise for exercise in row.exercises}
-    missing = [
-        ExerciseRow(each.exercise, each.title, 0.0, each.max_score) for each in known if each.exercise not in have
-    ]
+    missing = [each for each in known if each.exercise not in have]
     left = parts(row.max_score) - sum(parts(exercise.max_score) for exercise in row.exercises)
     if sum(parts(exercise.max_score) for exercise in missing) != left:
         return list(row.exercises)
@@ -56,7 +54,7 @@ def of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
     return [*exercise.checks, *more]
 
 
-def of_submission(row: SubmissionRow, known: Iterable[Part]) -> list[CheckRow]:
+def of_submission(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[CheckRow]:
     """All rows of a submission, in the order of its exercises."""
     checks = [check for exercise in whole(row, known) for check in of_exercise(exercise, row)]
     left = parts(row.max_score) - sum(parts(check.max_points) for check in checks)
@@ -96,12 +94,13 @@ def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without characters that neither XML nor a terminal should get."""
-    return NOT_XML.sub("\ufffd", text.replace("\x1b", "\ufffd"))
+    """The text without characters that neither XML nor a terminal should get; its lines stay."""
+    return errors.printable(text, keep="\t\n\r")
 
 
 def one_line(text: str) -> str:
-    return " ".join(printable(text).split())
+    """A name or message on one line, as it may be printed anywhere."""
+    return errors.printable(" ".join(text.split()))
 
 
 def _reason(row: SubmissionRow) -> str:

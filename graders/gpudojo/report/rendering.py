@@ -18,6 +18,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from gpudojo.classes.store import FOLDER, write
+from gpudojo.model.errors import printable
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import number, whole
 from gpudojo.platforms._entries import new_name
@@ -113,10 +114,6 @@ def kept_secret(results: Path) -> tuple[bytes, str]:
     return made, warning
 
 
-# Control characters, marks that change the direction of writing, and other invisible ones.
-INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
-)
 COLOUR_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SIZES: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -167,7 +164,7 @@ def visible(value: object) -> object:
     """What jinja puts on a page for a value: in a text, invisible characters are replaced by their code points."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return INVISIBLE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", COLOUR_CODES.sub("", value.replace("\r\n", "\n")))
+    return printable(COLOUR_CODES.sub("", value.replace("\r\n", "\n")), keep="\t\n\N{NO-BREAK SPACE}")
 
 
 def prose(text: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -72,31 +72,29 @@ class SubmissionRecords:
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
         """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        for facts in mine.values():
-            plain = _number(facts, "stored")
-            for name, case in facts.items():
-                peak = _number(case, "peak")
-                if not peak or not plain:
-                    continue
-                bars = [Bar("plain", plain, size(plain), "other"), Bar("yours", peak, size(peak), "mine")]
-                right = next((_number(found.get(name), "peak") for found in theirs.values() if name in found), None)
-                return [*bars, Bar("the reference", right, size(right), "theirs")] if right else bars
+        for facts, case, theirs in self._cases(exercise, function):
+            plain, peak, right = _number(facts, "stored"), _number(case, "peak"), _number(theirs, "peak")
+            if plain and peak:
+                shown = (("plain", plain, "other"), ("yours", peak, "mine"), ("the reference", right, "theirs"))
+                return [Bar(label, value, size(value), kind) for label, value, kind in shown if value]
         return []
 
     def curves(self, exercise: str, function: str) -> list[Curve]:
         """Memory curves of the plain loop, the student's code and the reference; older records have none."""
-        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
-        for facts in mine.values():
+        for facts, case, theirs in self._cases(exercise, function):
             plain = curve(WITHOUT, facts.get("stored_curve"), "other")
-            for name, case in facts.items():
-                yours = curve("yours", _within(case, "curve"), "mine")
-                if plain is None or yours is None:
-                    continue
-                others = (_within(found.get(name), "curve") for found in theirs.values())
-                right = next((made for each in others if (made := curve("the reference", each, "theirs"))), None)
+            yours = curve("yours", _within(case, "curve"), "mine")
+            if plain is not None and yours is not None:
+                right = curve("the reference", _within(theirs, "curve"), "theirs")
                 return [plain, yours, *([right] if right else [])]
         return []
+
+    def _cases(self, exercise: str, function: str) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+        """Each fact of the student's record, with the facts it is one of, and the reference's of the same name."""
+        mine, theirs = (_facts(record, exercise, function) for record in (self.record, self.reference))
+        others = {name: fact for facts in reversed(list(theirs.values())) for name, fact in facts.items()}
+        for facts in mine.values():
+            yield from ((facts, case, others.get(name)) for name, case in facts.items())
 
     def code(self, check: CheckRow, says: Says = str) -> list[tuple[int, str, bool]]:
         """The known lines around the one that a check names: number, text, whether it is that line."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpudojo.model.catalogue import day
+from gpudojo.model.errors import described
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
@@ -172,8 +173,9 @@ def observed(
             break
     evidence = Evidence(exercise.stem, function.name, job.bench, 0, {})  # its observations are out already
     signature = ""
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # of what has none
-        signature = str(inspect.signature(submission.names[function.name]))[:200]
+    with contextlib.suppress(Exception):  # of what has none, or of a default whose repr is the student's code
+        text = str(inspect.signature(submission.names[function.name]))[:200]
+        signature = text.encode("utf-8", "backslashreplace").decode()
     interrupted = late is not None and late.status is CallStatus.RAISED
     seconds = time.perf_counter() - began
     timeline, every = None, []
@@ -242,7 +244,7 @@ def _frames(job: protocol.Job, layers: dict[str, str], home: Path) -> Iterator[p
         yield protocol.Isolated(layers)
         paused = yield from grade(job, home)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
-        yield protocol.Stumbled(f"{type(error).__name__}: {error}"[: protocol.MESSAGE])
+        yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()
         return
     yield protocol.Paused() if paused else protocol.Finished()

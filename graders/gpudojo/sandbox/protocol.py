@@ -12,7 +12,7 @@ import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
 
 from gpudojo.model.errors import BadEvidence
-from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, validated
+from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeline, decoded, validated
 
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
@@ -24,7 +24,7 @@ EVENT: Final = struct.Struct("<BQiQQQ")
 HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
-LARGEST_FRAME: Final = 16 << 20
+LARGEST_FRAME: Final = 8 << 20
 WHOLE: Final = 6  # times the limit of a function: what a whole submission may take
 MESSAGE: Final = 2000  # characters of a text from a child
 # Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.
@@ -165,6 +165,7 @@ class Frames:
         self.key, self.left = key, largest
         self.count = 0
         self.problem: str | None = None
+        self.too_much = False  # no more than that is wrong with it
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -172,7 +173,7 @@ class Frames:
             return []
         self.left -= len(data)
         if self.left < 0:
-            self.problem = "it sent more evidence than there can be"
+            self.problem, self.too_much = "it sent more evidence than there can be", True
             return []
         self._bytes += data
         found: list[Frame] = []
@@ -191,8 +192,8 @@ class Frames:
                     self.problem = STRANGER
                     break
                 self.count += 1
-                found.append(_checked(_decoder.decode(body)))
-            except (msgspec.DecodeError, RecursionError, BadEvidence) as error:
+                found.append(_checked(decoded(_decoder.decode, body)))
+            except BadEvidence as error:
                 self.problem = str(error)
                 break
         return found

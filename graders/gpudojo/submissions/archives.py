@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import stat
 import unicodedata
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +27,9 @@ _LINK: Final = "is a link, which is not followed"
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 # Names that Windows reserves for devices, with any ending; and characters it does not allow.
 _DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
-_FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]|^\s+|[\s.]+$')
+_FORBIDDEN: Final = re.compile(r'[<>:"|?*\\]')
+LONGEST_NAME: Final = 4  # times the longest path: so much may be left out of a name (`./`, accents that are joined)
+PIECES: Final = 10_000  # of a gzip: each one costs as much as thousands of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Contents:
 
     files: dict[str, ListedFile] = field(default_factory=dict)  # by path, or by name on disk
     notes: list[str] = field(default_factory=list)
+    unpacked: int = 0  # bytes that a gzip held
 
     def place(self, name: str, limits: ReadLimits, on_disk: bool = False) -> str | None:
         """The relative path for a file; None for junk. Raises Unreadable for a path that leads out."""
@@ -71,6 +76,9 @@ class Contents:
 
 def placed(name: str, limits: ReadLimits) -> str | None:
     """A relative path that every system can store; None for junk. Raises Unreadable for one that leads out."""
+    too_long = Unreadable(f"has a path of more than {limits.path_length} bytes")
+    if len(name) > LONGEST_NAME * limits.path_length:  # before anything is done with it
+        raise too_long
     if "\0" in name:
         raise Unreadable("has a null byte in its name")
     if name.startswith(("/", "\\")) or _DRIVE.match(name):
@@ -84,7 +92,7 @@ def placed(name: str, limits: ReadLimits) -> str | None:
         raise Unreadable(f"lies more than {limits.depth} folders deep")
     path = "/".join(map(_storable, parts))
     if len(path.encode()) > limits.path_length:
-        raise Unreadable(f"has a path of more than {limits.path_length} bytes")
+        raise too_long
     return path or None
 
 
@@ -97,6 +105,9 @@ def _parts(name: str) -> list[str]:
 def _storable(part: str) -> str:
     """A name that every system can store: no control characters, invalid UTF-8 or names of devices."""
     part = _FORBIDDEN.sub("_", "".join(c if c.isprintable() else "_" for c in part))
+    bare = part.rstrip(" .")
+    part = f"{bare}_" if bare != part else part
+    part = f"_{part.lstrip()}" if part[:1].isspace() else part
     return f"_{part}" if _DEVICES.fullmatch(part) else part
 
 
@@ -113,13 +124,14 @@ _FLAGS: Final = (
 def folder_listing(root: Path, limits: ReadLimits) -> Contents:
     """The files below a folder, nothing opened yet."""
     contents = Contents()
-    waiting: list[tuple[Path, str, int]] = [(root, "", 0)]
+    waiting: deque[tuple[Path, str, int]] = deque([(root, "", 0)])
     looked_at = 0
     while waiting:
-        folder, inside, depth = waiting.pop(0)
+        folder, inside, depth = waiting.popleft()
         try:
             with os.scandir(folder) as listing:
-                children = sorted(listing, key=lambda child: natural(child.name))
+                some = itertools.islice(listing, limits.entries + 1)
+                children = sorted(some, key=lambda child: natural(child.name))
         except OSError as error:
             contents.refuse(inside or "The folder", f"cannot be read: {reason(error)}")
             continue
@@ -211,7 +223,7 @@ def zip_listing(data: bytes, limits: ReadLimits) -> Contents:
             problem = _LINK if mode == stat.S_IFLNK else NOT_A_FILE
         elif info.header_offset in overlapping:
             problem = "shares its bytes with another file of the archive, as only a zip bomb does"
-        if not info.is_dir():
+        if not info.orig_filename.endswith("/"):  # `is_dir` fails for an entry without a name
             fetching = partial(_fetch_from_zip, archive, info, limits)
             contents.add(info.orig_filename, limits, problem, info.file_size, fetching)
     return contents
@@ -247,6 +259,8 @@ def _fetch_from_zip(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Rea
 
 
 _BLOCK: Final = 512
+_CHUNK: Final = 16 << 10
+_PADDING: Final = re.compile(rb"\0*")
 _REGULAR: Final = (b"0", b"\0", b"7")
 _KINDS: Final = {**dict.fromkeys((b"1", b"2"), _LINK), **dict.fromkeys((b"3", b"4", b"6"), NOT_A_FILE)}
 
@@ -257,24 +271,26 @@ def is_tar(data: bytes) -> bool:
 
 def unpacked(data: bytes, limits: ReadLimits) -> tuple[bytes, str]:
     """The content of a gzip up to the limit, and a remark where that is not all of it."""
-    pieces: list[bytes] = []
-    size = 0
-    while data:
+    found = bytearray()
+    at, count = 0, 0
+    while at < len(data):
         stream = zlib.decompressobj(wbits=31)
+        count += 1
+        if count > PIECES:
+            return bytes(found), "is packed in too many pieces"
         while not stream.eof:
+            if at >= len(data):
+                return bytes(found), "is cut off"
+            some = data[at : at + _CHUNK]  # what is left of it is copied at the end of each piece
             try:
-                piece = stream.decompress(data, limits.total_bytes + 1 - size)
+                found += stream.decompress(some, limits.total_bytes + 1 - len(found))
             except zlib.error:
-                return b"".join(pieces), "is damaged"
-            pieces.append(piece)
-            size += len(piece)
-            if size > limits.total_bytes:
-                return b"".join(pieces), f"unpacks to more than {format_size(limits.total_bytes)}"
-            data = stream.unconsumed_tail
-            if not piece and not data and not stream.eof:
-                return b"".join(pieces), "is cut off"
-        data = stream.unused_data.lstrip(b"\0")
-    return b"".join(pieces), ""
+                return bytes(found), "is damaged"
+            if len(found) > limits.total_bytes:
+                return bytes(found), f"unpacks to more than {format_size(limits.total_bytes)}"
+            at += len(some) - len(stream.unused_data)
+        at = _PADDING.match(data, at).end()  # type: ignore[union-attr]
+    return bytes(found), ""
 
 
 def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
@@ -283,6 +299,7 @@ def tar_listing(data: bytes, limits: ReadLimits) -> Contents:
     if data[:2] == b"\x1f\x8b":
         packed = len(data)
         data, remark = unpacked(data, limits)
+        contents.unpacked = len(data)
         if len(data) > limits.ratio_from and len(data) > limits.ratio * packed:
             raise Unreadable(f"unpacks to more than {limits.ratio} times its size, as only a bomb does")
         if remark:
@@ -354,13 +371,13 @@ def _ustar_name(header: bytes) -> bytes:
 
 def _pax_path(body: bytes) -> bytes | None:
     """The `path` of an extended header, whose records are `LENGTH KEY=VALUE` and a newline."""
-    found = None
-    while body:
-        digits, _, _ = body[:20].partition(b" ")
-        if not digits.isdigit() or not len(digits) < int(digits) <= len(body):
+    found, at = None, 0
+    while at < len(body):
+        digits, _, _ = body[at : at + 20].partition(b" ")
+        if not digits.isdigit() or not len(digits) < int(digits) <= len(body) - at:
             break
-        record, body = body[len(digits) + 1 : int(digits) - 1], body[int(digits) :]
-        key, _, value = record.partition(b"=")
+        key, _, value = body[at + len(digits) + 1 : at + int(digits) - 1].partition(b"=")
         if key == b"path":
             found = value
+        at += int(digits)
     return found

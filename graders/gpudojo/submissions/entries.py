@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import days
+from gpudojo.model.errors import printable
 
 SOURCES: Final = (".py", ".ipynb")
 ZIPS: Final = (".zip",)
@@ -121,9 +122,8 @@ def reason(error: Exception) -> str:
 
 
 def shown(name: str) -> str:
-    """A name for use in a sentence: short, on one line, without control characters."""
-    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in name)
-    return text if len(text) <= 80 else f"{text[:38]}…{text[-38:]}"
+    """A name for use in a sentence: short, on one line, without invisible characters."""
+    return printable(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
 
 
 METADATA: Final = "submission_metadata.yml"

@@ -58,9 +58,28 @@ def list_one(folder: Path) -> Listing:
 
 def is_submission(folder: Path) -> bool:
     """Whether a folder is one student's work rather than a class, by what is in it."""
-    if (folder / ".git").exists() or _holds_work(folder):
+    if (folder / ".git").exists():
         return True
-    return any((folder / "exercises" / name).is_dir() or _holds_work(folder / name) for name in days())
+    # Among the work of several students, a file or folder that is named for a day is one submission more.
+    return (_is_work(folder) or any((folder / "exercises" / name).is_dir() for name in days())) and not _several(folder)
+
+
+def _several(folder: Path) -> bool:
+    """Whether several of the folders and archives in it are each somebody's work."""
+    aside = {"exercises", *days(), *entries.ASIDE}
+    try:
+        with os.scandir(folder) as listing:
+            children = [each for each in listing if each.name.casefold() not in aside]
+    except OSError:
+        return False
+    children = [each for each in children if not entries.is_junk(each.name)]
+    packed = sum(each.is_file() and bool(suffix(each.name, entries.ARCHIVES)) for each in children)
+    return packed + sum(each.is_dir(follow_symlinks=False) and _is_work(Path(each.path)) for each in children) > 1
+
+
+def _is_work(folder: Path) -> bool:
+    places = [folder, *(folder / name for name in days()), *(folder / "exercises" / name for name in days())]
+    return any(map(_holds_work, places))
 
 
 def _holds_work(folder: Path) -> bool:

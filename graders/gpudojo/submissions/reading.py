@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -65,7 +66,8 @@ class _SourceReader:
         self.limits = limits
         self.files: dict[str, SourceFile] = {}
         self.notes: list[str] = []
-        self.spent = 0  # bytes unpacked so far
+        self.spent = 0  # bytes read so far
+        self.unpacked = 0  # bytes of gzips
         self.others = 0
         self.too_many = 0
         self.waiting: list[ListedFile] = []  # archives inside what was handed in
@@ -105,7 +107,10 @@ class _SourceReader:
     def unpack(self, data: bytes) -> Contents:
         """List an archive by its content, whatever its name is."""
         if data[:2] == b"\x1f\x8b" or (data[:2] != b"PK" and archives.is_tar(data)):
-            return archives.tar_listing(data, self.limits)
+            left = max(self.limits.total_bytes - self.unpacked, 0)
+            contents = archives.tar_listing(data, replace(self.limits, total_bytes=left))
+            self.unpacked += contents.unpacked
+            return contents
         if not data:
             raise Unreadable("is empty")
         for magic, kind in ((b"Rar!", "rar"), (b"7z\xbc\xaf", "7z"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
@@ -171,7 +176,11 @@ class _SourceReader:
         left = self.limits.total_bytes - self.spent
         if found.size > most:
             raise Unreadable(f"is larger than {format_size(most)}")
-        data = found.fetch(min(most, left)) if found.size <= left else None
+        try:
+            data = found.fetch(min(most, left)) if found.size <= left else None
+        except Unreadable:
+            self.spent += found.size  # to find out that it is damaged takes as long as to read it
+            raise
         if data is None or len(data) > left:
             raise Unreadable(f"goes beyond the {format_size(self.limits.total_bytes)} that are read in total")
         if len(data) > most:

@@ -87,8 +87,11 @@ class Devices:
         return types.SimpleNamespace(name=self.gpu.name, total_memory=memory, **_PROPERTIES)
 
     def synchronize(self, device: Any = None) -> None:
-        self.check(index_of(self.gpu, device))
-        placement.note("synchronize", explicit=True)
+        before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
+        try:
+            placement.note("synchronize", explicit=True)
+        finally:
+            self.exchange(before)
 
     def set_fraction(self, fraction: Any, device: Any = None) -> None:
         if not isinstance(fraction, float):

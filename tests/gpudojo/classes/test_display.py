@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 from gpudojo.classes import judging
 from gpudojo.classes.display import Display
+from gpudojo.classes.local_runner import GradingTask
+from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.sandbox.protocol import RunOptions
+from gpudojo.submissions.entries import IgnoredPath
 from rich.console import Console
 
 WRONG = "03_moving_batches::move_batch::tensors_moved"
@@ -35,3 +40,20 @@ def test_what_could_not_be_read_failed_no_check() -> None:
     hardest = said.partition("Most-failed checks\n")[2].splitlines()
     assert hardest[0].split() == ["1", WRONG]
     assert hardest[1:] == []
+
+
+def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
+    hostile = "a\x1b]0;owned\x07\x9b2J\u202egp.exe\r\x08\udcff\u2028"
+    screen = Console(file=io.StringIO(), width=200)
+    display = Display(screen)
+    display.begins(2, 0, [IgnoredPath(tmp_path / hostile, hostile)])
+    display.isolated({})
+    reviewed = SubmissionRow(hostile, SubmissionStatus.CRASHED, 0.0, 100.0, reason=hostile, needs_human=[hostile])
+    options = RunOptions(day="day8", bench="virtual", seeds={}, known=frozenset())
+    display.under_way([GradingTask(hostile, SubmissionRun("1", {}, options), lambda record: None, -100.0)])
+    display.graded(reviewed, ran=True)
+    display.summary(1.0, 1)
+    assert isinstance(screen.file, io.StringIO)
+    said = screen.file.getvalue()
+    assert said.count("a⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+009B⟩2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+0008⟩⟨U+DCFF⟩⟨U+2028⟩") == 5
+    assert said.replace("\n", "").isprintable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from gpudojo.classes import grading_options, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.classes.store import Record
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results import SubmissionStatus as Became
@@ -289,3 +291,65 @@ def test_a_killed_run_is_resumed(folder: Path, graded: tuple[Path, Quiet, ClassR
     assert outcome.ran <= 6 - (known - 1)  # the reference is one of them
     told = [(row.submission, row.status, row.score, row.exercises) for row in results.submissions]
     assert told == [(row.submission, row.status, row.score, row.exercises) for row in graded[2].submissions]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xa2\xff\xfe", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"])
+def test_a_damaged_record_is_made_again_and_costs_nobody_else(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, damage: bytes
+) -> None:
+    out, _, results = graded
+    shutil.copytree(out, tmp_path / "out")
+    bad, reference = by_name(results)["zipped"].record, results.reference
+    for path in (*(tmp_path / "out").rglob(f"{bad}*"), *(tmp_path / "out").rglob(f"{reference}.mp")):
+        path.write_bytes(damage)
+    outcome, watcher, again = grade(folder, tmp_path / "out")
+    assert (outcome.ran, watcher.ran) == (1, ["zipped"])
+    assert [(row.submission, row.exercises) for row in again.submissions] == [
+        (row.submission, row.exercises) for row in results.submissions
+    ]
+
+
+def test_what_cannot_be_judged_needs_review_and_ends_nothing(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, results = graded
+    shutil.copytree(out, tmp_path / "out")
+    judged, bad = judging.judged, by_name(results)["crash"].digest
+
+    def failing(record: Record, *more: Any) -> SubmissionRow:
+        if record.digest == bad:
+            raise KeyError("surprise")
+        return judged(record, *more)
+
+    monkeypatch.setattr(judging, "judged", failing)
+    _, _, again = grade(folder, tmp_path / "out", rejudge=True)
+    row = by_name(again)["crash"]
+    assert row.needs_human == ["the grader could not judge it (KeyError: 'surprise')"]
+    monkeypatch.undo()
+    _, _, mended = grade(folder, tmp_path / "out")
+    assert mended == results, "no such verdict is kept"
+
+
+@pytest.mark.slow
+def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_path: Path) -> None:
+    """What a child prints is more than a pipe holds: it waits, and its own clock goes on."""
+    first = (REFERENCE / FIRST).read_text(encoding="utf-8")
+    for name in ("ada", "bob"):
+        (tmp_path / "class" / name).mkdir(parents=True)
+        text = f"print('x' * 500_000)\nimport time\ntime.sleep(1.5)\n{first}\n# {name}\n"
+        (tmp_path / "class" / name / FIRST).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "gpudojo", "grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")]
+    command += ["--time-limit", "4", "--jobs", "2", "--only", "select_device", "--seed", "secret"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "graders")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 100
+    while not list((tmp_path / "out").rglob("*.mp")) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    for _ in range(2):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(8)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+    assert process.wait(200) == 0
+    rows = read(tmp_path / "out" / "results.json").submissions
+    assert [(row.status, row.score) for row in rows] == [(Became.GRADED, row.max_score) for row in rows]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 from gpudojo.classes.grading_options import name_of, seeds
-from gpudojo.classes.store import Record, Store, key_of, write
+from gpudojo.classes.store import FunctionRecord, Record, Store, decode, encode, key_of, write
 from gpudojo.model.catalogue import day
-from gpudojo.model.errors import BadClass
+from gpudojo.model.errors import BadClass, BadEvidence
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
@@ -77,3 +81,29 @@ def test_seeds_differ_by_scenario_and_by_secret() -> None:
     assert len(set(mine.values())) == len(mine) == sum(len(f.probes) for e in exercises for f in e.functions)
     assert not set(mine.values()) & set(other.values())
     assert name_of("mine") != name_of("other")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xa2\xff\xfe",
+        encode(Record("digest", output="xyz")).replace(b"xyz", b"x\xff\xfe"),
+        b"\x91" * 100_000,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff\xa0",
+        encode(Record("digest"))[:-1],
+    ],
+)
+def test_whatever_is_wrong_with_a_record_is_bad_evidence(damage: bytes) -> None:
+    with pytest.raises(BadEvidence):
+        decode(damage)
+
+
+@given(at=st.integers(0, 10_000), by=st.integers(1, 255), cut=st.integers(0, 200))
+def test_a_record_with_other_bytes_is_a_record_or_bad_evidence(at: int, by: int, cut: int) -> None:
+    seen = {"usual": Observation(CallStatus.RAISED, {"a": [1, 2.5, "b"]}, Raised("ValueError", "text", 3))}
+    record = Record("digest", seen={"01::f": FunctionRecord(Evidence("01", "f", "virtual", 1, seen), 0.5)}, output="o")
+    data = bytearray(encode(record))
+    data[at % len(data)] ^= by
+    with contextlib.suppress(BadEvidence):
+        assert isinstance(decode(bytes(data[: len(data) - cut % 3])), Record)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from gpudojo.classes.store import IncidentKind, decode, encode
-from gpudojo.classes.submission_run import AGAIN, GRACE, OUTPUT, SubmissionRun, how_it_ended
+from gpudojo.classes.submission_run import AGAIN, EVIDENCE, GRACE, OUTPUT, SubmissionRun, how_it_ended
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.sandbox.protocol import (
     Began,
@@ -198,3 +198,87 @@ def test_output_is_kept_up_to_a_point_and_counted_beyond() -> None:
 )
 def test_the_words_follow_what_the_kernel_reports(code: int, words: str) -> None:
     assert how_it_ended(code) == words
+
+
+@pytest.mark.parametrize("printed", ["/" * OUTPUT, "/a" * (OUTPUT // 2), "/dojo-" * (OUTPUT // 6), "9" * OUTPUT])
+def test_no_output_takes_longer_to_clean_than_it_is_long(printed: str) -> None:
+    """Quadratic, each of these would take minutes in the thread that all submissions wait for."""
+    one = submission_run()
+    one.add_output(printed.encode())
+    assert one.finish(0, 0.0).output == printed
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        ("in /tmp/dojo-abcdefgh/a.py, line 3", "in a.py, line 3"),
+        ("/x/dojo-abcdefgh/b/dojo-12345678/c.py", "c.py"),
+        ("//dojo-abcdefgh//dojo-abcdefgh/a", "a"),
+        ("/dojo-abcdefgh/a.py", "/dojo-abcdefgh/a.py"),
+        ("/tmp/dojo-short/a.py", "/tmp/dojo-short/a.py"),
+        ("a/tmp/dojo-abcdefgh/a.py!/tmp/dojo-abcdefgh/b", "aa.py!b"),
+    ],
+)
+def test_the_folder_of_a_run_is_left_out_of_its_output(printed: str, kept: str) -> None:
+    one = submission_run()
+    one.add_output(printed.encode())
+    assert one.finish(0, 0.0).output == kept
+
+
+def test_while_the_grader_stands_still_nobodys_time_runs_out() -> None:
+    clock = Clock()
+    one = submission_run(clock)
+    say(one, Isolated({}), Began("04_loop::train"))
+    clock.now += 15.0
+    assert one.overdue(clock.now)
+    one.postpone(15.0)
+    assert not one.overdue(clock.now)
+    clock.now += 5.0 + GRACE
+    assert not one.overdue(clock.now)
+    assert one.overdue(clock.now + 0.1)
+    assert one.finish(0, 0.0).seconds == 5.0 + GRACE
+
+
+def late(key: str) -> Saw:
+    return saw(key, CallStatus.RAISED, Raised("TimedOut", "still running after 5 seconds", 3))
+
+
+@pytest.mark.parametrize("gap", [15.0, 0.0])
+def test_who_was_late_while_the_grader_stood_still_is_run_again(gap: float) -> None:
+    """A child that prints waits for the grader to read, and its own clock goes on."""
+    one = submission_run()
+    say(one, Isolated({}), Began("04_loop::train"))
+    one.postpone(gap)
+    assert say(one, late("04_loop::train")) == (gap == 0.0)
+    if gap:
+        assert not say(one, Finished()), "nothing more of that child counts"
+        assert one.child_exited(-signal.SIGKILL) is True
+        assert (one.record.seen, one.record.incidents) == ({}, [])
+        one.job(TOKEN)
+        assert say(one, Isolated({}), Began("04_loop::train"), late("04_loop::train"))
+    assert [incident.what for incident in one.record.incidents] == [IncidentKind.TIMED_OUT]
+
+
+def test_a_file_that_was_late_while_the_grader_stood_still_is_run_again_and_not_for_ever() -> None:
+    one = submission_run()
+    broken = Loaded("a.py", 5.0, {}, [], Raised("TimedOut", "still running after 5 seconds", 1))
+    for again in range(AGAIN + 1):
+        say(one, Isolated({}), Began("file a.py"))
+        one.postpone(20.0)
+        assert say(one, broken) == (again == AGAIN)
+        if again < AGAIN:
+            assert one.child_exited(-signal.SIGKILL) is True
+            one.job(TOKEN)
+    assert one.record.files["a.py"].broken is not None
+
+
+def test_more_than_is_recorded_costs_the_function_and_accuses_nobody() -> None:
+    one = submission_run()
+    say(one, Isolated({}), Began("04_loop::train"))
+    assert not one.receive(bytes(EVIDENCE + 1))
+    assert not one.receive(b"more")
+    assert one.child_exited(-signal.SIGKILL) is True, "the other functions are graded"
+    (incident,) = one.record.incidents
+    assert (incident.what, incident.step) == (IncidentKind.CRASHED, "04_loop::train")
+    assert incident.detail == "what it did or returned takes more than the 64 MB that are recorded of a submission"
+    assert one.job(TOKEN).skip == {"04_loop::train"}

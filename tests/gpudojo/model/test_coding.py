@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -89,3 +90,30 @@ def test_errors_keep_the_order_of_the_scenarios() -> None:
     names = [f"scenario {number}" for number in range(40)]
     facts = {name: {"raised": {"type": "ValueError", "message": "", "line": None}} for name in names}
     assert list(typed(facts, Cases[Case]).errors) == names
+
+
+@pytest.mark.parametrize("length", [80_000, 65])
+def test_no_array_has_so_many_dimensions(length: int) -> None:
+    """The product of 80,000 of them has 5 million bits."""
+    with pytest.raises(BadEvidence, match=f"an array of {length} dimensions is no fact"):
+        decode_evidence(encode_evidence(made({"a": array(shape=[2**63 - 1] * length)})))
+
+
+@given(
+    st.binary(max_size=300)
+    | st.builds(lambda data, at: data[at:], st.just(encode_evidence(made({}))), st.integers(0, 9))
+)
+def test_any_bytes_are_evidence_or_refused(data: bytes) -> None:
+    with contextlib.suppress(BadEvidence):
+        assert isinstance(decode_evidence(data), Evidence)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xa3\xff\xfe\xfd", b"\x91" * 100_000, b"\xc6\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff"]
+)
+def test_whatever_decoding_raises_is_bad_evidence(data: bytes) -> None:
+    with pytest.raises(BadEvidence):
+        decode_evidence(data)
+    whole = encode_evidence(made({"a": "xyz"})).replace(b"xyz", b"\xff\xfe\xfd")
+    with pytest.raises(BadEvidence):
+        decode_evidence(whole)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
 import textwrap
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,16 @@ SOLUTIONS = {
     for path in sorted(REFERENCE.glob("*.py"))
     for block in solutions(path.read_text(encoding="utf-8"))
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def secrets_read_once() -> Iterator[None]:
+    """Hundreds of searches for the same solutions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaks, "secrets", functools.cache(secrets))
+        yield
+
+
 PROSE = "Sprites are small.\n\nThey are drawn on the device, and the host waits for nobody.\n"
 
 

@@ -11,20 +11,24 @@ import pytest
 from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.report.classes import sixty
+from tests.sharing import once
 
 
 @pytest.fixture(scope="session")
 def class_of_sixty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of the class, with the records of its runs beside them."""
-    return sixty(tmp_path_factory.mktemp("sixty"))
+    return once(tmp_path_factory, "sixty", sixty)
 
 
 @pytest.fixture(scope="session")
 def pages(class_of_sixty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of its report."""
-    out = tmp_path_factory.mktemp("pages")
-    write_report(ReportOptions(class_of_sixty, out), print)
-    return out
+
+    def make(out: Path) -> Path:
+        write_report(ReportOptions(class_of_sixty, out), print)
+        return out
+
+    return once(tmp_path_factory, "pages", make)
 
 
 @pytest.fixture(scope="module")

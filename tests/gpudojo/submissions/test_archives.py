@@ -232,11 +232,11 @@ def test_a_zip_name_that_is_not_utf8_or_holds_a_null(tmp_path: Path) -> None:
         == "a.zip has a name in it that says it is UTF-8 and is not."
     )
     null = zipped(("aXb.py", SOURCE)).replace(b"aXb.py", b"a\0b.py")
-    assert submitted(write(tmp_path / "b.zip", null)).problem == "a\\x00b.py has a null byte in its name."
+    assert submitted(write(tmp_path / "b.zip", null)).problem == "a⟨U+0000⟩b.py has a null byte in its name."
     bare = tarred((tarfile.TarInfo("\udcff.py"), SOURCE), mode="w", form=tarfile.GNU_FORMAT)
     found = submitted(write(tmp_path / "c.tar", bare))
     assert paths(found) == ["_.py"]
-    assert found.notes == ("\\xdcff.py is read as _.py, because not every system can store its name.",)
+    assert found.notes == ("⟨U+DCFF⟩.py is read as _.py, because not every system can store its name.",)
 
 
 def test_a_whole_class_in_one_archive_is_nobodys_submission(tmp_path: Path) -> None:
@@ -247,3 +247,72 @@ def test_a_whole_class_in_one_archive_is_nobodys_submission(tmp_path: Path) -> N
     for number, files in enumerate((canvas, moodle, gradescope)):
         assert submitted(write(tmp_path / f"{number}.zip", zipped(*files))).problem == said
         assert submitted(write(tmp_path / f"{number}.tgz", tarred(*files[:1]))).problem is None
+
+
+@pytest.mark.parametrize("name", ["." * 30_000, "." * 60_000 + "x.py", " ." * 20_000 + "_", "a" * 60_000 + ".py"])
+@pytest.mark.parametrize("tar", [True, False])
+def test_a_long_name_is_refused_before_anything_is_done_with_it(tmp_path: Path, name: str, tar: bool) -> None:
+    """Quadratic, such a name takes minutes; a longer one in a tar, hours."""
+    data = tarred((name * 20, b""), (FILE, SOURCE), mode="w") if tar else zipped((name, b""), (FILE, SOURCE))
+    found = submitted(write(tmp_path / ("a.tar" if tar else "a.zip"), data))
+    assert paths(found) == [FILE]
+    assert any("has a path of more than 240 bytes" in note for note in found.notes)
+
+
+def test_an_entry_without_a_name_is_passed_over(tmp_path: Path) -> None:
+    nameless = bytearray(
+        zipped(
+            (
+                "x",
+                b"",
+            ),
+            (FILE, SOURCE),
+        )
+    )
+    for signature, length in ((b"PK\x03\x04", 26), (b"PK\x01\x02", 28)):
+        at = nameless.index(signature)
+        nameless[at + length : at + length + 2] = b"\0\0"
+        del nameless[at + (30 if length == 26 else 46)]
+    end = nameless.rindex(b"PK\x05\x06")
+    size = int.from_bytes(nameless[end + 12 : end + 16], "little") - 1
+    start = int.from_bytes(nameless[end + 16 : end + 20], "little") - 1
+    nameless[end + 12 : end + 20] = size.to_bytes(4, "little") + start.to_bytes(4, "little")
+    second = nameless.index(b"PK\x01\x02", nameless.index(b"PK\x01\x02") + 1)
+    offset = int.from_bytes(nameless[second + 42 : second + 46], "little") - 1
+    nameless[second + 42 : second + 46] = offset.to_bytes(4, "little")
+    with zipfile.ZipFile(io.BytesIO(nameless)) as archive:
+        assert [info.filename for info in archive.infolist()] == ["", FILE]
+    found = submitted(write(tmp_path / "a.zip", bytes(nameless)))
+    assert (paths(found), found.problem) == ([FILE], None)
+
+
+def test_a_gzip_of_very_many_pieces_is_read_in_one_pass(tmp_path: Path) -> None:
+    """To copy what is left at the end of each piece would take hours."""
+    whole = tarred((FILE, SOURCE), mode="w")
+    few = b"".join(gzip.compress(whole[at : at + 100]) + b"\0" * 7 for at in range(0, len(whole), 100))
+    assert paths(submitted(write(tmp_path / "few.tar.gz", few + b"\0" * 30_000_000))) == [FILE]
+    many = gzip.compress(whole) + gzip.compress(b"", 9, mtime=0) * 1_000_000
+    found = submitted(write(tmp_path / "many.tar.gz", many))
+    assert paths(found) == [FILE]
+    assert found.notes == ("The archive is packed in too many pieces; what comes before that was read.",)
+
+
+def test_very_many_records_of_an_extended_header_are_read_in_one_pass(tmp_path: Path) -> None:
+    records = b"6 a=b\n" * 2_000_000 + b"19 path=another.py\n"
+    header = tarfile.TarInfo("header")
+    header.type = tarfile.XHDTYPE
+    data = tarred((header, records), (FILE, SOURCE), mode="w", form=tarfile.USTAR_FORMAT)
+    assert paths(submitted(write(tmp_path / "a.tar", data))) == ["another.py"]
+
+
+def test_what_is_unpacked_in_vain_counts(tmp_path: Path) -> None:
+    """Damaged files and packed tars in a zip: each within its limits, together many times what may be unpacked."""
+    limits = ReadLimits(file_bytes=100_000, total_bytes=300_000, ratio=100_000)
+    damaged = zipped(*((f"{number}.py", bytes(90_000)) for number in range(20)))
+    crc = damaged[14:18]
+    found = submitted(write(tmp_path / "a.zip", damaged.replace(crc, bytes(4))), limits)
+    assert sum("is damaged in the archive" in note for note in found.notes) == 3
+    inner = gzip.compress(tarred(("x.py", b"\n" * 200_000), mode="w"))
+    nested = zipped(*((f"{number}.tgz", inner) for number in range(5)))
+    found = submitted(write(tmp_path / "b.zip", nested), limits)
+    assert sum("unpacks to more than" in note or "nothing in it could be read" in note for note in found.notes) >= 3

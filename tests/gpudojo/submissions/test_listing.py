@@ -180,3 +180,25 @@ def test_natural_order_is_total_and_plain_names_are_found() -> None:
     assert plain(f"my_{FILE}") != stem
     assert plain("day8.py") == plain("Day8 (2).ipynb") == plain("Day 8.ipynb") == plain("day-8-2.py") == "day8"
     assert plain("day88.py") != "day8"
+
+
+@pytest.mark.parametrize("loose", ["day8.py", "day8.ipynb", f"day8/{FILE}", f"exercises/day8/{FILE}", FILE])
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_lies_loose_among_students_does_not_make_them_one(tmp_path: Path, loose: str, packed: bool) -> None:
+    for name in ("ada", "bob", "eve"):
+        if packed:
+            write(tmp_path / f"{name}.zip", zipped((FILE, SOURCE)))
+        else:
+            write(tmp_path / name / FILE)
+    write(tmp_path / loose, notebook("x = 1") if loose.endswith(".ipynb") else SOURCE)
+    found = [entry.name for entry in list_submissions([tmp_path]).entries]
+    assert len(found) == 4
+    assert {"ada", "bob", "eve"} < set(found)
+
+
+def test_work_with_a_copy_of_it_beside_is_one_students(tmp_path: Path) -> None:
+    write(tmp_path / "day8.py")
+    write(tmp_path / "old" / "day8.py")
+    write(tmp_path / "reference" / "day8" / FILE)
+    write(tmp_path / "tests" / "day8" / FILE)
+    assert [entry.name for entry in list_submissions([tmp_path]).entries] == [tmp_path.name]

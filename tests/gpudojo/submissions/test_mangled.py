@@ -17,7 +17,7 @@ from gpudojo.submissions.definitions import choose
 from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, SubmissionEntry, digest
 from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import read
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, entry, notebook, tarred, write, zipped
@@ -25,7 +25,7 @@ from tests.gpudojo.submissions.watching import watched
 
 EXERCISES = day("day8")
 LIMITS = ReadLimits(files=4, file_bytes=3_000, total_bytes=8_000, archive_bytes=20_000, entries=50, depth=3, notes=5)
-TRIED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TRIED = settings(max_examples=settings().max_examples // 2)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,27 +6,29 @@ import contextlib
 import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpudojo.grading.call import torch
 from gpudojo.grading.clock import Clock
+from gpudojo.grading.watching import keep, kept
 
 
 class Queue:
-    """The work that a device still has to do."""
+    """The work that devices still have to do."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.done_at = 0.0
-        self.streams: list[Any] = []  # streams with work, or that wait for one of them
+        self.done: dict[Any, float] = {}  # by stream, when its work is done; None is the stream of a Mac's GPU
 
-    def launch(self, seconds: float) -> None:
-        if torch.cuda.is_available():
-            self.streams.append(torch.cuda.current_stream())
-        self.done_at = max(self.clock.now(), self.done_at) + seconds
+    def launch(self, seconds: float, device: Any = None) -> None:
+        stream = torch.cuda.current_stream(device) if torch.cuda.is_available() else None
+        self.done[stream] = max(self.clock.now(), self.done.get(stream, 0.0)) + seconds
 
-    def wait(self, until: float | None = None) -> None:
-        self.clock.until(self.done_at if until is None else until)
+    def wait(self, index: int | None = None) -> None:
+        """Wait for one GPU, or for all."""
+        of_it = (at for stream, at in self.done.items() if index is None or stream.device_index == index)
+        self.clock.until(max(of_it, default=0.0))
 
     def is_past(self, moment: float) -> bool:
         """Whether the device has reached this moment. Each call lets a little time pass, so that polling ends."""
@@ -39,22 +41,35 @@ class Queue:
         return moment <= self.clock.now() + 1e-9  # the resolution of the clock
 
 
+@dataclass
+class WorkDone:
+    """What a function to be timed has to do, on which device, and how long its calls have taken."""
+
+    durations: Sequence[float]
+    clock: Clock
+    queue: Queue | None
+    device: Any
+    took: list[float] = field(default_factory=list)
+
+
 class Work:
     """A function to be timed: the n-th call takes the n-th duration, all later ones the last."""
 
-    def __init__(self, durations: Sequence[float], clock: Clock, queue: Queue | None = None) -> None:
-        self.durations, self.clock, self.queue = durations, clock, queue
-        self.took: list[float] = []
+    def __init__(
+        self, durations: Sequence[float], clock: Clock, queue: Queue | None = None, device: Any = None
+    ) -> None:
+        self.key = keep(WorkDone(durations, clock, queue, device))
 
     def __call__(self) -> None:
-        seconds = self.durations[min(len(self.took), len(self.durations) - 1)]
-        if self.queue is not None:
-            self.queue.launch(seconds)
-            self.took.append(seconds)
+        own: WorkDone = kept(self.key)
+        seconds = own.durations[min(len(own.took), len(own.durations) - 1)]
+        if own.queue is not None:
+            own.queue.launch(seconds, own.device)
+            own.took.append(seconds)
             return
-        began = self.clock.now()
-        self.clock.work(seconds)
-        self.took.append(self.clock.now() - began)
+        began = own.clock.now()
+        own.clock.work(seconds)
+        own.took.append(own.clock.now() - began)
 
 
 @contextlib.contextmanager
@@ -69,31 +84,28 @@ def working_later(clock: Clock) -> Iterator[Queue]:
 
     def noted(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
         note(kind, times, explicit, warned, where or site(2))
-        queue.wait()
+        queue.wait(torch.cuda.current_device() if kind == "synchronize" else None)
 
     def record(self: Any, stream: Any = None) -> None:
         clock.read.add("event")
-        busy = not on_cuda or (stream or torch.cuda.current_stream()) in queue.streams
-        self._at = max(clock.now(), queue.done_at) if busy else clock.now()
+        stream = (stream or torch.cuda.current_stream()) if on_cuda else None
+        self._at = max(clock.now(), queue.done.get(stream, 0.0))
 
     def wait_for_stream(self: Any) -> None:
         """A stream without work is done at once, whatever the other streams do."""
         note("stream.synchronize", explicit=True, warned=True, where=site(1))
-        if self in queue.streams:
-            queue.wait()
+        clock.until(queue.done.get(self, 0.0))
 
     def wait_stream(self: Any, stream: Any) -> None:
-        if stream in queue.streams:
-            queue.streams.append(self)
+        queue.done[self] = max(queue.done.get(self, 0.0), queue.done.get(stream, 0.0))
 
     def wait_event(self: Any, event: Any) -> None:
-        if event._at is not None:
-            queue.streams.append(self)
+        queue.done[self] = max(queue.done.get(self, 0.0), event._at or 0.0)
 
     def synchronize(self: Any) -> None:
         if on_cuda:
             note("event.synchronize", explicit=True, where=site(1))
-        queue.wait(self._at or 0.0)
+        clock.until(self._at or 0.0)
 
     elapsed = event.elapsed_time
 
@@ -109,7 +121,7 @@ def working_later(clock: Clock) -> Iterator[Queue]:
         return queue.is_past(self._at or 0.0)
 
     def idle(self: Any) -> bool:
-        return self not in queue.streams or queue.is_past(queue.done_at)
+        return queue.is_past(queue.done.get(self, 0.0))
 
     on_cuda = torch.cuda.is_available()
     changes: list[tuple[Any, str, Callable[..., Any]]] = [

@@ -12,10 +12,10 @@ from unittest import mock
 import msgspec
 from virtual_cuda.ledger import Backward, OptimizerStep, questions
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, WatchedBatches, sprites
+from gpudojo.days.day8.sprites import CLASSES, SIZE, Sealed, WatchedBatches, sprites
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
 from gpudojo.grading.checks import between_gpus, close, diagnosis, pairs, runs, times
-from gpudojo.grading.watching import memory_curve
+from gpudojo.grading.watching import keep, kept, memory_curve
 from gpudojo.model.evidence import Array, Case, Cases, MemoryCurve, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -114,20 +114,20 @@ def _measured_on(call: Call, device: Any) -> Measured:
         return torch.empty(size, dtype=torch.uint8, device=device)
 
     calls: list[int] = []
-    kept: list[Any] = []
+    left: list[Any] = []
 
     def fn() -> str:
         calls.append(1)
         first, second = block(sizes["highest"] // 3), block(sizes["highest"] // 3 * 2)
         del first, second
-        kept.append(block(sizes["left"]))
+        left.append(block(sizes["left"]))
         return "the result of fn is not used"
 
     base = torch.cuda.memory_allocated(device) if on_gpu else 0
     before = block(sizes["before"])
     earlier = [block(sizes["earlier"] // 4) for _ in range(4)]
     earlier.clear()
-    value = call(fn, device)
+    value = call(Sealed(fn), device)
     del before
     whole = isinstance(value, int) and not isinstance(value, bool)
     return Measured(type(value).__name__, value - base if whole else None, repr(value)[:60], len(calls), sizes)
@@ -313,7 +313,7 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
     missing = call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache")
     try:
         with mock.patch.object(torch.accelerator, "empty_cache") if missing else contextlib.nullcontext():
-            value = call(trial, start)
+            value = call(Sealed(trial), start)
     except StudentRaised as error:
         raised = error.evidence
         expected = instead is not None or not fits or raised.type == "OutOfMemoryError"
@@ -464,7 +464,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     data = torch.utils.data.TensorDataset(*(part[:count] for part in sprites(9, call.seed + 1)))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(call.seed)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
+        model: Any = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, CLASSES))
     moved, dirty, state = (before.get(name) for name in ("moved", "dirty", "state"))
     if moved:
         model.to(device)
@@ -484,8 +484,8 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         modes.append(module.training is (module is model[1]))
         places.add(str(inputs[0].device))
 
-    model[0].register_forward_pre_hook(called_with)
-    model[1].register_forward_pre_hook(called_with)
+    for part in model.children():
+        part.register_forward_pre_hook(Sealed(called_with))
     scales: list[Any] = []
     clean: list[bool] = []
     bias = model[1].bias  # as clean as the weights, and smaller
@@ -497,12 +497,12 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     def loss_fn(outputs: Any, targets: Any) -> Any:
         loss = nn.functional.cross_entropy(outputs, targets)
         if loss.requires_grad:
-            loss.register_hook(backward_begins)
+            loss.register_hook(Sealed(backward_begins))
         return loss
 
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=2))
     with batches.followed():
-        value = call(model, batches, loss_fn, optimizer, device, steps)
+        value = call(model, batches, Sealed(loss_fn), optimizer, device, steps)
     records = tuple(r for r in call.ledger if isinstance(r, Backward | OptimizerStep))
     taken, passes = questions.optimizer_steps(records), questions.backward_passes(records)
     return Accumulated(
@@ -683,10 +683,10 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.rand(4, 1, WIDTH))
-            self.runs = 0
+            self.key = keep([0])
 
         def forward(self, x: Any) -> Any:
-            self.runs += 1
+            kept(self.key)[0] += 1
             return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
 
     with torch.random.fork_rng(devices=[]):
@@ -737,7 +737,7 @@ def _through(
     x = x.detach().clone().requires_grad_(gradient)
     tensors = [p for block in blocks for p in block.parameters()]
     for block in blocks:
-        block.runs = 0
+        kept(block.key)[0] = 0
     for tensor in tensors:
         tensor.grad = None
     with torch.random.fork_rng(devices=[device.index or 0] if gpu else []):
@@ -775,7 +775,7 @@ def _through(
         missing=sum(t.grad is None for t in [*tensors, x][: None if gradient else -1]),
         gradients=array(torch.cat(gradients)) if gradients else None,
         switched=x.requires_grad is not gradient,
-        recomputed=sum(block.runs > 1 for block in blocks),
+        recomputed=sum(kept(block.key)[0] > 1 for block in blocks),
     )
 
 
@@ -795,7 +795,7 @@ def passes(call: Call) -> Passes:
     return Passes(**found, stored=stored.stored, stored_curve=stored.curve)
 
 
-def _beside_plain(call: Call, blocks: Any, x: Any, **options: bool) -> Through:
+def _beside_plain(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
     found = _through(call, blocks, x, **options)
     if call.bench.kind != "cuda":
         return found

@@ -140,27 +140,18 @@ def _shared(given: Any, found: Any) -> bool:
     return bool(given.untyped_storage().data_ptr() == found.untyped_storage().data_ptr())
 
 
-class Kept:
-    """A batch as it was before the call."""
+def state(thing: Any, path: str = "batch") -> list[tuple[str, Any, Any]]:
+    """Every part of a batch: its path, the object itself and, of a tensor, its device and values."""
+    own = (str(thing.device), values(thing)) if isinstance(thing, torch.Tensor) else None
+    return [(path, thing, own), *(part for at, value in parts(path, thing) for part in state(value, at))]
 
-    def __init__(self, thing: Any, path: str = "batch") -> None:
-        self.thing, self.path = thing, path
-        self.inside = [Kept(value, at) for at, value in parts(path, thing)]
-        self.state = self._state()
 
-    def _state(self) -> tuple[str, Values] | None:
-        return (str(self.thing.device), values(self.thing)) if isinstance(self.thing, torch.Tensor) else None
-
-    def changed(self) -> str | None:
-        """The path of the first part that is not as it was."""
-        now = parts(self.path, self.thing)
-        if self._state() != self.state or [at for at, _ in now] != [kept.path for kept in self.inside]:
-            return self.path
-        for kept, (_, value) in zip(self.inside, now, strict=True):
-            changed = kept.path if value is not kept.thing else kept.changed()
-            if changed is not None:
-                return changed
-        return None
+def changed(before: list[tuple[str, Any, Any]], now: list[tuple[str, Any, Any]]) -> str | None:
+    """The path of the first part that is not as it was."""
+    for (path, thing, own), (at, other, after) in zip(before, now, strict=False):
+        if path != at or thing is not other or own != after:
+            return path
+    return None if len(before) == len(now) else "batch"
 
 
 class Sprite(NamedTuple):
@@ -173,16 +164,10 @@ Masked = namedtuple("Masked", ["sprite", "mask"])
 Alone = namedtuple("Alone", ["images"])
 
 
-def images(seed: int) -> Any:
-    return _drawn(seed)[0].clone()  # a new one each time: a student's function may write into it
-
-
-def labels(seed: int) -> Any:
-    return _drawn(seed)[1].clone()
-
-
 def pair(seed: int) -> tuple[Any, Any]:
-    return images(seed), labels(seed)
+    """New ones each time: a student's function may write into them."""
+    pictures, classes = _drawn(seed)
+    return pictures.clone(), classes.clone()
 
 
 @functools.cache
@@ -192,13 +177,13 @@ def _drawn(seed: int) -> tuple[Any, Any]:
 
 
 def _moved(call: Call, batch: Any, device: Any, **options: Any) -> Moved:
-    kept = Kept(batch)
+    before = state(batch)
     value, settings = settled(call, batch, device, **options)
     copies = call.ledger.transfers()
     return Moved(
         places=list(places(batch, value)),
         device=name_of(device),
-        changed=kept.changed(),
+        changed=changed(before, state(batch)),
         copies=len(copies),
         # Only copies to the device: `asyncio.run` reads the result of a task on its way out.
         waits=[not copy.non_blocking for copy in call.ledger.transfers_to_device()],
@@ -231,27 +216,27 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
     inside = [Masked({"a": Alone(sprites)}, (classes,)), {"s": Masked(classes, [])}]
     named = {"images": sprites, "title": "mushroom", "count": 2, "score": 0.5, "mask": None, "new": True}
     listed = [classes, "mushroom", 7, None, b"png", object(), ("", "m", -1.5, 1j)]
-    there, there_too = images(seed).to(device), labels(seed).to(device)
+    there, there_too = (tensor.to(device) for tensor in pair(seed))
     batches: dict[str, dict[str, Any]] = {
         "nested": {"a nested batch": _nested(seed), "empty containers": empty}
         | {"an empty list": [], "an empty tuple": (), "an empty dict": {}},
         "named_tuples": {
             "a named tuple": Masked(sprites, sprites > 0.5),
-            "a named tuple of one field": Alone(images(seed)),
+            "a named tuple of one field": Alone(pair(seed)[0]),
             "named tuples inside": inside,
         },
         "other_things": {"a dict with other things": named, "a list with other things": listed}
         | {"a string": "mushroom", "a number": 3, "None": None},
         "a_sprite_with_title": {"a named tuple with a string": Sprite(*pair(seed), "mushroom")},
     }
-    pairs = _group(call, device, {"a list": list(pair(seed)), "a tensor": labels(seed)})
+    pairs = _group(call, device, {"a list": list(pair(seed)), "a tensor": pair(seed)[1]})
     # Tensors that are already there, by either name of the device (`cuda` and `cuda:0`).
     already = _group(call, device, {"a tensor that is there": there})
     already.add(_group(call, device.type, {"by its type": [there, there[:1], there.mT]}))
-    already.add(_group(call, str(device), {"half of the pair": [there, labels(seed)]}))
+    already.add(_group(call, str(device), {"half of the pair": [there, pair(seed)[1]]}))
     already.add(_group(call, "cpu", {"on the CPU": list(pair(seed))}))
     back = _group(call, torch.device("cpu"), {"from the device": [there, there_too]})
-    back.add(_group(call, "cpu", {"to the CPU, not waiting": [there, labels(seed)]}, non_blocking=True))
+    back.add(_group(call, "cpu", {"to the CPU, not waiting": [there, pair(seed)[1]]}, non_blocking=True))
     return {
         "a_pair": pairs.add(_group(call, str(device), {"a tuple": pair(seed)})),
         **{name: _group(call, device, group) for name, group in batches.items()},
@@ -486,14 +471,23 @@ def _answer(call: Call, *things: Any) -> Answer:
     return Answer(type(value).__name__, bool(value) if isinstance(value, (bool, int)) else None, settings)
 
 
-def _answers(call: Call, questions: Mapping[str, tuple[Any, ...]]) -> Cases[Answer]:
-    return tried({name: functools.partial(_answer, call, *things) for name, things in questions.items()})
+def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> dict[str, Cases[Answer]]:
+    """The answers to some groups of questions, asked in an order drawn from the seed."""
+    every = {title: things for questions in groups.values() for title, things in questions.items()}
+    found = tried({title: functools.partial(_answer, call, *things) for title, things in every.items()}, call.seed)
+    return {
+        group: Cases(
+            {title: found[title] for title in questions if title in found},
+            {title: found.errors[title] for title in questions if title in found.errors},
+        )
+        for group, questions in groups.items()
+    }
 
 
 @same.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
-    here = images(call.seed)
-    there, classes = here.to(call.device), labels(call.seed).to(call.device)
+    here, classes = pair(call.seed)
+    there, classes = here.to(call.device), classes.to(call.device)
     deep = {"a": there, "b": [{"c": (there, [Masked(there, here)])}]}
     alike = {"a": there, "b": [{"c": (there, [Masked(there, there)])}]}
     on_device, on_cpu = _model(there), _model(here)
@@ -539,7 +533,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a model without parameters": (nn.ReLU(),),
         },
     }
-    return {group: _answers(call, asked) for group, asked in questions.items()}
+    return _answers(call, questions)
 
 
 @same.probe(machine="two gpus")
@@ -552,7 +546,7 @@ def answered_with_two_gpus(call: Call) -> dict[str, Cases[Answer]]:
         "one on each GPU, in a list": ([first, second],),
         "a model over two GPUs": (_model(first, last=second),),
     }
-    return {"gpus": _answers(call, questions)}
+    return _answers(call, {"gpus": questions})
 
 
 LAST = "three on the device, the last one on the CPU"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from typing import Any
 
 from gpudojo.days.day8.sprites import Values, linear, values
@@ -42,22 +43,26 @@ tell.when("tells_the_device", hint=1, at=("to(", ".device", "return"))
 tell.when("device-index-dropped", hint=1)
 
 
+NAMES = ("encoder", "decoder", "body", "head", "trunk", "neck", "stem", "scale", "gain", "mixer")
+
+
 @functools.cache
 def _model_class() -> Any:
     class SpriteModel(nn.Module):
         """Two layers that share a weight, a frozen scale, batch norm, and a palette that is not in `state_dict()`.
 
-        The palette has another dtype: `model.to(tensor)` would change it.
+        The palette has another dtype: `model.to(tensor)` would change it. The other names are drawn from the seed.
         """
 
         palette: Any
 
-        def __init__(self, numbers: Any) -> None:
+        def __init__(self, numbers: Any, drawn: random.Random) -> None:
             super().__init__()
             weight = nn.Parameter(numbers[:4].reshape(2, 2).clone())
-            self.encoder = nn.Sequential(linear(weight), nn.BatchNorm1d(2))
-            self.decoder = linear(weight, numbers[4:6].clone())
-            self.scale = nn.Parameter(numbers[6:9].clone(), requires_grad=False)
+            first, second, scale = drawn.sample(NAMES, 3)
+            self.add_module(first, nn.Sequential(linear(weight), nn.BatchNorm1d(2)))
+            self.add_module(second, linear(weight, numbers[4:6].clone()))
+            self.register_parameter(scale, nn.Parameter(numbers[6:9].clone(), requires_grad=False))
             self.register_buffer("palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False)
 
     return SpriteModel
@@ -69,7 +74,7 @@ def _numbers(seed: int) -> Any:
 
 
 def _sprite_model(seed: int) -> Any:
-    return _model_class()(_numbers(seed))
+    return _model_class()(_numbers(seed), random.Random(seed))
 
 
 def _named(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -106,7 +111,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         model.eval()
     else:
         model.to(start)
-        model.encoder[1].eval()  # one batch norm frozen, as for fine-tuning
+        next(model.children())[1].eval()  # one batch norm frozen, as for fine-tuning
     held = [id(parameter) for parameter in model.parameters()]  # what an optimizer built now would hold
     value, changed = settled(call, model, device)
     copies = call.ledger.transfers()
@@ -125,7 +130,7 @@ def _moved(call: Call, device: Any, start: Any = "cpu", model: Any = None) -> Mo
         modes={name or "the model": module.training for name, module in found.named_modules()},
         learnable={name: p.requires_grad for name, p in parameters.items()},
         replaced=[name for name, p in parameters.items() if id(p) not in held],
-        tied=parameters.get("encoder.0.weight") is parameters.get("decoder.weight"),
+        tied=len({id(p) for p in parameters.values()}) < len(parameters),
         settings=changed,
     )
 
@@ -334,8 +339,9 @@ def told(call: Call) -> Cases[Told]:
 @tell.probe(machine="two gpus")
 def told_of_two_gpus(call: Call) -> Cases[Told]:
     model = _sprite_model(call.seed)
-    model.encoder.to("cuda:1")
-    model.palette = model.palette.to("cuda:0")
+    drawn = random.Random(call.seed)
+    drawn.choice(list(model.children())).to("cuda:1")
+    model.palette = model.palette.to(drawn.choice(["cuda:0", "cuda:1"]))
     return tried({"spread_out": lambda: _told(call, model)})
 
 

@@ -8,22 +8,24 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import random
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from gpudojo.grading.call import Call, StudentRaised, nn, torch
+from gpudojo.grading.call import Call, StudentRaised, nn, torch, tried
 from gpudojo.grading.checks import pairs, runs
 from gpudojo.grading.load import load, raised
-from gpudojo.model.evidence import Case, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.evidence import Case, Cases, Raised
+from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called
 
 RANK_COUNT: Final = 2
 FORKS: Final = sys.platform == "linux"  # a Mac can fork too, but its system libraries do not survive it
@@ -59,9 +61,9 @@ class RankProcess:
             self.answer = said
 
 
-def two_ranks(student: Callable[..., Any], path: Path, function: str) -> list[dict[str, Any]]:
+def two_ranks(student: Callable[..., Any], path: Path, function: str, seed: int = 0) -> list[dict[str, Any]]:
     """The results of each rank, in a group of two and then alone. Raises what the student's function raised."""
-    with _started(student, path, function) as ranks:
+    with _started(student, path, function, seed) as ranks:
         together = _answers(ranks)
         for rank in ranks:  # neither continues, and breaks the connection, while the other is still working
             rank.end.send_bytes(b"go on")
@@ -71,7 +73,7 @@ def two_ranks(student: Callable[..., Any], path: Path, function: str) -> list[di
 
 
 @contextlib.contextmanager
-def _started(student: Callable[..., Any], path: Path, function: str) -> Iterator[list[RankProcess]]:
+def _started(student: Callable[..., Any], path: Path, function: str, seed: int) -> Iterator[list[RankProcess]]:
     context: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
     ranks: list[RankProcess] = []
     letters = context.Pipe()
@@ -80,7 +82,7 @@ def _started(student: Callable[..., Any], path: Path, function: str) -> Iterator
         try:
             for number in range(RANK_COUNT):
                 here, there = context.Pipe()
-                given = (there, number, student if FORKS else None, str(path), function, letters)
+                given = (there, number, student if FORKS else None, str(path), function, letters, seed)
                 process = context.Process(target=_rank, args=given, daemon=True)
                 process.start()
                 there.close()
@@ -126,7 +128,7 @@ def _begin(ranks: list[RankProcess]) -> None:
         rank.still = 0
 
 
-def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any]) -> None:
+def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: tuple[Any, Any], seed: int) -> None:
     """One of the processes."""
     torch.set_num_threads(1)  # threads do not survive a fork, and waiting for them would take forever
     if sys.platform == "linux":
@@ -146,7 +148,7 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         # Its functions keep the group at the time of import, which must not be one of the two made here.
         importlib.import_module("torch.distributed.nn.functional")
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANK_COUNT, timeout=PATIENCE)
-        tell({"some": _averaged(student, _rank_model(rank), path)})
+        tell({"some": _averaged(student, _rank_model(rank, seed), path)})
         end.recv_bytes()
         try:
             distributed.GroupMember.WORLD = None  # `destroy_process_group` takes 20 ms to end its threads
@@ -154,7 +156,7 @@ def _rank(end: Any, rank: int, student: Any, path: str, function: str, letters: 
         except (AttributeError, ValueError):
             distributed.destroy_process_group()
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-        tell({"alone": _averaged(student, _rank_model(rank), path)})
+        tell({"alone": _averaged(student, _rank_model(rank, seed), path)})
     except StudentRaised as error:
         told = error.evidence
         said = ALONE if "Timed out" in told.message or "closed by peer" in told.message else told.message
@@ -208,15 +210,16 @@ def _averaged(student: Any, model: Any, path: str) -> dict[str, Any]:
     }
 
 
-def _rank_model(rank: int) -> Any:
-    """Two layers with gradients that differ between ranks; one bias has none."""
+def _rank_model(rank: int, seed: int) -> Any:
+    """Two layers with gradients that differ between ranks and between seeds; one bias has none."""
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    scale = random.Random(seed).uniform(0.5, 2.0)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter.fill_(0.25 * (number + 1) + rank)  # different weights would show if they were averaged
             if number != 1:
                 values = torch.arange(parameter.numel(), dtype=torch.float32).reshape(parameter.shape)
-                parameter.grad = values * (1 + 4 * rank) + number + 2 * rank
+                parameter.grad = (values * (1 + 4 * rank) + number + 1 + 2 * rank) * scale
     return model
 
 
@@ -305,11 +308,6 @@ def _model() -> Any:
     return nn.BatchNorm1d(2).eval()
 
 
-def _spread(call: Call, *devices: Any) -> dict[str, Spread]:
-    """One call for each device, a string or a torch.device, by its repr."""
-    return {repr(device): _one(call, device) for device in devices}
-
-
 def _one(call: Call, device: Any) -> Spread:
     model = _model()
     parameters = list(model.parameters())
@@ -329,40 +327,44 @@ def _one(call: Call, device: Any) -> Spread:
     )
 
 
+def _spread(call: Call, words: str, *devices: Any) -> Cases[Spread]:
+    """One call for each device, a string or a torch.device."""
+    return tried({f"with {words} and device={device!r}": partial(_one, call, device) for device in devices})
+
+
 @parallel.probe(machine="two gpus")
-def two_gpus(call: Call) -> dict[str, Spread]:
-    return _spread(call, "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu")
+def two_gpus(call: Call) -> Cases[Spread]:
+    return _spread(call, "two GPUs", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda:0"), "cpu")
 
 
 @parallel.probe(machine="one gpu")
-def one_gpu(call: Call) -> dict[str, Spread]:
-    return _spread(call, "cuda", torch.device("cuda:0"), "cpu")
+def one_gpu(call: Call) -> Cases[Spread]:
+    return _spread(call, "one GPU", "cuda", torch.device("cuda:0"), "cpu")
 
 
-@parallel.probe(machine="laptop")
-def no_gpu(call: Call) -> dict[str, Spread]:
-    return _spread(call, "cpu")
+@parallel.probe(machine="laptop", edge=True)
+def no_gpu(call: Call) -> Cases[Spread]:
+    return _spread(call, "no GPU", "cpu")
 
 
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
     """An error about CUDA on a machine without a GPU, where none was asked for."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "hard-coded-cuda" if raised.scenario == "no_gpu" and about else None
+    return "hard-coded-cuda" if "no GPU" in raised.scenario and about else None
 
 
 runs(parallel, diagnose=_about_cuda)
 
 
-def _calls(seen: Seen, wanted: Seen) -> Iterator[tuple[str, Spread, Spread]]:
-    for probe, words in ((two_gpus, "two GPUs"), (one_gpu, "one GPU"), (no_gpu, "no GPU")):
-        for device, found, right in pairs(seen[probe], wanted[probe]):
-            yield f"with {words} and device={device}", found, right
+def _calls(seen: Seen, wanted: Seen, *more: Probe[Cases[Spread]]) -> Iterator[tuple[str, Spread, Spread]]:
+    probes = (two_gpus, one_gpu, *more)
+    return pairs(seen.cases(*probes), wanted.cases(*probes))
 
 
 @parallel.check(points=0.25)
 def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
-    for name, found, right in _calls(seen, wanted):
+    for name, found, right in _calls(seen, wanted, no_gpu):
         if not found.is_module:
             raise Failed(f"{name} it returned {called(found.kind)}", "a model")
         if found.devices != right.devices and found.wraps == right.wraps:  # a wrapper moves it too
@@ -383,7 +385,7 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
 
 
-@parallel.check(points=0.25)
+@parallel.check(points=0.25, needs=("runs", "moves_the_model"))
 def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
     """The model that was passed in is moved and wrapped, not a copy of it."""
     for name, found, _ in _calls(seen, wanted):
@@ -427,21 +429,21 @@ def _distributed(model: Any) -> Any:
 
 
 @inside.probe(machine="laptop")
-def wrappers(call: Call) -> dict[str, Inside]:
-    return {
-        "DataParallel": _inside(call, nn.DataParallel, _model()),
-        "DistributedDataParallel": _inside(call, _distributed, _model()),
-        "DataParallel around a model with a `module`": _inside(call, nn.DataParallel, _own_module()),
-    }
+def wrappers(call: Call) -> Cases[Inside]:
+    return tried(
+        {
+            "DataParallel": lambda: _inside(call, nn.DataParallel, _model()),
+            "DistributedDataParallel": lambda: _inside(call, _distributed, _model()),
+            "DataParallel around a model with a `module`": lambda: _inside(call, nn.DataParallel, _own_module()),
+        }
+    )
 
 
-@inside.probe(machine="laptop")
-def plain_models(call: Call) -> dict[str, Inside]:
-    return {
-        "a Sequential": _inside(call, lambda model: model, nn.Sequential(_model())),
-        "a Linear": _inside(call, lambda model: model, nn.Linear(2, 2)),
-        "a model with a part called `module`": _inside(call, lambda model: model, _own_module()),
-    }
+@inside.probe(machine="laptop", edge=True)
+def plain_models(call: Call) -> Cases[Inside]:
+    models = {"a Sequential": nn.Sequential(_model()), "a Linear": nn.Linear(2, 2)}
+    models["a model with a part called `module`"] = _own_module()
+    return tried({name: partial(_inside, call, lambda model: model, model) for name, model in models.items()})
 
 
 runs(inside)
@@ -460,7 +462,9 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
 
 @inside.check(points=0.25)
 def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
-    """A model that is not wrapped is returned unchanged."""
+    """A model that is not wrapped is returned unchanged, and one that is is not."""
+    if not any(found.same for found in seen[wrappers].values()):
+        raise Failed("no wrapper was taken off, so it is not known which models have one", "the model inside a wrapper")
     for name, found, _ in pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
@@ -493,7 +497,7 @@ class Rank(Case, frozen=True):
 @average.probe(machine="laptop")
 def two_processes(call: Call) -> dict[str, Rank]:
     """Both processes call it with their own gradients, and then each in a group of its own."""
-    ranks = two_ranks(call.function, call.path, "average_gradients")
+    ranks = two_ranks(call.function, call.path, "average_gradients", call.seed)
     return {f"rank {number}": msgspec.convert(found, Rank) for number, found in enumerate(ranks)}
 
 
@@ -539,7 +543,10 @@ def _close(found: list[float] | None, right: list[float]) -> bool:
 
 @average.check(points=0.25)
 def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
-    """Parameters without a gradient still have none, no weight has changed, and the group still exists."""
+    """Only gradients change: parameters without one have none, weights are as before, and the group still exists."""
+    before = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
+    if all(_equal(seen[two_processes][rank].some.gradients, own) for rank, own in zip(RANKS, before, strict=True)):
+        raise Failed("no gradient has changed", "the gradients of all processes put together")
     for rank, found, right in pairs(seen[two_processes], wanted[two_processes], *RANKS):
         if not found.some.weights_kept:
             raise Failed(f"the weights changed in {rank}", "only gradients changed; the optimizer changes weights")

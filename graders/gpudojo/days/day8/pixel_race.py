@@ -129,10 +129,12 @@ def race(
             made = inputs(rounds)
             for name in order:
                 given = tuple(tensor.clone() for tensor in made)  # the same values for all, each in its own memory
-                worked, start = thread_time(), clock()
+                pauses, worked, start = _pauses(), thread_time(), clock()
                 values = arrived(racers[name](*given))
                 took, worked = clock() - start, thread_time() - worked
-                fastest[name] = min(fastest[name], worked if name == "loop" and FINE else took)
+                # Who never paused has only been kept from working, by others on a busy machine.
+                busy = FINE and (name == "loop" or (pauses is not None and _pauses() == pauses))
+                fastest[name] = min(fastest[name], worked if busy else took)
                 kept[name].append(values)
             rounds += 1
         speedup = fastest["loop"] / max(fastest["student"], 1e-9)
@@ -140,6 +142,15 @@ def race(
             break
     times = fastest["student"], fastest["loop"], fastest.get("reference")
     return Race(*times, rounds, outputs=kept["student"], loop_outputs=kept["loop"])
+
+
+def _pauses() -> int | None:
+    """How often this thread has paused by itself: slept, or waited for another thread or process."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def arrived(result: Any) -> Array | None:

@@ -14,10 +14,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 from virtual_cuda import patch_imported_names
 
-from gpudojo.days.day8.late_work import Work, operators_taking, working_later
+from gpudojo.days.day8.late_work import Queue, Work, operators_taking, working_later
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
 from gpudojo.grading.checks import expect_float, pairs, runs, times
 from gpudojo.grading.clock import Clock, Skipping, Sleeping, running
+from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -51,17 +52,10 @@ smi = exercise.function(
     "`[N/A]` is no number: check for it before you call `int`.",
     "Index and memory are ints, the name is a string, and the GPUs are in the order of the lines.",
 )
-# What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`.
-TEXTS = {
-    "one": "0, NVIDIA H200, 1024, 143771\n",
-    "several": "10, NVIDIA A100-SXM4-80GB, 0, 81920\n0, Tesla T4, 3, 15360\n1, NVIDIA GeForce RTX 4090, 24000, 24564",
-    "unknown": "0, NVIDIA GB10, [N/A], [N/A]\n1, NVIDIA H200, [N/A], 143771\n",
-    "blank": "\n0, Tesla T4, 3, 15360\n\n\n1, Tesla T4, 5, 15360\n\n",
-    "nothing": "",
-}
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
 clock.when("runs", "waits_for_the_device", hint=1, at=("return", "last return"))
+clock.when("waits_for_the_right_gpu", hint=1, at=("synchronize(", "record(", *CLOCKS))
 clock.when("waits_for_an_apple_gpu", hint=2, at=("synchronize(", *CLOCKS))
 clock.when("works_without_a_gpu", "hard-coded-cuda", hint=2)
 clock.when("gives_the_mean_per_call", "returned-tensor", hint=3, at=("return", "last return"))
@@ -93,7 +87,7 @@ class Bounded(Case, frozen=True):
 
     @property
     def fits(self) -> bool:
-        return self.value is not None and self.least <= self.value <= self.most
+        return self.value is not None and bool(self.took) and self.least <= self.value <= self.most
 
 
 class Timed(Bounded, frozen=True):
@@ -170,11 +164,13 @@ def _timed(
 
     def look(watch: Clock) -> Timed:
         with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
-            work = Work(_durations(call, name, *milliseconds), watch, queue)
+            work = Work(_durations(call, name, *milliseconds), watch, queue, device if later else None)
             value = call(work, device, **options)
-        bounds = _bounds(math.fsum(work.took[-repeats:]) / repeats, repeats, watch)
-        seen = type(value).__name__, len(work.took), repeats, sorted(watch.read), None
-        return Timed(_number(value), work.took[:50], *bounds, *seen)
+        took = kept(work.key).took
+        bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
+        return Timed(
+            _number(value), took[:50], *bounds, type(value).__name__, len(took), repeats, sorted(watch.read), None
+        )
 
     return lambda: _by_both_clocks(look, lambda found: found.value is None or found.fits)
 
@@ -200,41 +196,56 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
     )
 
 
-@clock.probe(machine="mac")
+@clock.probe(machine="two gpus", edge=True)
+def beside_another_gpu(call: Call) -> Cases[Timed]:
+    """The first one, which is the current one, has nothing to do."""
+    return tried({"the_second_gpu": _timed(call, "second", "cuda:1", 60, 10, later=True, repeats=4, warmup=1)})
+
+
+@clock.probe(machine="mac", edge=True)
 def on_a_mac(call: Call) -> Cases[Timed]:
     return tried({"an_apple_gpu": _timed(call, "mac", "mps", 60, 10, later=True, repeats=4, warmup=1)})
 
 
-@clock.probe(machine="laptop")
+@clock.probe(machine="laptop", edge=True)
 def without_a_gpu(call: Call) -> Cases[Timed]:
     return tried({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
+
+
+class _MakeWork:
+    """Makes work for a device; what was made is kept by the device's name."""
+
+    def __init__(self, call: Call, watch: Clock, queue: Queue) -> None:
+        self.key = keep((call, watch, queue, {}))
+
+    def __call__(self, device: Any) -> Work:
+        call, watch, queue, made = kept(self.key)
+        watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
+        key, on_cpu = str(device), torch.device(device).type == "cpu"
+        if key not in made:
+            durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
+            made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
+        made_for: Work = made[key]
+        return made_for
 
 
 def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Compared]:
     repeats = options.get("repeats", 3)
 
     def look(watch: Clock) -> Compared:
-        made: dict[str, Work] = {}
-
-        def make_work(device: Any) -> Work:
-            watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
-            key, on_cpu = str(device), torch.device(device).type == "cpu"
-            if key not in made:
-                durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
-                made[key] = Work(durations, watch, None if on_cpu else queue)
-            return made[key]
-
         with running(watch), _working(call, watch) as queue:
+            make_work = _MakeWork(call, watch, queue)
             found = call(make_work, devices, **options)
+        made = {name: kept(work.key).took for name, work in kept(make_work.key)[3].items()}
         rows = []
         for key, value in dict.items(found) if isinstance(found, dict) else ():
-            took = made[str(key)].took if str(key) in made else []
+            took = made.get(str(key), [])
             warm = took[1:]  # the first call of each device's work is the slow one
             bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
             rows.append(
                 ComparedRow(_number(value), took[:50], *bounds, str(key), isinstance(key, str), str(key) in made)
             )
-        calls = {key: len(work.took) for key, work in made.items()}
+        calls = {name: len(took) for name, took in made.items()}
         return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
 
     return lambda: _by_both_clocks(look, lambda found: all(row.value is None or row.fits for row in found.rows))
@@ -262,12 +273,7 @@ ON_THE_CPU: Final = {
     "slow_first_calls": "repeats=3, warmup=2",
     "uneven_calls": "repeats=4, warmup=0",
 }
-runs(
-    clock,
-    points=0.25,
-    scenarios=("uneven_calls", "slow_first_calls", "as_it_comes", "a_device_that_works_later"),
-    diagnose=_unfinished,
-)
+runs(clock, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_unfinished)
 
 
 def _ms(seconds: float) -> str:
@@ -372,7 +378,18 @@ def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
 @clock.check(points=0.25)
 def works_without_a_gpu(seen: Seen, wanted: Seen) -> None:
     """With "cpu" it also works on a machine without a GPU."""
-    _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
+    found = _no_error(seen[without_a_gpu], "no_gpu", 'device="cpu" on a machine without a GPU')
+    if not found.calls or not found.value:
+        happened = f"without a GPU `fn` was called {times(found.calls)}, and the time is {found.value}"
+        raise Failed(happened, "the time of its calls, as with a GPU")
+
+
+@clock.check(points=0.25, needs=("runs", "waits_for_the_device"))
+def waits_for_the_right_gpu(seen: Seen, wanted: Seen) -> None:
+    """With "cuda:1" it waits for the second GPU, even if the first one is current."""
+    found = seen[beside_another_gpu]["the_second_gpu"]
+    if not found.holds:
+        raise _not_waited(found.best, "the second GPU")
 
 
 runs(compare)
@@ -437,27 +454,27 @@ def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
 
 # ---- top_operations --------------------------------------------------------------------------------------------------
 
-RIGHT: Final = ["aten::exp", "aten::mm", "aten::add"]
-# Microseconds per call. With 9, 1 and 20 calls: `exp` takes longest in total, `mm` longest per call, and `add` is
-# called first and most often.
-TAKING: Final = {"aten::exp": 700.0, "aten::mm": 2000.0, "aten::add": 10.0}
+# Microseconds per call, in the simulation: the first takes longest in total, the second longest per call, and the third
+# is called first and most often.
+TAKING: Final = (700.0, 2000.0, 10.0)
+ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
+OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
 MOST: Final = 8  # attempts
 UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
 
-def _work(device: Any, calls: tuple[int, int, int], size: int, pixels: int) -> Any:
-    """Calls of `add`, `mm` and `exp` with these sizes."""
-    made = [(torch.ones(shape).to(device), torch.empty(shape, device=device)) for shape in (2, (size, size), pixels)]
-    (few, more), (matrix, product), (image, brighter) = made
-    add, mm, exp = torch.add, torch.mm, torch.exp  # looked up here: a profiler that records stacks would see it
+def _work(device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]) -> Any:
+    """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
+    parts = []
+    more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
+    for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
+        # Looked up here: a profiler that records stacks would see it.
+        parts.append((getattr(torch, name), count, torch.ones(size).to(device), torch.empty(size, device=device)))
 
     def work() -> None:
-        for _ in range(calls[0]):
-            add(few, few, out=more)
-        for _ in range(calls[1]):
-            mm(matrix, matrix, out=product)
-        for _ in range(calls[2]):
-            exp(image, out=brighter)
+        for operator, count, numbers, out in reversed(parts):
+            for _ in range(count):
+                operator(numbers, out=out)
 
     return work
 
@@ -471,9 +488,11 @@ class Names(Case, frozen=True):
 
 
 class Ranked(Case, frozen=True):
-    """The answers with a `count` and without one, and in real time if the first was not as expected."""
+    """The answers with a `count`, with a large one and without one, and in real time if the first was unexpected."""
 
+    operators: list[str]
     some: Names
+    every: Names | None
     default: Names | None
     really: list[str] | None
 
@@ -481,20 +500,24 @@ class Ranked(Case, frozen=True):
 def _names(call: Call, work: Any, **options: int) -> Names:
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
-    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:20])
+    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:60])
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
-    with operators_taking(TAKING):
-        work = _work(device, calls=(20, 1, 9), size=2, pixels=2)
-        some, unasked = _names(call, work, count=count), _names(call, work) if default else None
+    operators = random.Random(f"{call.seed} {device}").sample(ALIKE, 3)
+    right = [f"aten::{name}" for name in operators]
+    with operators_taking(dict(zip(right, TAKING, strict=True))):
+        work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
+        some, every, unasked = _names(call, work, count=count), None, None
+        if default:
+            every, unasked = _names(call, work, count=50), _names(call, work)
     really = None
-    if some.names[:3] != RIGHT[: len(some.names)]:
-        # It may read the profiler's records in its own way. In real time each takes about eight times the next one.
-        work = _work(device, calls=(60, 1, 64), size=256, pixels=32_768)
+    if some.names[:3] != right[: len(some.names)]:
+        # It may read the profiler's records in its own way. In real time each takes several times the next one.
+        work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
         work()
         really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(some, unasked, really)
+    return Ranked(right, some, every, unasked, really)
 
 
 def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
@@ -517,7 +540,7 @@ def on_the_gpu(call: Call) -> Ranked:
     return _ranked(call, call.device, count=2)
 
 
-runs(top, points=0.25)
+runs(top)
 
 
 @top.check(points=0.25)
@@ -534,22 +557,27 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
         strange = [operator for operator in answer.names if "::" not in operator]
         if strange:
             raise Failed(f"one of the names is {strange[0]!r}", "an operator's name from the profiler: aten::mm")
-    unasked = seen[on_the_cpu].default
+    unasked, every, right = seen[on_the_cpu].default, seen[on_the_cpu].every, wanted[on_the_cpu].every
     assert unasked is not None
-    if not 3 <= len(unasked.names) <= 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "all of them, but at most 5")
+    assert every is not None
+    assert right is not None
+    if len(unasked.names) != 5:
+        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5")
+    if set(every.names) != set(right.names):  # names given twice are another check's
+        happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
+        raise Failed(happened, f"the {len(right.names)} operators that there are: {', '.join(right.names)}")
 
 
-@top.check(points=0.25, needs=("runs", "gives_as_many_names_as_asked"))
+@top.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
 def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
     """The operator that took most time in total comes first."""
     for probe, place in ((on_the_cpu, "the CPU"), (on_the_gpu, "the GPU")):
         found, right = seen[probe], wanted[probe].some.names
         if right not in (found.some.names, found.really):
-            raise Failed(
-                f"20 short `add`, one long `mm` and 9 `exp` on {place} gave {', '.join(found.some.names)}",
-                f"{', '.join(right)}: by the time of all calls together",
-            )
+            most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
+            work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
+            happened = f"{work} gave {', '.join(found.some.names)}"
+            raise Failed(happened, f"{', '.join(right)}: by the time of all calls together")
 
 
 # ---- read_nvidia_smi -------------------------------------------------------------------------------------------------
@@ -571,6 +599,7 @@ class GpuRow(Case, frozen=True):
 class Read(Case, frozen=True):
     """What one text gave."""
 
+    text: str
     kind: str
     gpus: list[GpuRow]
 
@@ -583,31 +612,48 @@ def _read(call: Call, text: str) -> Read:
         shown = {str(k): (type(v).__name__, None if v is None else str(v)) for k, v in values}
         return GpuRow("dict" if isinstance(gpu, dict) else type(gpu).__name__, shown)
 
-    return Read(type(answer).__name__, list(map(row, answer)) if isinstance(answer, list) else [])
+    return Read(text, type(answer).__name__, list(map(row, answer)) if isinstance(answer, list) else [])
+
+
+MODELS: Final = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA GeForce RTX 4090", "NVIDIA GB10")
+
+
+def _texts(seed: int) -> dict[str, str]:
+    """What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`."""
+    draw = random.Random(seed)
+    names = draw.sample(MODELS, 5)
+    used, total = draw.sample(range(1, 9_999), 5), draw.sample(range(10_000, 150_000), 5)
+    rows = [f"{index}, {names[index]}, {used[index]}, {total[index]}\n" for index in range(5)]
+    return {
+        "one": rows[0],
+        "several": f"{draw.randrange(10, 99)}, {names[4]}, 0, {total[4]}\n{rows[0]}{rows[1].strip()}",
+        "unknown": f"0, {names[3]}, [N/A], [N/A]\n1, {names[2]}, [N/A], {total[2]}\n",
+        "blank": f"\n{rows[0]}\n\n{rows[1]}\n",
+        "nothing": "",
+    }
 
 
 @smi.probe(machine="laptop")
 def texts(call: Call) -> Cases[Read]:
-    """Each text that nvidia-smi may print, under its repr."""
-    return tried({repr(text): partial(_read, call, text) for text in TEXTS.values()})
+    return tried({name: partial(_read, call, text) for name, text in _texts(call.seed).items()})
 
 
-runs(smi, scenarios=(repr(TEXTS["one"]), repr(TEXTS["several"])))
+runs(smi, scenarios=("one", "several"))
 
 
 def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
     for name in names:
-        text = repr(TEXTS[name])
-        if (raised := seen[texts].errors.get(text)) is not None:
-            raise Failed(f"{text} raised {raised.short}", "no error", raised.line)
-        found, right = seen[texts][text], wanted[texts][text]
+        right = wanted[texts][name]
+        if (raised := seen[texts].errors.get(name)) is not None:
+            raise Failed(f"{right.text!r} raised {raised.short}", "no error", raised.line)
+        found = seen[texts][name]
         if found.kind != "list":
             raise Failed(f"it returned {called(found.kind)}", "a list of dicts")
         if (count := len(found.gpus)) != len(right.gpus):
-            raise Failed(f"{text} gave {count} dict{'s' * (count != 1)}", f"{len(right.gpus)}")
+            raise Failed(f"{right.text!r} gave {count} dict{'s' * (count != 1)}", f"{len(right.gpus)}")
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                raise Failed(f"{text} gave {gpu}", str(wished))
+                raise Failed(f"{right.text!r} gave {gpu}", str(wished))
 
 
 @smi.check(points=0.25)

@@ -5,7 +5,7 @@ import torch.autograd.profiler as profiler
 
 
 def time_on_device(fn, device, repeats=5, warmup=1):
-    wait = torch.accelerator.synchronize if str(device) != "cpu" else (lambda: None)
+    wait = (lambda: torch.accelerator.synchronize(device)) if str(device) != "cpu" else (lambda: None)
     seconds = []
     for number in range(warmup + repeats):
         wait()

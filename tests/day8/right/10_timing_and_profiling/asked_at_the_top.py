@@ -8,9 +8,9 @@ USE_CUDA = torch.cuda.is_available()
 USE_MPS = torch.backends.mps.is_available()
 
 
-def wait():
+def wait(device):
     if USE_CUDA:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device if "cuda" in str(device) else None)
     if USE_MPS:
         torch.mps.synchronize()
 
@@ -18,9 +18,9 @@ def wait():
 def time_on_device(fn, device, repeats=5, warmup=1):
     for _ in range(warmup):
         fn()
-    wait()
+    wait(device)
     begin = time.perf_counter()
     for _ in range(repeats):
         fn()
-    wait()
+    wait(device)
     return (time.perf_counter() - begin) / repeats

@@ -8,11 +8,12 @@ def time_on_device(fn, device, repeats=5, warmup=1):
     if device.type in ("cuda", "mps"):
         a = torch.Event(device.type, enable_timing=True)
         b = torch.Event(device.type, enable_timing=True)
-        torch.accelerator.synchronize()
-        a.record()
+        torch.accelerator.synchronize(device)
+        stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        a.record(stream)
         for _ in range(repeats):
             fn()
-        b.record()
+        b.record(stream)
         b.synchronize()
         return a.elapsed_time(b) / 1e3 / repeats
     t = time.perf_counter()

@@ -9,7 +9,7 @@ def time_on_device(fn, device, repeats=5, warmup=1):
 
     def sync():
         if d.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(d)
         elif d.type == "mps":
             torch.mps.synchronize()
 

@@ -5,7 +5,7 @@ import torch
 def time_on_device(fn, device, repeats=5, warmup=1):
     def sync():
         if "cuda" in str(device):
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(device)
         elif "mps" in str(device):
             torch.mps.synchronize()
 

@@ -10,9 +10,9 @@ def time_on_device(fn, device, repeats=5, warmup=1):
         pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
         torch.cuda.synchronize(device)
         for a, b in pairs:
-            a.record()
+            a.record(torch.cuda.current_stream(device))
             fn()
-            b.record()
+            b.record(torch.cuda.current_stream(device))
         pairs[-1][1].synchronize()
         return mean(a.elapsed_time(b) for a, b in pairs) / 1e3
     times = []

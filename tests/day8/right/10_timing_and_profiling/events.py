@@ -10,10 +10,11 @@ def time_on_device(fn, device, repeats=5, warmup=1):
         fn()
     if device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(repeats):
-            fn()
-        end.record()
+        with torch.cuda.device(device):
+            start.record()
+            for _ in range(repeats):
+                fn()
+            end.record()
         end.synchronize()
         return start.elapsed_time(end) / 1000 / repeats
     module = getattr(torch, device.type)

@@ -6,7 +6,11 @@ import torch
 def time_on_device(fn, device, repeats=5, warmup=1):
     import statistics
 
-    sync = torch.get_device_module(device).synchronize
+    module = torch.get_device_module(device)
+    at = [device] if "cuda" in str(device) else []
+
+    def sync():
+        module.synchronize(*at)
 
     def once():
         sync()

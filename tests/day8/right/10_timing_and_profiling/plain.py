@@ -6,7 +6,7 @@ from torch.profiler import ProfilerActivity, profile
 
 def synchronize(device):
     if device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     if device.type == "mps":
         torch.mps.synchronize()
 

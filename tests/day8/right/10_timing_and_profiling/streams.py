@@ -8,12 +8,12 @@ LINE = re.compile(r"^(\d+), (.*), (\d+|\[N/A\]), (\d+|\[N/A\])$", re.M)
 
 class Stopwatch:
     def __init__(self, device):
-        self.type = torch.device(device).type
+        self.device = torch.device(device)
 
     def wait(self):
-        match self.type:
+        match self.device.type:
             case "cuda":
-                torch.cuda.current_stream().synchronize()
+                torch.cuda.current_stream(self.device).synchronize()
             case "mps":
                 torch.mps.synchronize()
 

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-WAITS = {"cuda": [torch.cuda.synchronize], "mps": [torch.mps.synchronize], "cpu": []}
+WAITS = {"cuda": [torch.cuda.synchronize], "mps": [lambda device: torch.mps.synchronize()], "cpu": []}
 
 
 def time_on_device(fn, device, repeats=5, warmup=1):
@@ -12,10 +12,10 @@ def time_on_device(fn, device, repeats=5, warmup=1):
     for _ in range(warmup):
         fn()
     for wait in waits:
-        wait()
+        wait(device)
     begin = time.perf_counter()
     for _ in range(repeats):
         fn()
     for wait in waits:
-        wait()
+        wait(device)
     return (time.perf_counter() - begin) / repeats

@@ -1,4 +1,4 @@
-# fails: parallelize::runs as hard-coded-cuda
+# fails: parallelize::moves_the_model as hard-coded-cuda
 import torch
 
 

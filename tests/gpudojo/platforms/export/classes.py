@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, total
-from gpudojo.platforms import Options, Part
+from gpudojo.platforms import Options
 from hypothesis import strategies as st
 
-EXERCISES = (Part("01_one", "One", 2.0), Part("02_two", "Two", 1.0))
+EXERCISES = (ExerciseRow("01_one", "One", 0.0, 2.0), ExerciseRow("02_two", "Two", 0.0, 1.0))
 OPTIONS = Options(exercises=EXERCISES, when=datetime(2026, 11, 15, 4, 30, tzinfo=UTC))
 ODD = 'Ünï 🦄, "Ada"\n=cmd'
 

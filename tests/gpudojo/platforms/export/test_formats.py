@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.model.results import SubmissionRow, SubmissionStatus
-from gpudojo.platforms import Part, describe, exporter, formats
+from gpudojo.model.results import ExerciseRow, SubmissionRow, SubmissionStatus
+from gpudojo.platforms import describe, exporter, formats
 from gpudojo.platforms._entries import LONGEST, names, safe_name
 
 from tests.gpudojo.platforms.export import readers
@@ -62,7 +62,7 @@ def only(format_: str, row: SubmissionRow, folder: Path, **more: object) -> Path
 @pytest.mark.parametrize("status", [status for status in SubmissionStatus if status is not SubmissionStatus.GRADED])
 @pytest.mark.parametrize("known", [OPTIONS.exercises, ()])
 def test_a_submission_that_was_not_graded_says_why_everywhere(
-    tmp_path: Path, status: SubmissionStatus, known: tuple[Part, ...]
+    tmp_path: Path, status: SubmissionStatus, known: tuple[ExerciseRow, ...]
 ) -> None:
     row = submission("eve", status=status, reason="It went wrong on line 3.")
     for format_ in ("github_classroom", "classroom50", "gradescope", "exercism", "junit"):
