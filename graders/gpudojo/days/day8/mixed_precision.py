@@ -34,6 +34,7 @@ step = exercise.function(
 )
 SCALE: Final = 1024.0
 STALE: Final = 4096.0  # in the gradients before: large enough to be seen even after division by the scale
+LESS: Final = 16.0  # divides the loss: of large gradients, the sum's root may be as large as the norm
 SOFTLY: Final = 50.0  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.05
 step.when("runs", hint=2)
@@ -113,7 +114,7 @@ def _classes() -> tuple[Any, Any]:
 
         def forward(self, outputs: Any, targets: Any) -> Any:
             kept(self.key)[1].loss.append(regions())
-            loss = super().forward(outputs, targets)
+            loss = super().forward(outputs, targets) / LESS
             if loss.requires_grad:
                 loss.register_hook(self.arrived)
             return loss
@@ -186,6 +187,7 @@ def on_the_device(call: Call) -> Cases[Stepped]:
             "with_momentum": lambda: _stepped(call, device, momentum=1.0),
             "clipped": lambda: _stepped(call, str(device), max_norm=HARD),
             "clipped_softly": lambda: _stepped(call, device, max_norm=SOFTLY),
+            "after_a_clipped_step": lambda: _stepped(call, device, earlier=HARD),
             "overflow": lambda: _stepped(call, device, overflow=True, max_norm=HARD),
             "scaler_disabled": lambda: _stepped(call, device, enabled=False),
         }
@@ -215,6 +217,7 @@ def _stepped(
     overflow: bool = False,
     max_norm: float | None = None,
     momentum: float = 0.0,  # from earlier steps
+    earlier: float | None = None,  # the `max_norm` of a step before
 ) -> Stepped:
     kind = torch.device(device).type
     if kind == "cpu":
@@ -229,8 +232,12 @@ def _stepped(
     scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=1, enabled=enabled)
     scaler.scale(torch.ones((), device=device))  # as after a first step: a new one would raise where it is forgotten
     options = {} if max_norm is None else {"max_norm": max_norm}
+    loss = loss_fn(model, log)
     try:
-        value = call(model, batch(call.seed), loss_fn(model, log), optimizer, scaler, device, **options)
+        if earlier is not None:
+            call(model, batch(call.seed), loss, optimizer, scaler, device, max_norm=earlier)
+        before = [p.detach().cpu().clone() for p in model.parameters()]
+        value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
         raise _with_order(error, call, device) from None
     ledger = call.ledger
@@ -243,7 +250,7 @@ def _stepped(
         value=float(value) if isinstance(value, (int, float)) else None,
         device=kind,
         scale=scaler.get_scale(),
-        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), weights(call.seed), strict=True)],
+        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), before, strict=True)],
         own=any(bool((state["momentum_buffer"] != momentum).any()) for state in optimizer.state.values()),
         forward=log.forward,
         loss=log.loss,
@@ -329,7 +336,7 @@ def values(found: Array) -> Any:
 SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
 UNSCALED: Final = ("scaler_disabled", "on_the_cpu_disabled")
 ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
-EVERY: Final = (*SCALED, "with_momentum", "overflow", "scaler_disabled", *ON_THE_CPU, "on_the_second_gpu")
+OTHERS: Final = ("with_momentum", "after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
 
 
 def _case(seen: Seen, name: str) -> Stepped:
@@ -495,7 +502,7 @@ def _nothing_added(name: str, case: Stepped) -> None:
 
 @step.check(points=1, needs=("runs", "learns_from_this_batch_alone"))
 def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
-    """With `max_norm` the gradients are unscaled before they are clipped."""
+    """With `max_norm` the gradients are unscaled before they are clipped, and a step without it is not clipped."""
     for name, max_norm in (("clipped", HARD), ("clipped_softly", SOFTLY)):
         case = seen[on_the_device][name]
         ratio, off = compare(case.update, wanted[on_the_device][name].update)
@@ -511,6 +518,7 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
             case.norm_line,
             "clipped-before-unscale" if scaled and not ignored else None,
         )
+    _learned("after_a_clipped_step", seen, wanted)
 
 
 @step.check(points=1)
@@ -542,7 +550,7 @@ def works_on_another_gpu(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
     """It returns the unscaled loss as a Python float."""
-    for name, case, reference in _finished(seen, wanted, *EVERY):
+    for name, case, reference in _finished(seen, wanted, *SCALED, *OTHERS, *ON_THE_CPU):
         expect_float(case.kind, case.is_float)
         found, right = case.value, reference.value
         assert found is not None

@@ -458,14 +458,16 @@ def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
 # is called first and most often.
 TAKING: Final = (700.0, 2000.0, 10.0)
 ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
+OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
 MOST: Final = 8  # attempts
 UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
 
 def _work(device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]) -> Any:
-    """Calls of three operators, so many of each and on so many numbers; the last one first."""
+    """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
     parts = []
-    for name, count, size in zip(operators, calls, sizes, strict=True):
+    more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
+    for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
         # Looked up here: a profiler that records stacks would see it.
         parts.append((getattr(torch, name), count, torch.ones(size).to(device), torch.empty(size, device=device)))
 
@@ -486,10 +488,11 @@ class Names(Case, frozen=True):
 
 
 class Ranked(Case, frozen=True):
-    """The answers with a `count` and without one, and in real time if the first was not as expected."""
+    """The answers with a `count`, with a large one and without one, and in real time if the first was unexpected."""
 
     operators: list[str]
     some: Names
+    every: Names | None
     default: Names | None
     really: list[str] | None
 
@@ -497,7 +500,7 @@ class Ranked(Case, frozen=True):
 def _names(call: Call, work: Any, **options: int) -> Names:
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
-    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:20])
+    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:60])
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
@@ -505,14 +508,16 @@ def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranke
     right = [f"aten::{name}" for name in operators]
     with operators_taking(dict(zip(right, TAKING, strict=True))):
         work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
-        some, unasked = _names(call, work, count=count), _names(call, work) if default else None
+        some, every, unasked = _names(call, work, count=count), None, None
+        if default:
+            every, unasked = _names(call, work, count=50), _names(call, work)
     really = None
     if some.names[:3] != right[: len(some.names)]:
         # It may read the profiler's records in its own way. In real time each takes several times the next one.
         work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
         work()
         really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(right, some, unasked, really)
+    return Ranked(right, some, every, unasked, really)
 
 
 def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
@@ -552,10 +557,15 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
         strange = [operator for operator in answer.names if "::" not in operator]
         if strange:
             raise Failed(f"one of the names is {strange[0]!r}", "an operator's name from the profiler: aten::mm")
-    unasked = seen[on_the_cpu].default
+    unasked, every, right = seen[on_the_cpu].default, seen[on_the_cpu].every, wanted[on_the_cpu].every
     assert unasked is not None
-    if not 3 <= len(unasked.names) <= 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "all of them, but at most 5")
+    assert every is not None
+    assert right is not None
+    if len(unasked.names) != 5:
+        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5")
+    if set(every.names) != set(right.names):  # names given twice are another check's
+        happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
+        raise Failed(happened, f"the {len(right.names)} operators that there are: {', '.join(right.names)}")
 
 
 @top.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
