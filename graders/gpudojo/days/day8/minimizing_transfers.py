@@ -263,7 +263,15 @@ def draws(call: Call) -> Cases[Draws]:
 
 @random_sprites.probe(machine="two gpus", edge=True)
 def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
-    return tried({"on_the_second_gpu": lambda: _draws(call, torch.device("cuda:1"), "cuda:1")})
+    def look() -> Draws:
+        generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
+        found = {
+            "a device": _made(call, torch.device("cuda:1")),
+            "a string": _made(call, "cuda:1", generator=generator),
+        }
+        return Draws(found, None, "cuda:1")
+
+    return tried({"on_the_second_gpu": look})
 
 
 runs(random_sprites)
