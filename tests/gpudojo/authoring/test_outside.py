@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import venv
 import zipfile
@@ -42,10 +43,13 @@ def register(python: Path, entry_points: str) -> None:
     (folder / "entry_points.txt").write_text(f"[gpudojo.days]\n{entry_points}\n")
 
 
-def run(python: WarmPython, *arguments: str, cwd: Path) -> str:
+def clean_environment() -> dict[str, str]:
     left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
-    environment = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
-    done = python.run(*arguments, cwd=cwd, env=environment)
+    return left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
+
+
+def run(python: WarmPython, *arguments: str, cwd: Path) -> str:
+    done = python.run(*arguments, cwd=cwd, env=clean_environment())
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -234,7 +238,9 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
         "print(sorted(n for n in sys.modules if n.startswith(('gpudojo', 'virtual_cuda', 'torch', 'msgspec'))))"
     )
     (tmp_path / "asked.py").write_text(code)
-    assert run(python, "asked", cwd=tmp_path).splitlines() == [
+    command = [str(python), "-m", "asked"]  # not in a process that has torch loaded
+    done = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
         "('day8', 'day9') gpudojo.days.day8 day9",
         "['gpudojo', 'gpudojo.model', 'gpudojo.model.catalogue']",
     ]
