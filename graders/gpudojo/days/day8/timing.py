@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 from virtual_cuda import patch_imported_names
 
-from gpudojo.days.day8.late_work import Queue, Work, operators_taking, working_later
+from gpudojo.days.day8.late_work import Work, operators_taking, working_later
+from gpudojo.days.day8.sprites import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
 from gpudojo.grading.checks import expect_float, pairs, runs, times
 from gpudojo.grading.clock import Clock, Skipping, Sleeping, running
-from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -165,8 +165,8 @@ def _timed(
     def look(watch: Clock) -> Timed:
         with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
             work = Work(_durations(call, name, *milliseconds), watch, queue, device if later else None)
-            value = call(work, device, **options)
-        took = kept(work.key).took
+            value = call(Sealed(work), device, **options)
+        took = work.took
         bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
         return Timed(
             _number(value), took[:50], *bounds, type(value).__name__, len(took), repeats, sorted(watch.read), None
@@ -212,40 +212,31 @@ def without_a_gpu(call: Call) -> Cases[Timed]:
     return tried({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
 
 
-class _MakeWork:
-    """Makes work for a device; what was made is kept by the device's name."""
-
-    def __init__(self, call: Call, watch: Clock, queue: Queue) -> None:
-        self.key = keep((call, watch, queue, {}))
-
-    def __call__(self, device: Any) -> Work:
-        call, watch, queue, made = kept(self.key)
-        watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
-        key, on_cpu = str(device), torch.device(device).type == "cpu"
-        if key not in made:
-            durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
-            made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
-        made_for: Work = made[key]
-        return made_for
-
-
 def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Compared]:
     repeats = options.get("repeats", 3)
 
     def look(watch: Clock) -> Compared:
+        made: dict[str, Work] = {}
+
+        def make_work(device: Any) -> Sealed:
+            watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
+            key, on_cpu = str(device), torch.device(device).type == "cpu"
+            if key not in made:
+                durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
+                made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
+            return Sealed(made[key])
+
         with running(watch), _working(call, watch) as queue:
-            make_work = _MakeWork(call, watch, queue)
-            found = call(make_work, devices, **options)
-        made = {name: kept(work.key).took for name, work in kept(make_work.key)[3].items()}
+            found = call(Sealed(make_work), devices, **options)
         rows = []
         for key, value in dict.items(found) if isinstance(found, dict) else ():
-            took = made.get(str(key), [])
+            took = made[str(key)].took if str(key) in made else []
             warm = took[1:]  # the first call of each device's work is the slow one
             bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
             rows.append(
                 ComparedRow(_number(value), took[:50], *bounds, str(key), isinstance(key, str), str(key) in made)
             )
-        calls = {name: len(took) for name, took in made.items()}
+        calls = {name: len(work.took) for name, work in made.items()}
         return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
 
     return lambda: _by_both_clocks(look, lambda found: all(row.value is None or row.fits for row in found.rows))
