@@ -193,7 +193,8 @@ def own_tree(scratch: str, readable: Iterable[str], devices: Iterable[str]) -> N
         os.makedirs(tree + folder, exist_ok=True)
     kernel.bind("/proc", f"{tree}/proc")
     if os.path.isdir(tree + ANSWERS):
-        kernel.mount_memory(tree + ANSWERS, 0, 1, "755")
+        kernel.mount_memory(tree + ANSWERS, 1 << 12, 1, "755")
+        kernel.restrict_mount(tree + ANSWERS, kernel.READ_ONLY)
     kernel.restrict_mount(tree, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES, below=False)
     kernel.change_root(tree)
 

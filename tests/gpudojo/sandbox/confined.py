@@ -20,7 +20,7 @@ WITHOUT = {
     "mounts": "kernel.restrict_mount = refused",
     "landlock": "sys.modules['py_landlock'] = None",
     "seccomp": "sys.modules['pyseccomp'] = None",
-    "users": "isolation.first_user = lambda: None",
+    "answers": "import email, os; isolation.ANSWERS = os.path.dirname(email.__file__)",  # a folder that exists here
 }
 
 

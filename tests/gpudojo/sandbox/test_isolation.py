@@ -149,6 +149,18 @@ def test_only_python_packages_and_scratch_exist(who: str, without: tuple[str, ..
 
 
 @everybody
+def test_the_evidence_of_a_release_is_covered(who: str) -> None:
+    from gpudojo.grading.references import FOLDER
+    from gpudojo.sandbox.isolation import ANSWERS
+
+    assert str(FOLDER) == ANSWERS
+    code = "import email, os; found = os.listdir(os.path.dirname(email.__file__))"
+    assert run(who, ("answers",), code)["found"]["code"] == "[]"
+    write = "import email, os; open(os.path.dirname(email.__file__) + '/new', 'w')"
+    assert "Read-only" in run(who, ("answers",), write)["found"]["code"]
+
+
+@everybody
 @every_machine
 def test_files_outside_are_neither_read_nor_changed(who: str, without: tuple[str, ...]) -> None:
     found = run(who, without)["found"]
