@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -36,7 +37,8 @@ def main() -> None:
     names: dict[str, Any] = {"isolation": isolation, "kernel": kernel, "sys": sys, "refused": refused}
     for lacking in asked["without"]:
         exec(WITHOUT[lacking], names)
-    made = isolation.prepared(tempfile.mkdtemp(prefix="dojo-"), gpu=False)
+    scratch = tempfile.mkdtemp(prefix="dojo-")
+    made = isolation.prepared(scratch, gpu=False)
     made.finish()
     for number, code in enumerate(({"neighbour": asked["neighbour"]}, asked["code"]), 1):
         said, heard = os.pipe()
@@ -55,6 +57,7 @@ def main() -> None:
         with os.fdopen(said) as answer:
             told = answer.read()
     print(told, flush=True)
+    shutil.rmtree(scratch, ignore_errors=True)
     os._exit(0)  # and the others with it
 
 
