@@ -267,7 +267,7 @@ def _tables(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any]
 def _grown(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any], set[Any]]]:
     """Tables that find out by themselves what is missing, where that is a plain value and can be found out again."""
     for where, value in _held(spaces):
-        if isinstance(value, dict) and hasattr(value, "__missing__") and type(next(iter(value.values()), None)) is bool:
+        if isinstance(value, dict) and hasattr(value, "__missing__") and bool in map(type, value.values()):
             yield where, value, set(value)
 
 
