@@ -123,6 +123,9 @@ def examine(
                 row.equivalent.append(variant)
             else:
                 row.alive.append((variant, sum(check.points for check in results[variant.name])))
+        elif variant.name in known:
+            text = f"{EQUIVALENT}: {variant.name} is not equivalent, for it loses points\n{variant.diff}"
+            row.findings.append(Finding(exercise.stem, text))
     for variant in same:
         lost = [check for check in results[variant.name] if check.points < check.max_points]
         row.failing += [(variant, check) for check in lost[:1]]

@@ -184,10 +184,9 @@ def on_the_device(call: Call) -> Cases[Stepped]:
     return tried(
         {
             "on_the_device": lambda: _stepped(call, device),
-            "with_momentum": lambda: _stepped(call, device, momentum=1.0),
             "clipped": lambda: _stepped(call, str(device), max_norm=HARD),
             "clipped_softly": lambda: _stepped(call, device, max_norm=SOFTLY),
-            "after_a_clipped_step": lambda: _stepped(call, device, earlier=HARD),
+            "after_a_clipped_step": lambda: _stepped(call, device, momentum=0.03, earlier=HARD),
             "overflow": lambda: _stepped(call, device, overflow=True, max_norm=HARD),
             "scaler_disabled": lambda: _stepped(call, device, enabled=False),
         }
@@ -216,7 +215,7 @@ def _stepped(
     enabled: bool = True,
     overflow: bool = False,
     max_norm: float | None = None,
-    momentum: float = 0.0,  # from earlier steps
+    momentum: float = 0.0,  # from long before, about as large as the gradients
     earlier: float | None = None,  # the `max_norm` of a step before
 ) -> Stepped:
     kind = torch.device(device).type
@@ -227,16 +226,17 @@ def _stepped(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
-        optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
+        if momentum:
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
     # It grows after every good step, so that one update is seen as one doubling.
     scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=1, enabled=enabled)
     scaler.scale(torch.ones((), device=device))  # as after a first step: a new one would raise where it is forgotten
     options = {} if max_norm is None else {"max_norm": max_norm}
-    loss = loss_fn(model, log)
+    loss, before = loss_fn(model, log), weights(call.seed)
     try:
         if earlier is not None:
             call(model, batch(call.seed), loss, optimizer, scaler, device, max_norm=earlier)
-        before = [p.detach().cpu().clone() for p in model.parameters()]
+            before = tuple(p.detach().cpu().clone() for p in model.parameters())
         value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
         raise _with_order(error, call, device) from None
@@ -251,7 +251,7 @@ def _stepped(
         device=kind,
         scale=scaler.get_scale(),
         update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), before, strict=True)],
-        own=any(bool((state["momentum_buffer"] != momentum).any()) for state in optimizer.state.values()),
+        own=any(not momentum or bool((s["momentum_buffer"] != momentum).any()) for s in optimizer.state.values()),
         forward=log.forward,
         loss=log.loss,
         backward=log.backward,
@@ -336,7 +336,7 @@ def values(found: Array) -> Any:
 SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
 UNSCALED: Final = ("scaler_disabled", "on_the_cpu_disabled")
 ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
-OTHERS: Final = ("with_momentum", "after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
+OTHERS: Final = ("after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
 
 
 def _case(seen: Seen, name: str) -> Stepped:
@@ -459,8 +459,8 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
     """The weights are those of one step of the optimizer with this batch's gradients, whatever those were before."""
-    for name in ("on_the_device", "with_momentum"):
-        _learned(name, seen, wanted)
+    _learned("on_the_device", seen, wanted)
+    _optimizer_used("after_a_clipped_step", _case(seen, "after_a_clipped_step"))
 
 
 def _learned(name: str, seen: Seen, wanted: Seen) -> None:
@@ -470,14 +470,18 @@ def _learned(name: str, seen: Seen, wanted: Seen) -> None:
         return
     if "step" not in case.order:
         raise Failed(f"scenario `{name}`: the optimizer never stepped", "one step", misconception="missing-step")
-    if not case.own:
-        happened = f"scenario `{name}`: another optimizer than the one passed in stepped, without its momentum"
-        raise Failed(happened, "one step of the optimizer that was passed in", at=("step(",))
+    _optimizer_used(name, case)
     _nothing_added(name, case)
     happened = f"scenario `{name}`: the update of the weights is {size(ratio)}"
     at = ("zero_grad(",) if ratio < 0.01 / SCALE else ("clip_grad_norm_(", "clip_grad_value_(", "step(")
     key = _other_way(name, case)
     raise Failed(happened, "the update of one step with this batch", None, key, () if key else at)
+
+
+def _optimizer_used(name: str, case: Stepped) -> None:
+    if not case.own and "step" in case.order:
+        happened = f"scenario `{name}`: another optimizer than the one passed in stepped, without its momentum"
+        raise Failed(happened, "one step of the optimizer that was passed in", at=("step(",))
 
 
 def _other_way(name: str, case: Stepped) -> str | None:
