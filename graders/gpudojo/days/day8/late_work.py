@@ -6,12 +6,10 @@ import contextlib
 import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from gpudojo.grading.call import torch
 from gpudojo.grading.clock import Clock
-from gpudojo.grading.watching import keep, kept
 
 
 class Queue:
@@ -41,35 +39,24 @@ class Queue:
         return moment <= self.clock.now() + 1e-9  # the resolution of the clock
 
 
-@dataclass
-class WorkDone:
-    """What a function to be timed has to do, on which device, and how long its calls have taken."""
-
-    durations: Sequence[float]
-    clock: Clock
-    queue: Queue | None
-    device: Any
-    took: list[float] = field(default_factory=list)
-
-
 class Work:
-    """A function to be timed: the n-th call takes the n-th duration, all later ones the last."""
+    """Work to be timed: the n-th call takes the n-th duration, all later ones the last. `took` is what they took."""
 
     def __init__(
         self, durations: Sequence[float], clock: Clock, queue: Queue | None = None, device: Any = None
     ) -> None:
-        self.key = keep(WorkDone(durations, clock, queue, device))
+        self.durations, self.clock, self.queue, self.device = durations, clock, queue, device
+        self.took: list[float] = []
 
     def __call__(self) -> None:
-        own: WorkDone = kept(self.key)
-        seconds = own.durations[min(len(own.took), len(own.durations) - 1)]
-        if own.queue is not None:
-            own.queue.launch(seconds, own.device)
-            own.took.append(seconds)
+        seconds = self.durations[min(len(self.took), len(self.durations) - 1)]
+        if self.queue is not None:
+            self.queue.launch(seconds, self.device)
+            self.took.append(seconds)
             return
-        began = own.clock.now()
-        own.clock.work(seconds)
-        own.took.append(own.clock.now() - began)
+        began = self.clock.now()
+        self.clock.work(seconds)
+        self.took.append(self.clock.now() - began)
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from gpudojo.days.day8.sprites import WatchedBatches, sprites
+from gpudojo.days.day8.sprites import WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, several, torch, tried
-from gpudojo.grading.checks import between_gpus, close, diagnosis, pairs, runs
+from gpudojo.grading.checks import close, diagnosis, pairs, runs
 from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
@@ -263,7 +263,15 @@ def draws(call: Call) -> Cases[Draws]:
 
 @random_sprites.probe(machine="two gpus", edge=True)
 def draws_on_the_second_gpu(call: Call) -> Cases[Draws]:
-    return tried({"on_the_second_gpu": lambda: _draws(call, torch.device("cuda:1"), "cuda:1")})
+    def look() -> Draws:
+        generator = torch.Generator(device="cuda:1").manual_seed(call.seed)
+        found = {
+            "a device": _made(call, torch.device("cuda:1")),
+            "a string": _made(call, "cuda:1", generator=generator),
+        }
+        return Draws(found, None, "cuda:1")
+
+    return tried({"on_the_second_gpu": look})
 
 
 runs(random_sprites)
@@ -484,15 +492,7 @@ def loops_on_the_second_gpu(call: Call) -> Cases[Predicted]:
     return tried({"on_the_second_gpu": lambda: _predictions(call, "cuda:1", count=5)})
 
 
-def _diagnose(raised: Raised, seen: Seen) -> str | None:
-    """If the inputs meet the model only where it was there already, the other model had stayed on the CPU with them."""
-    if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
-        return "device-index-dropped"
-    key = diagnosis(raised.message)
-    return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key
-
-
-runs(predict, diagnose=_diagnose)
+runs(predict, diagnose=why_a_loop_raised)
 
 
 def _predicted(seen: Seen, wanted: Seen) -> Iterator[tuple[Predicted, Predicted]]:
@@ -509,13 +509,8 @@ def works_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs on the device passed in, even if another GPU is current."""
     every = (loops, loops_on_the_second_gpu)
     for _, found, expected in pairs(seen.cases(*every), wanted.cases(*every)):
-        right = expected.forwards[0].device
         used = {forward.device for forward in found.forwards}
-        if used != {right}:
-            where = " and ".join(sorted(used)) or "no device"
-            key = "hard-coded-cuda" if right == "cpu" else "model-not-moved" if used == {"cpu"} else None
-            key = "device-index-dropped" if right == "cuda:1" and used == {"cuda:0"} else key
-            raise Failed(f"with device={right!r}, the model ran on {where}", right, found.forward_line, key)
+        expect_ran_on(expected.forwards[0].device, used, found.forward_line)
 
 
 @predict.check(points=0.25)

@@ -34,6 +34,7 @@ step = exercise.function(
 )
 SCALE: Final = 1024.0
 STALE: Final = 4096.0  # in the gradients before: large enough to be seen even after division by the scale
+LESS: Final = 16.0  # divides the loss: of large gradients, the sum's root may be as large as the norm
 SOFTLY: Final = 50.0  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.05
 step.when("runs", hint=2)
@@ -113,7 +114,7 @@ def _classes() -> tuple[Any, Any]:
 
         def forward(self, outputs: Any, targets: Any) -> Any:
             kept(self.key)[1].loss.append(regions())
-            loss = super().forward(outputs, targets)
+            loss = super().forward(outputs, targets) / LESS
             if loss.requires_grad:
                 loss.register_hook(self.arrived)
             return loss
@@ -183,9 +184,9 @@ def on_the_device(call: Call) -> Cases[Stepped]:
     return tried(
         {
             "on_the_device": lambda: _stepped(call, device),
-            "with_momentum": lambda: _stepped(call, device, momentum=1.0),
             "clipped": lambda: _stepped(call, str(device), max_norm=HARD),
             "clipped_softly": lambda: _stepped(call, device, max_norm=SOFTLY),
+            "after_a_clipped_step": lambda: _stepped(call, device, momentum=0.03, earlier=HARD),
             "overflow": lambda: _stepped(call, device, overflow=True, max_norm=HARD),
             "scaler_disabled": lambda: _stepped(call, device, enabled=False),
         }
@@ -214,7 +215,8 @@ def _stepped(
     enabled: bool = True,
     overflow: bool = False,
     max_norm: float | None = None,
-    momentum: float = 0.0,  # from earlier steps
+    momentum: float = 0.0,  # from long before, about as large as the gradients
+    earlier: float | None = None,  # the `max_norm` of a step before
 ) -> Stepped:
     kind = torch.device(device).type
     if kind == "cpu":
@@ -224,13 +226,18 @@ def _stepped(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
-        optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
+        if momentum:
+            optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, momentum)
     # It grows after every good step, so that one update is seen as one doubling.
     scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=1, enabled=enabled)
     scaler.scale(torch.ones((), device=device))  # as after a first step: a new one would raise where it is forgotten
     options = {} if max_norm is None else {"max_norm": max_norm}
+    loss, before = loss_fn(model, log), weights(call.seed)
     try:
-        value = call(model, batch(call.seed), loss_fn(model, log), optimizer, scaler, device, **options)
+        if earlier is not None:
+            call(model, batch(call.seed), loss, optimizer, scaler, device, max_norm=earlier)
+            before = tuple(p.detach().cpu().clone() for p in model.parameters())
+        value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
         raise _with_order(error, call, device) from None
     ledger = call.ledger
@@ -243,8 +250,8 @@ def _stepped(
         value=float(value) if isinstance(value, (int, float)) else None,
         device=kind,
         scale=scaler.get_scale(),
-        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), weights(call.seed), strict=True)],
-        own=any(bool((state["momentum_buffer"] != momentum).any()) for state in optimizer.state.values()),
+        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), before, strict=True)],
+        own=any(not momentum or bool((s["momentum_buffer"] != momentum).any()) for s in optimizer.state.values()),
         forward=log.forward,
         loss=log.loss,
         backward=log.backward,
@@ -329,7 +336,7 @@ def values(found: Array) -> Any:
 SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
 UNSCALED: Final = ("scaler_disabled", "on_the_cpu_disabled")
 ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
-EVERY: Final = (*SCALED, "with_momentum", "overflow", "scaler_disabled", *ON_THE_CPU, "on_the_second_gpu")
+OTHERS: Final = ("after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
 
 
 def _case(seen: Seen, name: str) -> Stepped:
@@ -452,8 +459,8 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
     """The weights are those of one step of the optimizer with this batch's gradients, whatever those were before."""
-    for name in ("on_the_device", "with_momentum"):
-        _learned(name, seen, wanted)
+    _learned("on_the_device", seen, wanted)
+    _optimizer_used("after_a_clipped_step", _case(seen, "after_a_clipped_step"))
 
 
 def _learned(name: str, seen: Seen, wanted: Seen) -> None:
@@ -463,14 +470,18 @@ def _learned(name: str, seen: Seen, wanted: Seen) -> None:
         return
     if "step" not in case.order:
         raise Failed(f"scenario `{name}`: the optimizer never stepped", "one step", misconception="missing-step")
-    if not case.own:
-        happened = f"scenario `{name}`: another optimizer than the one passed in stepped, without its momentum"
-        raise Failed(happened, "one step of the optimizer that was passed in", at=("step(",))
+    _optimizer_used(name, case)
     _nothing_added(name, case)
     happened = f"scenario `{name}`: the update of the weights is {size(ratio)}"
     at = ("zero_grad(",) if ratio < 0.01 / SCALE else ("clip_grad_norm_(", "clip_grad_value_(", "step(")
     key = _other_way(name, case)
     raise Failed(happened, "the update of one step with this batch", None, key, () if key else at)
+
+
+def _optimizer_used(name: str, case: Stepped) -> None:
+    if not case.own and "step" in case.order:
+        happened = f"scenario `{name}`: another optimizer than the one passed in stepped, without its momentum"
+        raise Failed(happened, "one step of the optimizer that was passed in", at=("step(",))
 
 
 def _other_way(name: str, case: Stepped) -> str | None:
@@ -495,7 +506,7 @@ def _nothing_added(name: str, case: Stepped) -> None:
 
 @step.check(points=1, needs=("runs", "learns_from_this_batch_alone"))
 def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
-    """With `max_norm` the gradients are unscaled before they are clipped."""
+    """With `max_norm` the gradients are unscaled before they are clipped, and a step without it is not clipped."""
     for name, max_norm in (("clipped", HARD), ("clipped_softly", SOFTLY)):
         case = seen[on_the_device][name]
         ratio, off = compare(case.update, wanted[on_the_device][name].update)
@@ -511,6 +522,7 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
             case.norm_line,
             "clipped-before-unscale" if scaled and not ignored else None,
         )
+    _learned("after_a_clipped_step", seen, wanted)
 
 
 @step.check(points=1)
@@ -542,7 +554,7 @@ def works_on_another_gpu(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
     """It returns the unscaled loss as a Python float."""
-    for name, case, reference in _finished(seen, wanted, *EVERY):
+    for name, case, reference in _finished(seen, wanted, *SCALED, *OTHERS, *ON_THE_CPU):
         expect_float(case.kind, case.is_float)
         found, right = case.value, reference.value
         assert found is not None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpudojo.grading.call import Call, StudentRaised, copied, nn, torch
+from gpudojo.grading.checks import between_gpus, diagnosis
 from gpudojo.grading.watching import keep, kept
-from gpudojo.model.evidence import Case, Fact
+from gpudojo.model.evidence import Case, Fact, Raised
+from gpudojo.model.exercise import Failed, Seen
 
 SIZE = 4
 CLASSES = 3
@@ -115,3 +117,24 @@ class WatchedBatches:
                 raise
             lines = copied(fetched.call, fetched.start, **dict(zip(("inputs", "targets"), fetched.latest, strict=True)))
             raise error.with_facts(copied=lines) from None
+
+
+def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
+    """The misconception behind an error of a loop over batches, by scenario: `on_the_second_gpu`, …
+
+    If inputs meet the model only where it was there already, in `model_already_there`, the other model had stayed on
+    the CPU with them.
+    """
+    if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
+        return "device-index-dropped"
+    key = diagnosis(raised.message)
+    return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key
+
+
+def expect_ran_on(device: str, used: Collection[str], line: int | None = None) -> None:
+    """Raises Failed unless a model ran on this device, and on no other."""
+    if set(used) != {device}:
+        where = " and ".join(sorted(used)) or "no device"
+        key = "hard-coded-cuda" if device == "cpu" else "model-not-moved" if set(used) == {"cpu"} else None
+        key = "device-index-dropped" if device == "cuda:1" and set(used) == {"cuda:0"} else key if used else None
+        raise Failed(f"with device={device!r}, the model ran on {where}", device, line, key)

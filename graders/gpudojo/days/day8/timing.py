@@ -6,7 +6,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeVar
@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 from virtual_cuda import patch_imported_names
 
-from gpudojo.days.day8.late_work import Queue, Work, operators_taking, working_later
+from gpudojo.days.day8.late_work import Work, operators_taking, working_later
+from gpudojo.days.day8.sprites import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
 from gpudojo.grading.checks import expect_float, pairs, runs, times
 from gpudojo.grading.clock import Clock, Skipping, Sleeping, running
-from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -129,7 +129,10 @@ class Compared(Case, frozen=True):
 
 
 def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
-    """About these durations, in seconds; different for every seed, so that no answer is known beforehand."""
+    """About these durations, in seconds; different for every seed, so that no answer is known beforehand.
+
+    They are chosen so that no two mistakes give about the same answer, within 10 % either way.
+    """
     generator = random.Random(f"{call.seed} {name}")
     return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
 
@@ -165,8 +168,8 @@ def _timed(
     def look(watch: Clock) -> Timed:
         with running(watch), _working(call, watch) if later else contextlib.nullcontext() as queue:
             work = Work(_durations(call, name, *milliseconds), watch, queue, device if later else None)
-            value = call(work, device, **options)
-        took = kept(work.key).took
+            value = call(Sealed(work), device, **options)
+        took = work.took
         bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
         return Timed(
             _number(value), took[:50], *bounds, type(value).__name__, len(took), repeats, sorted(watch.read), None
@@ -190,7 +193,7 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
             "slow_first_calls": _timed(call, "slow", torch.device("cpu"), 50, 50, 10, repeats=3, warmup=2),
             "as_it_comes": _timed(call, "defaults", "cpu", 4),
             "a_device_that_works_later": _timed(
-                call, "later", call.device, 60, 60, 10, later=True, repeats=4, warmup=2
+                call, "later", call.device, 40, 40, 10, later=True, repeats=4, warmup=2
             ),
         }
     )
@@ -212,40 +215,31 @@ def without_a_gpu(call: Call) -> Cases[Timed]:
     return tried({"no_gpu": _timed(call, "laptop", "cpu", 4, repeats=3, warmup=1)})
 
 
-class _MakeWork:
-    """Makes work for a device; what was made is kept by the device's name."""
-
-    def __init__(self, call: Call, watch: Clock, queue: Queue) -> None:
-        self.key = keep((call, watch, queue, {}))
-
-    def __call__(self, device: Any) -> Work:
-        call, watch, queue, made = kept(self.key)
-        watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
-        key, on_cpu = str(device), torch.device(device).type == "cpu"
-        if key not in made:
-            durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
-            made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
-        made_for: Work = made[key]
-        return made_for
-
-
 def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Compared]:
     repeats = options.get("repeats", 3)
 
     def look(watch: Clock) -> Compared:
+        made: dict[str, Work] = {}
+
+        def make_work(device: Any) -> Sealed:
+            watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
+            key, on_cpu = str(device), torch.device(device).type == "cpu"
+            if key not in made:
+                durations = _durations(call, key, *((40, 4) if on_cpu else (40, 10)))
+                made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
+            return Sealed(made[key])
+
         with running(watch), _working(call, watch) as queue:
-            make_work = _MakeWork(call, watch, queue)
-            found = call(make_work, devices, **options)
-        made = {name: kept(work.key).took for name, work in kept(make_work.key)[3].items()}
+            found = call(Sealed(make_work), devices, **options)
         rows = []
         for key, value in dict.items(found) if isinstance(found, dict) else ():
-            took = made.get(str(key), [])
+            took = made[str(key)].took if str(key) in made else []
             warm = took[1:]  # the first call of each device's work is the slow one
             bounds = _bounds(math.fsum(warm) / len(warm) if warm else 0.0, repeats, watch)
             rows.append(
                 ComparedRow(_number(value), took[:50], *bounds, str(key), isinstance(key, str), str(key) in made)
             )
-        calls = {name: len(took) for name, took in made.items()}
+        calls = {name: len(work.took) for name, work in made.items()}
         return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
 
     return lambda: _by_both_clocks(look, lambda found: all(row.value is None or row.fits for row in found.rows))
@@ -260,6 +254,11 @@ def comparisons(call: Call) -> Cases[Compared]:
             "cpu_first": _compared(call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5),
         }
     )
+
+
+@compare.probe(machine="two gpus", edge=True)
+def comparisons_with_two_gpus(call: Call) -> Cases[Compared]:
+    return tried({"second_gpu": _compared(call, ["cpu", "cuda:1"])})
 
 
 def _unfinished(raised: Raised, seen: Seen) -> str | None:
@@ -410,8 +409,26 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
 
 @compare.check(points=0.25, needs=("runs", "names_every_device_in_order"))
 def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
-    """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and waiting."""
-    for row, repeats in _rows(seen):
+    """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and waiting for it."""
+    for found in seen[comparisons].values():
+        _every_row(found)
+    few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
+    if many["cpu"] - few["cpu"] != 2:
+        raise Failed(
+            f"with repeats=3 the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
+            "2 calls more: pass `repeats` on",
+        )
+    second = seen[comparisons_with_two_gpus]["second_gpu"]
+    if "cuda:1" not in (keys := [row.key for row in second.rows]):
+        raise Failed(f"with two GPUs and the devices cpu and cuda:1 the keys are {keys}", "one for each device")
+    _every_row(second)
+
+
+def _every_row(found: Compared) -> None:
+    """Raises Failed for a wrong time; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
+    really = found.really or found
+    best = really if all(row.fits for row in really.rows) else found
+    for row in sorted(best.rows, key=lambda row: row.key != "cpu"):
         if row.value is None:
             raise Failed(f"the value for {row.key} is no number", "seconds as a float")
         if not row.asked:
@@ -420,22 +437,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
             happened = f"the function that `make_work({row.key!r})` returned was never called"
             raise Failed(happened, "that function, timed")
         if not row.fits:
-            raise _mistimed(row, row.value, repeats)
-    few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
-    if many["cpu"] - few["cpu"] != 2:
-        raise Failed(
-            f"with repeats=3 the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
-            "2 calls more: pass `repeats` on",
-        )
-
-
-def _rows(seen: Seen) -> Iterator[tuple[ComparedRow, int]]:
-    """Every device's row; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
-    for found in seen[comparisons].values():
-        really = found.really or found
-        best = really if all(row.fits for row in really.rows) else found
-        for row in sorted(best.rows, key=lambda row: row.key != "cpu"):
-            yield row, best.repeats
+            raise _mistimed(row, row.value, best.repeats)
 
 
 def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
@@ -458,14 +460,16 @@ def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
 # is called first and most often.
 TAKING: Final = (700.0, 2000.0, 10.0)
 ALIKE: Final = ("exp", "sin", "cos", "tanh", "log")  # take about equally long
+OTHERS: Final = ("abs", "neg", "floor", "sign")  # are called once and take no time
 MOST: Final = 8  # attempts
 UNNOTICED: Final = 0.0003  # seconds lost to other processes that cannot change the order
 
 
 def _work(device: Any, operators: list[str], calls: tuple[int, int, int], sizes: tuple[int, int, int]) -> Any:
-    """Calls of three operators, so many of each and on so many numbers; the last one first."""
+    """Calls of three operators, so many of each and on so many numbers; the last one first. And one of each other."""
     parts = []
-    for name, count, size in zip(operators, calls, sizes, strict=True):
+    more = zip(OTHERS, (1, 1, 1, 1), (2, 2, 2, 2), strict=True)
+    for name, count, size in (*zip(operators, calls, sizes, strict=True), *more):
         # Looked up here: a profiler that records stacks would see it.
         parts.append((getattr(torch, name), count, torch.ones(size).to(device), torch.empty(size, device=device)))
 
@@ -486,10 +490,11 @@ class Names(Case, frozen=True):
 
 
 class Ranked(Case, frozen=True):
-    """The answers with a `count` and without one, and in real time if the first was not as expected."""
+    """The answers with a `count`, with a large one and without one, and in real time if the first was unexpected."""
 
     operators: list[str]
     some: Names
+    every: Names | None
     default: Names | None
     really: list[str] | None
 
@@ -497,7 +502,7 @@ class Ranked(Case, frozen=True):
 def _names(call: Call, work: Any, **options: int) -> Names:
     value = call(work, **options)
     names = value if isinstance(value, (list, tuple)) else ()
-    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:20])
+    return Names(type(value).__name__, all(isinstance(name, str) for name in names), list(map(str, names))[:60])
 
 
 def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranked:
@@ -505,14 +510,16 @@ def _ranked(call: Call, device: Any, count: int, default: bool = False) -> Ranke
     right = [f"aten::{name}" for name in operators]
     with operators_taking(dict(zip(right, TAKING, strict=True))):
         work = _work(device, operators, calls=(9, 1, 20), sizes=(2, 2, 2))
-        some, unasked = _names(call, work, count=count), _names(call, work) if default else None
+        some, every, unasked = _names(call, work, count=count), None, None
+        if default:
+            every, unasked = _names(call, work, count=50), _names(call, work)
     really = None
     if some.names[:3] != right[: len(some.names)]:
         # It may read the profiler's records in its own way. In real time each takes several times the next one.
         work = _work(device, operators, calls=(64, 1, 60), sizes=(32_768, 327_680, 2))
         work()
         really = _undisturbed(lambda: _names(call, work, count=count).names)
-    return Ranked(right, some, unasked, really)
+    return Ranked(right, some, every, unasked, really)
 
 
 def _undisturbed(look: Callable[[], list[str]]) -> list[str]:
@@ -552,10 +559,15 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
         strange = [operator for operator in answer.names if "::" not in operator]
         if strange:
             raise Failed(f"one of the names is {strange[0]!r}", "an operator's name from the profiler: aten::mm")
-    unasked = seen[on_the_cpu].default
+    unasked, every, right = seen[on_the_cpu].default, seen[on_the_cpu].every, wanted[on_the_cpu].every
     assert unasked is not None
-    if not 3 <= len(unasked.names) <= 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "all of them, but at most 5")
+    assert every is not None
+    assert right is not None
+    if len(unasked.names) != 5:
+        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5")
+    if set(every.names) != set(right.names):  # names given twice are another check's
+        happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
+        raise Failed(happened, f"the {len(right.names)} operators that there are: {', '.join(right.names)}")
 
 
 @top.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
