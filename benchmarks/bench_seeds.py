@@ -8,12 +8,15 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import io
 import json
 import multiprocessing
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from gpudojo.authoring.lint import solutions
@@ -27,6 +30,7 @@ from gpudojo.model.results import Outcome
 
 from benchmarks.tables import Table, cores, options
 
+Task = tuple[Path, list[int]]
 ROOT = Path(__file__).resolve().parents[1]
 DAY = "day8"
 SECONDS = 60.0  # for a function under one seed; the machine may be busy
@@ -67,9 +71,10 @@ def verdict(path: Path, seed: int) -> list[str]:
     return found
 
 
-def verdicts(task: tuple[Path, list[int]]) -> tuple[Path, dict[int, list[str]]]:
+def verdicts(task: Task) -> tuple[Path, dict[int, list[str]]]:
     path, seeds = task
-    return path, {seed: verdict(path, seed) for seed in seeds}
+    with contextlib.redirect_stdout(io.StringIO()):
+        return path, {seed: verdict(path, seed) for seed in seeds}
 
 
 def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
@@ -96,14 +101,22 @@ def graded(
             left.append((path, missing))
         else:
             yield path, {seed: before[seed] for seed in seeds}
-    # Few solutions for each process: some of them leave things behind.
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=40) as pool:
-        for count, (path, found) in enumerate(pool.imap_unordered(verdicts, left), 1):
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
-            every = known.get(stamp(path), {}) | found
-            print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
-            yield path, {seed: every[seed] for seed in seeds}
+    spawn, count = multiprocessing.get_context("spawn"), 0  # in exercise 11 these processes start others
+    for group in batched(left, 40 * processes):  # then others take over: some solutions leave things behind
+        with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+            for done in as_completed([pool.submit(verdicts, task) for task in group]):
+                path, found = done.result()
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
+                every = known.get(stamp(path), {}) | found
+                count += 1
+                print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
+                yield path, {seed: every[seed] for seed in seeds}
+
+
+def batched(tasks: list[Task], size: int) -> Iterator[list[Task]]:
+    for start in range(0, len(tasks), size):
+        yield tasks[start : start + size]
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def train_epoch(model, loader, loss_fn, optimizer, device):
-    """Train for one pass over `loader`, which yields (inputs, targets) on the CPU.
+    """Train for one pass over `loader`, which yields (inputs, targets) on the CPU; a target is a class index.
 
     The model may still be on the CPU: move it once, before the loop. Use training mode. For every batch: move inputs
     and targets to the device, zero the gradients, forward, loss_fn(outputs, targets), backward, one step. Gradients

@@ -284,3 +284,13 @@ def test_the_profiler_sees_the_device() -> None:
     names = {event.key for event in found.key_averages()}
     assert {"aten::mm", "aten::sum", "a product"} <= names
     assert "CUDA" in found.key_averages().table()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_cuda_refuses_other_devices() -> None:
+    for device in ("cpu", torch.device("cpu")):
+        with pytest.raises(RuntimeError, match="Invalid device, must be cuda device"):
+            torch.zeros(2, device="cuda").cuda(device)
+        with pytest.raises(RuntimeError, match="Invalid device, must be cuda device"):
+            torch.nn.Linear(2, 2).cuda(device)
+    assert str(torch.zeros(2).cuda(0).device) == "cuda:0"

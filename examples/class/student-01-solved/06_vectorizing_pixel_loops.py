@@ -61,7 +61,7 @@ def grayscale(sprites):
 
 
 def recolor(indices, palette):
-    """Paint by numbers: integer (N, H, W) and a palette (K, 3) give (N, 3, H, W) sprites.
+    """Paint by numbers: int64 indices (N, H, W) and a palette (K, 3) give (N, 3, H, W) sprites.
 
     The same values as `recolor_loop`, without a Python loop over pixels, rows or sprites. Indices and palette are on
     one device, and so is the result; neither is changed; nothing goes through NumPy or the host.

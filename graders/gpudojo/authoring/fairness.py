@@ -22,7 +22,7 @@ from gpudojo.model.results import CheckRow
 from gpudojo.model.results_file import iterate
 
 SECRET: Final = "variants"  # the same scenarios in every run, so that what was graded is graded
-USUAL: Final = 160  # mutants of each exercise, and rewrites, in the figures of docs/fairness.md
+USUAL: Final = 136  # mutants of each exercise, and a third as many rewrites, in the figures of docs/fairness.md
 EQUIVALENT: Final = "equivalent.toml"  # in a day's folder of tests
 
 
@@ -106,11 +106,12 @@ def all_mutants(day: str, exercise: Exercise, root: Path, only: Container[str] |
 def examine(
     day: str, exercise: Exercise, root: Path, out: Path, progress: Progress, jobs: int = 1, limit: int | None = None
 ) -> FairnessRow:
-    """Grade an exercise's mutants and rewrites, at most `limit` of each; what was graded before is not run again."""
+    """Grade an exercise's mutants, at most `limit`, and rewrites, a third as many; what was graded is not run again."""
     every = all_mutants(day, exercise, root)
     names = [function.name for function in exercise.functions]
     changed = chosen(every, limit)
-    same = chosen([rewrites(source, name, names) for name, source in originals(day, exercise, root)], limit)
+    written = [rewrites(source, name, names) for name, source in originals(day, exercise, root)]
+    same = chosen(written, limit and -(-limit // 3))
     row = FairnessRow(exercise.stem, len(changed), len(same))
     entries = [each for each in equivalents(root / "tests" / day / EQUIVALENT) if each.exercise == exercise.stem]
     known = {one.name for entry in entries for one in entry.mutants}
@@ -122,6 +123,9 @@ def examine(
                 row.equivalent.append(variant)
             else:
                 row.alive.append((variant, sum(check.points for check in results[variant.name])))
+        elif variant.name in known:
+            text = f"{EQUIVALENT}: {variant.name} is not equivalent, for it loses points\n{variant.diff}"
+            row.findings.append(Finding(exercise.stem, text))
     for variant in same:
         lost = [check for check in results[variant.name] if check.points < check.max_points]
         row.failing += [(variant, check) for check in lost[:1]]

@@ -497,7 +497,9 @@ def _extract(file: ast.Module) -> None:
 
 
 def _give_by_keyword(file: ast.Module) -> None:
-    functions = {one.name: one.args for one in file.body if isinstance(one, ast.FunctionDef)}
+    # A decorator may want positions: `functools.singledispatch` does.
+    plain = [one for one in file.body if isinstance(one, ast.FunctionDef) and not one.decorator_list]
+    functions = {one.name: one.args for one in plain}
     bound = Counter(name for one in ast.walk(file) if isinstance(one, ast.stmt) for name in _bound(one))
     for call in ast.walk(file):
         match call:

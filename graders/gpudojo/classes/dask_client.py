@@ -159,10 +159,10 @@ def _grade() -> Callable[[bytes], tuple[str, bytes | str]]:
     return grade
 
 
-async def introductions(client: Client, workers: list[str], day: str) -> dict[str, Introduction | str]:
+async def introductions(client: Client, workers: list[str], options: RunOptions) -> dict[str, Introduction | str]:
     """What each worker is, or why that is unknown; nothing of workers that are gone before they answer."""
     try:
-        asking = client.run(_introduce(), day, workers=workers, on_error="return")
+        asking = client.run(_introduce(), options.day, workers=workers, on_error="return")
         answers = await asyncio.wait_for(asking, INTRODUCTION)
     except TimeoutError:
         return dict.fromkeys(workers, f"it did not answer within {INTRODUCTION:g} s") if len(workers) == 1 else {}
@@ -170,7 +170,7 @@ async def introductions(client: Client, workers: list[str], day: str) -> dict[st
     for worker, answer in answers.items():
         try:
             if not isinstance(answer, OSError):
-                found[worker] = answer if isinstance(answer, str) else unpack(answer, Introduction)
+                found[worker] = answer if isinstance(answer, str) else unpack(answer, Introduction).on(options.bench)
         except BadMessage as error:
             found[worker] = f"its introduction is damaged: {error}"
     return found
@@ -269,7 +269,7 @@ class Session:
     async def _meet(self, address: str) -> None:
         """Examine a worker, and admit or refuse it."""
         try:
-            answer = (await introductions(self.client, [address], self.cluster.options.day)).get(address)
+            answer = (await introductions(self.client, [address], self.cluster.options)).get(address)
             if answer is not None:
                 self._decide(address, objection(answer, self.cluster.versions, self.cluster.require_isolation))
         except LOST:
@@ -366,7 +366,7 @@ class Cluster:
         while True:
             threads = await threads_of(client)
             try:
-                found = await introductions(client, list(threads), self.options.day) if threads else {}
+                found = await introductions(client, list(threads), self.options) if threads else {}
             except LOST as error:
                 raise Disconnected(str(error)) from None
             if found:

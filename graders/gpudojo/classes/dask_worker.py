@@ -28,7 +28,7 @@ from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
 from gpudojo.model.evidence import decoded
 from gpudojo.sandbox import fork_client
-from gpudojo.sandbox.layers import examine
+from gpudojo.sandbox.layers import DEVICE, examine
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
 
 HASH: Final = 32  # bytes of a SHA-256
@@ -76,6 +76,11 @@ class Introduction(msgspec.Struct, frozen=True):
 
     versions: Versions
     layers: dict[str, str]
+
+    def on(self, bench: str) -> Introduction:
+        """The same without the layer that only a real GPU needs, unless grading uses one."""
+        layers = {name: why for name, why in self.layers.items() if bench == "cuda" or name != DEVICE}
+        return Introduction(self.versions, layers)
 
 
 @functools.cache

@@ -257,6 +257,7 @@ class Verdicts:
         try:
             found = judged(record, self.reference, exercises_of(self.day), self.only)
         except Exception as error:  # of ours: it costs this submission a review, and not the class its results
+            path.unlink(missing_ok=True)
             return self.unreadable(f"the grader could not judge it ({': '.join(described(error))})")
         text = encoded(found)
         if kept != text:  # to replace a file by its equal takes milliseconds, and is most of judging again

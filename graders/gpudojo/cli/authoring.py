@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +73,11 @@ def sample(folder: Path, students: int, seed: int, day: str, root: Path | None) 
 @click.option("--quick", is_flag=True, help="Trust the first lines of wrong solutions instead of grading them.")
 @click.option("--mutants", is_flag=True, help="Grade variants of the right solutions: mutants fail, rewrites pass.")
 @click.option("--exercise", "only", multiple=True, metavar="NAME", help="With --mutants: only exercises that begin so.")
-@click.option("--limit", type=click.IntRange(min=1), help="With --mutants: at most so many of each exercise.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="With --mutants: at most so many of each exercise, and a third as many rewrites.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="With --mutants: how many at once.")
 @click.option("--out", type=FOLDER, help="With --mutants: where results are kept (default: build/mutants).")
 @day_and_root
@@ -118,6 +123,8 @@ def lint(
 
 
 def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, jobs: int, out: Path) -> None:
+    if not hasattr(os, "fork"):
+        raise click.ClickException("--mutants grades a class, which needs Linux or macOS; on Windows, use WSL")
     from gpudojo.authoring import fairness
     from gpudojo.classes.display import Display
     from gpudojo.model.catalogue import day as exercises_of
@@ -138,7 +145,8 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
             with display:
                 row = fairness.examine(day, exercise, root, out, display, jobs, limit)
         except KeyboardInterrupt:
-            raise click.ClickException("stopped; run the same command again to resume") from None
+            click.echo("\nStopped. Run the same command again to resume.", err=True)
+            raise SystemExit(130) from None
         dead = row.mutants - len(row.equivalent) - len(row.alive)
         numbers = (row.mutants, dead, len(row.equivalent), len(row.alive), row.rewrites, len(row.failing))
         sums = [one + other for one, other in zip(sums, numbers, strict=True)]

@@ -78,14 +78,14 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mark = self.bench.ledger.mark()
-        modes = torch._C._len_torch_dispatch_stack()
+        modes = _modes()
         afterwards = after_call  # read before the call, which could replace it
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
                 result = self.function(*args, **kwargs)
-                if torch._C._len_torch_dispatch_stack() != modes:
-                    raise RuntimeError("it left a TorchDispatchMode open, which changes torch for all other code")
+                if _modes() != modes:
+                    raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
                 return of_known_classes(result)
         except (Exception, SystemExit) as error:
             raise StudentRaised(raised(error, self.path)) from None
@@ -101,6 +101,13 @@ class Call:
     def first_line(self, records: Iterable[Any]) -> int | None:
         """The line that caused the first of these records."""
         return next((self.line_of(record) for record in records), None)
+
+
+def _modes() -> tuple[int, int]:
+    """How many modes that change torch's functions are open; a default device is one too, and no matter here."""
+    c = torch._C
+    functions = [c._get_function_stack_at(place) for place in range(c._len_torch_function_stack())]
+    return c._len_torch_dispatch_stack(), sum(type(mode) is not torch.utils._device.DeviceContext for mode in functions)
 
 
 def name_of(device: Any) -> str:

@@ -76,7 +76,6 @@ _LEFT_BEHIND: Final = {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets", "
 
 def runs(
     function: Function,
-    points: float = 0,
     *,
     scenarios: Iterable[str] | None = None,
     diagnose: Diagnose = lambda raised, seen: None,
@@ -113,7 +112,7 @@ def runs(
                 raise scenario_raised(error, diagnose(error, seen))
 
     judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
-    function.check(points, needs=())(judge)
+    function.check(0, needs=())(judge)
 
 
 def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | None]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import gc
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
@@ -185,6 +187,7 @@ class Evidence(msgspec.Struct, frozen=True):
 LARGEST: Final = 16 << 20
 LARGEST_OBSERVATION: Final = 1 << 20  # five times the largest of a reference
 DEEPEST: Final = 16
+MOST_FACTS: Final = 50_000  # lists, mappings and arrays of one function; those of a reference have a thousand
 DIMENSIONS: Final = 64  # of an array: as many as NumPy has
 _ARRAY: Final = "array"
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
@@ -213,29 +216,37 @@ _decoder: Final = msgspec.msgpack.Decoder(Evidence)
 
 def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
     """What a decoder makes of bytes from outside. Raises BadEvidence, whatever is wrong with them."""
+    collects = gc.isenabled()
+    gc.disable()  # with millions of lists to come, it would look through them again and again
     try:
         return decode(data)
     # Not only msgspec's own errors: UnicodeDecodeError, RecursionError, OverflowError, MemoryError for a size it names.
     except Exception as error:
         raise BadEvidence(printable(str(error)[:200]) or type(error).__name__) from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def validated(evidence: Evidence) -> Evidence:
     """The evidence, after a check of its version and its facts. Raises BadEvidence."""
     if evidence.version != EVIDENCE_VERSION:
         raise BadEvidence(f"version {evidence.version} is not {EVIDENCE_VERSION}")
+    left = itertools.count(MOST_FACTS, -1).__next__
     for observation in evidence.observations.values():
-        _make_whole(observation.facts, 0)
+        _make_whole(observation.facts, 0, left)
     return evidence
 
 
-def _make_whole(facts: Any, depth: int) -> None:
+def _make_whole(facts: Any, depth: int, left: Callable[[], int]) -> None:
     """Converts arrays, in place. Raises BadEvidence for anything that is not a fact.
 
     Plain values, nearly all there are, get no call of their own: judging a class would spend most of its time here.
     """
     if depth > DEEPEST:
         raise BadEvidence("it is nested too deeply")
+    if left() < 0:
+        raise BadEvidence(f"it has more than {MOST_FACTS:,} lists and mappings")
     if type(facts) is dict:
         items: Any = facts.items()
         if facts and set(map(type, facts)) != TEXTS:
@@ -246,10 +257,10 @@ def _make_whole(facts: Any, depth: int) -> None:
         kind = type(value)
         if kind in PLAIN:
             continue
-        if kind is dict and value.get("type") == _ARRAY:
+        if kind is dict and value.get("type") == _ARRAY and left() >= 0:
             facts[key] = _array(value)
         elif kind is dict or kind is list:
-            _make_whole(value, depth + 1)
+            _make_whole(value, depth + 1, left)
         else:
             raise BadEvidence(f"a {kind.__name__} is no fact")
 

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -66,13 +66,13 @@ def watch(first: Callable[[], None] = lambda: None) -> Changed:
     is called before that.
     """
     noticed: list[str] = []
-    clock, chance, last = time.perf_counter, random.SystemRandom().random, [0.0]
+    clock, chance, last, often, sometimes = time.perf_counter, random.SystemRandom().random, [0.0], OFTEN, SOMETIMES
 
     def after_call() -> None:
         first()
         # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
-        if now - last[0] < OFTEN and chance() > SOMETIMES:
+        if now - last[0] < often and chance() > sometimes:
             return
         last[0] = now
         found = quick()
@@ -80,10 +80,32 @@ def watch(first: Callable[[], None] = lambda: None) -> Changed:
             noticed.append(found)
 
     call.after_call = after_call  # first, since it must not change either
-    spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in _namespaces() if found[2])
+    every = tuple(_namespaces())
+    spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
     thorough = _comparison(spaces)
     quick = _comparison(tuple(_observing(spaces)))
-    return lambda: noticed[0] if noticed else thorough()
+    added = _additions((where, held) for where, held, _ in every if where.startswith(OWN))
+    return lambda: noticed[0] if noticed else thorough() or added()
+
+
+def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]]) -> Callable[[], str | None]:
+    """A function that returns a new name in our modules that hides a built-in one, or a new method of our classes."""
+    known = tuple((where, held, frozenset(held)) for where, held in spaces)
+    hides, methods, dictionary, is_one = (
+        frozenset(vars(builtins)),
+        (*METHODS, types.BuiltinFunctionType),
+        dict,
+        isinstance,
+    )
+
+    def added() -> str | None:
+        for where, held, before in known:
+            for name in held.keys() - before:
+                if name in hides if is_one(held, dictionary) else is_one(held[name], methods):
+                    return f"{where}{name}"
+        return None
+
+    return added
 
 
 def _observing(spaces: tuple[Namespace, ...]) -> Iterator[Namespace]:
@@ -168,8 +190,12 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     for name, module in list(sys.modules.items()):
         if not (name.startswith(OWN) and isinstance(module, types.ModuleType)):
             continue
-        held = vars(module)
-        yield f"{name}.", held, tuple(n for n, value in held.items() if not n.startswith("__") and _stays(value))
+        held, constants = (
+            vars(module),
+            {n for n, kind in module.__annotations__.items() if str(kind).startswith("Final")},
+        )
+        names = tuple(n for n, v in held.items() if (n in constants or _stays(v)) and not n.startswith("__"))
+        yield f"{name}.", held, names
         for value in list(held.values()):
             if isinstance(value, type) and value.__module__ == name:
                 yield f"{name}.{value.__name__}.", vars(value), _methods(value)
@@ -195,7 +221,7 @@ def _inherited(where: str) -> list[str]:
 
 
 def _stays(value: Any) -> bool:
-    """Functions, classes, modules and objects must not change; numbers, texts and None may."""
+    """Functions, classes, modules and objects must not change; numbers, texts and None may, unless they are Final."""
     return not isinstance(value, (int, float, str, type(None)))
 
 

@@ -24,7 +24,7 @@ EVENT: Final = struct.Struct("<BQiQQQ")
 HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
-LARGEST_FRAME: Final = 16 << 20
+LARGEST_FRAME: Final = 8 << 20
 WHOLE: Final = 6  # times the limit of a function: what a whole submission may take
 MESSAGE: Final = 2000  # characters of a text from a child
 # Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.

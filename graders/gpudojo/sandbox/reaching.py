@@ -8,9 +8,11 @@ code of a file that is not a library's, or a library that was given the function
 from __future__ import annotations
 
 import _lsprof
+import contextlib
 import cProfile
 import dis
 import functools
+import gc
 import os
 import sys
 import threading
@@ -27,7 +29,7 @@ from gpudojo.model.catalogue import registered
 
 Tell = Callable[[str, str, int | None], None]  # gets what was reached for, the file and the line
 
-MOST: Final = 20  # reports from one child
+MOST: Final = 8  # reports from one child
 PUBLIC: Final = frozenset(
     "gpudojo gpudojo.sprite_display gpudojo.notebook virtual_cuda virtual_cuda.errors virtual_cuda.ledger".split()
 )
@@ -71,7 +73,7 @@ NAMES: Final = {
     **dict.fromkeys(("__globals__", "__closure__", "cell_contents"), _FUNCTION),
     **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove"), _MEMORY),
     "__subclasses__": "all classes that are loaded",
-    "_inner": "the host's copy of a tensor on the virtual device",
+    **dict.fromkeys(("_inner", "_block"), "the inside of a tensor on the virtual device"),
 }
 _ROOT: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__))), "")
 _ROOTS: Final = tuple(
@@ -125,6 +127,8 @@ def install() -> Reaching:
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
+        except Exception as error:  # an argument that is not what Python documents
+            report(f"did something that could not be looked at ({event}: {type(error).__name__})", None)
         finally:
             busy.discard(me)
 
@@ -138,12 +142,24 @@ def install() -> Reaching:
     ]
     profiler = _lsprof.Profiler
 
+    # Functions in these are called by Python or torch while the grader's code runs.
+    hooks: list[tuple[str, Any]] = [("a callback of the garbage collector", gc.callbacks)]
+    for owner in map(sys.modules.get, ("torch.nn.modules.module", "torch.optim.optimizer")):
+        named = ((name, table) for name, table in vars(owner).items() if name.startswith("_global"))
+        hooks += [("a hook for all modules or optimizers", table) for _, table in named if hasattr(table, "clear")]
+
     def remove_tracers() -> None:
+        for what, held in hooks:
+            for one in list(held) if held else ():
+                code = _code_of(one if isinstance(held, list) else held[one])
+                if code is not None and files.students(code.co_filename):
+                    report(f"left {what} in place", None, code.co_filename, code.co_firstlineno)
+                    held.remove(one) if isinstance(held, list) else held.pop(one)
         for what, get, put in getters:
             function = get()
             if function is None:
                 continue
-            code = getattr(getattr(function, "__func__", function), "__code__", None)
+            code = _code_of(function)
             if code is None or not files.ours(code.co_filename):
                 put(None)
                 if not isinstance(function, profiler):  # cProfile, which runs nothing of the student's
@@ -153,6 +169,13 @@ def install() -> Reaching:
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
     return Reaching(tell_to, remove_tracers)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """The code that runs when this is called; None where it is not Python's."""
+    for name in ("func", "__func__", "__call__", "__func__"):  # of a partial, a method, an object
+        function = function if isinstance(function, FunctionType) else getattr(function, name, function)
+    return getattr(function, "__code__", None)
 
 
 def _by_cprofile(method: Any) -> Any:
@@ -176,7 +199,11 @@ class _Files:
     def students(self, filename: str) -> bool:
         known = self._known.get(filename)
         if known is None:
-            known = self._known[filename] = not from_library(filename) and not self.ours(filename)
+            try:
+                known = not from_library(filename) and not self.ours(filename)
+            except (OSError, ValueError):  # a name that cannot be looked up is no library's
+                known = True
+            self._known[filename] = known
         return known
 
     def ours(self, filename: str) -> bool:
@@ -201,9 +228,11 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
         internal = args[0].partition(".")[0] in OWN and args[0] not in PUBLIC
         return f"imported {args[0]}" if internal and (students or _asked(frame, files, "importlib", "_frozen")) else ""
     if event == "open":
-        path = os.path.realpath(args[0]) if isinstance(args[0], str) else ""
-        opened = files.ours(path) and (students or _asked(frame, files, *FILES))
-        return f"opened a file of the grader ({os.path.basename(path)})" if opened else ""
+        path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
+        with contextlib.suppress(OSError, ValueError):  # no such path
+            if path and files.ours(path) and (students or _asked(frame, files, *FILES)):
+                return f"opened a file of the grader ({os.path.basename(path)})"
+        return ""
     if not students:
         return ""
     if event == "compile":
@@ -284,7 +313,7 @@ def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
             for name in _texts([step.argval]) if step.opname in _NAMING else ():
                 owner = imported if step.opname == "IMPORT_FROM" else before
                 whole = f"{owner}.{name}" if owner.partition(".")[0] in OWN else name
-                own = name == "_inner" and before == "self"  # an attribute of a class of the student's
+                own = name in ("_inner", "_block") and before == "self"  # an attribute of a class of the student's
                 if not own and (why := _leads(whole if whole in sys.modules else name)):
                     yield f"names `{whole}`, which leads to {why}", line
             before = str(step.argval)

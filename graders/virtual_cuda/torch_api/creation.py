@@ -215,6 +215,8 @@ def _to(original: Any) -> Any:
 
 
 def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format) -> Any:
+    if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
+        raise RuntimeError("Invalid device, must be cuda device")
     return self.to("cuda" if device is None else device, non_blocking=non_blocking, memory_format=memory_format)
 
 

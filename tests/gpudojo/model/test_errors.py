@@ -14,7 +14,7 @@ def test_any_text_can_be_printed(text: str) -> None:
     found = printable(text)
     assert found.isprintable()
     assert printable(found) == found
-    assert found.encode()
+    assert found.encode().decode() == found
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def watched(folder: Path) -> Iterator[None]:
         yield
     finally:
         _opened = None
-    own = [os.path.realpath(place) for place in (folder, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))]
+    packages = [place for place in sys.path if place.endswith("site-packages")]
+    own = [os.path.realpath(place) for place in (folder, sysconfig.get_path("stdlib"), *packages)]
     for event, path, flags in seen:
         assert not flags & WRITING, (event, path)
         # What the parser calls "<unknown>" is no file, though it looks for one when it words a syntax error.

@@ -107,3 +107,9 @@ def test_a_build_of_torch_does_not_matter_and_its_release_does() -> None:
     found = versions("day8")
     assert "+" not in found.torch
     assert found.difference(found) is None
+
+
+def test_the_layer_of_a_real_gpu_counts_only_where_one_is_used() -> None:
+    with_gpu = Introduction(OURS, {"files": "", "device memory": "no NVML"})
+    assert objection(with_gpu.on("cuda"), OURS, require_isolation=True) == "--require-isolation: device memory: no NVML"
+    assert objection(with_gpu.on("virtual"), OURS, require_isolation=True) is None
