@@ -6,7 +6,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeVar
@@ -129,7 +129,10 @@ class Compared(Case, frozen=True):
 
 
 def _durations(call: Call, name: str, *milliseconds: float) -> list[float]:
-    """About these durations, in seconds; different for every seed, so that no answer is known beforehand."""
+    """About these durations, in seconds; different for every seed, so that no answer is known beforehand.
+
+    They are chosen so that no two mistakes give about the same answer, within 10 % either way.
+    """
     generator = random.Random(f"{call.seed} {name}")
     return [value * generator.uniform(0.9, 1.1) * MILLISECOND for value in milliseconds]
 
@@ -190,7 +193,7 @@ def beside_a_gpu(call: Call) -> Cases[Timed]:
             "slow_first_calls": _timed(call, "slow", torch.device("cpu"), 50, 50, 10, repeats=3, warmup=2),
             "as_it_comes": _timed(call, "defaults", "cpu", 4),
             "a_device_that_works_later": _timed(
-                call, "later", call.device, 60, 60, 10, later=True, repeats=4, warmup=2
+                call, "later", call.device, 40, 40, 10, later=True, repeats=4, warmup=2
             ),
         }
     )
@@ -222,7 +225,7 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
             watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
             key, on_cpu = str(device), torch.device(device).type == "cpu"
             if key not in made:
-                durations = _durations(call, key, *((40, 4) if on_cpu else (60, 10)))
+                durations = _durations(call, key, *((40, 4) if on_cpu else (40, 10)))
                 made[key] = Work(durations, watch, None if on_cpu else queue, None if on_cpu else device)
             return Sealed(made[key])
 
@@ -251,6 +254,11 @@ def comparisons(call: Call) -> Cases[Compared]:
             "cpu_first": _compared(call, [torch.device("cpu"), torch.device("cuda:0")], repeats=5),
         }
     )
+
+
+@compare.probe(machine="two gpus", edge=True)
+def comparisons_with_two_gpus(call: Call) -> Cases[Compared]:
+    return tried({"second_gpu": _compared(call, ["cpu", "cuda:1"])})
 
 
 def _unfinished(raised: Raised, seen: Seen) -> str | None:
@@ -401,8 +409,26 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
 
 @compare.check(points=0.25, needs=("runs", "names_every_device_in_order"))
 def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
-    """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and waiting."""
-    for row, repeats in _rows(seen):
+    """Each value is that device's own seconds per call, over `repeats` calls, with warm-up and waiting for it."""
+    for found in seen[comparisons].values():
+        _every_row(found)
+    few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
+    if many["cpu"] - few["cpu"] != 2:
+        raise Failed(
+            f"with repeats=3 the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
+            "2 calls more: pass `repeats` on",
+        )
+    second = seen[comparisons_with_two_gpus]["second_gpu"]
+    if "cuda:1" not in (keys := [row.key for row in second.rows]):
+        raise Failed(f"with two GPUs and the devices cpu and cuda:1 the keys are {keys}", "one for each device")
+    _every_row(second)
+
+
+def _every_row(found: Compared) -> None:
+    """Raises Failed for a wrong time; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
+    really = found.really or found
+    best = really if all(row.fits for row in really.rows) else found
+    for row in sorted(best.rows, key=lambda row: row.key != "cpu"):
         if row.value is None:
             raise Failed(f"the value for {row.key} is no number", "seconds as a float")
         if not row.asked:
@@ -411,22 +437,7 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
             happened = f"the function that `make_work({row.key!r})` returned was never called"
             raise Failed(happened, "that function, timed")
         if not row.fits:
-            raise _mistimed(row, row.value, repeats)
-    few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
-    if many["cpu"] - few["cpu"] != 2:
-        raise Failed(
-            f"with repeats=3 the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
-            "2 calls more: pass `repeats` on",
-        )
-
-
-def _rows(seen: Seen) -> Iterator[tuple[ComparedRow, int]]:
-    """Every device's row; the CPU's first, which needs no waiting, so that a mistake has fewer causes."""
-    for found in seen[comparisons].values():
-        really = found.really or found
-        best = really if all(row.fits for row in really.rows) else found
-        for row in sorted(best.rows, key=lambda row: row.key != "cpu"):
-            yield row, best.repeats
+            raise _mistimed(row, row.value, best.repeats)
 
 
 def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
