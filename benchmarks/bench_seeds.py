@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from gpudojo.authoring.lint import solutions
@@ -96,9 +97,12 @@ def graded(
             left.append((path, missing))
         else:
             yield path, {seed: before[seed] for seed in seeds}
-    # Few solutions for each process: some of them leave things behind.
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=40) as pool:
-        for count, (path, found) in enumerate(pool.imap_unordered(verdicts, left), 1):
+    # Few solutions for each process: some leave things behind. In exercise 11 these processes start others.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=40) as pool:
+        tasks = [pool.submit(verdicts, task) for task in left]
+        for count, done in enumerate(as_completed(tasks), 1):
+            path, found = done.result()
             with kept.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
             every = known.get(stamp(path), {}) | found

@@ -10,6 +10,7 @@ import click
 
 from gpudojo.cli.options import FOLDER, THAT_FILE, writing
 from gpudojo.model import catalogue
+from gpudojo.model.errors import printable
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import Options, describe, exporter, formats, parts_of
@@ -44,7 +45,7 @@ def export(
     """Write RESULTS, a results.json of `dojo grade`, for another program."""
 
     def say(sentence: str) -> None:
-        click.echo(f"note: {sentence}", err=True)
+        click.echo(f"note: {printable(sentence)}", err=True)
 
     with writing(out):
         head, rows = header(results), StoredRows(results)
@@ -89,5 +90,5 @@ def report(results: Path, out: Path | None, anonymous: bool, only: str | None, c
     target = out or (results if results.is_dir() else results.parent) / "report"
     options = ReportOptions(results, target, anonymous, not class_only, only)
     with writing(target):
-        written = write_report(options, lambda sentence: click.echo(f"note: {sentence}", err=True))
+        written = write_report(options, lambda sentence: click.echo(f"note: {printable(sentence)}", err=True))
     click.echo(f"{len(written)} page{'s' * (len(written) != 1)} written; open {written[0]}.")

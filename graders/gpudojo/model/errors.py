@@ -14,7 +14,7 @@ from unicodedata import category
 from virtual_cuda.errors import VirtualCudaError
 
 
-def printable(text: str, keep: str = "") -> str:
+def printable(text: str, keep: str = "", instead: str = "⟨U+{:04X}⟩") -> str:
     """Foreign text, such as a name, as it may be printed anywhere: on a terminal, in a table, on a page.
 
     Control characters, marks that turn the direction of writing and halves of characters are shown as code points, but
@@ -22,8 +22,8 @@ def printable(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    shown = (c if c.isprintable() or c in keep else " " if category(c) == "Zs" else f"⟨U+{ord(c):04X}⟩" for c in text)
-    return "".join(shown)
+    spaced = (" " if category(c) == "Zs" and c not in keep else c for c in text)
+    return "".join(c if c.isprintable() or c in keep else instead.format(ord(c)) for c in spaced)
 
 
 def described(error: BaseException, most: int = 2000) -> tuple[str, str]:

@@ -95,12 +95,12 @@ def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
 
 def printable(text: str) -> str:
     """The text without characters that neither XML nor a terminal should get; its lines stay."""
-    return errors.printable(text, keep="\t\n\r")
+    return errors.printable(text, keep="\t\n\r", instead="\N{REPLACEMENT CHARACTER}")
 
 
 def one_line(text: str) -> str:
     """A name or message on one line, as it may be printed anywhere."""
-    return errors.printable(" ".join(text.split()))
+    return printable(" ".join(text.split()))
 
 
 def _reason(row: SubmissionRow) -> str:

@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -226,7 +225,6 @@ def run(
     evidence_end = _close_descriptors(evidence_end, output_end)
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
-    tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
     os.register_at_fork(after_in_child=_closing(evidence_end))
     emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers))
     reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
 from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
-from gpudojo.sandbox.isolation import LINUX, Isolation, prepared
+from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepared
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
 
 assert sys.platform != "win32"  # forks
@@ -98,7 +98,8 @@ def _train(backward: bool) -> None:
             torch.cuda.synchronize()
 
 
-FIELDS: Final = ("PPid", "NSpid", "RssAnon", "RssShmem", "RssFile")
+OWN: Final = ("RssAnon", "RssShmem", "VmSwap", "HugetlbPages")  # memory of a process
+FIELDS: Final = ("PPid", "NSpid", "Threads", "RssFile", *OWN)
 
 
 class Usage(NamedTuple):
@@ -107,6 +108,7 @@ class Usage(NamedTuple):
     host: int = 0
     mapped: int = 0  # of files and devices: with CUDA also memory that host and GPU share
     device: int = 0
+    threads: int = 0  # of all these processes: how many there are
 
 
 class MemoryLimits(NamedTuple):
@@ -133,7 +135,7 @@ class MemoryWatch:
     def __init__(self, gpu: GpuMemoryWatch | None = None) -> None:
         own = _status("self")
         self._here = own.get("NSpid", [])  # this process, from the outermost namespace to its own
-        self._shared, self._mapped, self._gpu = _bytes(own, "RssAnon", "RssShmem"), _bytes(own, "RssFile"), gpu
+        self._shared, self._mapped, self._gpu = _bytes(own, *OWN), _bytes(own, "RssFile"), gpu
 
     def usages(self) -> dict[int, Usage]:
         """What each child holds, by the process number this process knows it by."""
@@ -160,10 +162,11 @@ class MemoryWatch:
         for pid, status in found.items():
             child = child_of(pid)
             if child is not None:
-                host, mapped, device = usages.get(child, Usage())
-                host += max(0, _bytes(status, "RssAnon", "RssShmem") - self._shared)
+                host, mapped, device, threads = usages.get(child, Usage())
+                host += max(0, _bytes(status, *OWN) - self._shared)
                 mapped += max(0, _bytes(status, "RssFile") - self._mapped)
-                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0))
+                threads += status.get("Threads", [1])[0]
+                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0), threads)
         return usages
 
 
@@ -191,7 +194,7 @@ def main(number: int, gpu: bool) -> None:
     """Serve requests that come over the socket with that descriptor number."""
     control = socket.socket(fileno=number)
     # One folder for all children; each mounts its own file system there.
-    with tempfile.TemporaryDirectory(prefix="dojo-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="dojo-", ignore_cleanup_errors=True) as scratch:
         isolation = prepared(scratch, gpu)
         # Here, since they import torch, which must come after the namespaces.
         from gpudojo.sandbox import child, integrity, reaching
@@ -202,7 +205,7 @@ def main(number: int, gpu: bool) -> None:
         reached = reaching.install()
         if LINUX:
             changed = integrity.watch(reached.remove_tracers)
-        isolation.wait_ready()
+        isolation.finish()
         gc.collect()
         gc.freeze()
         run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
@@ -262,7 +265,8 @@ class ForkServer:
                 child.ended = Event.OVER_MEMORY
             elif child.limits.over_device(usage):
                 child.ended = Event.OVER_GPU_MEMORY
-            if child.ended != Event.EXITED:
+            # Without a user of its own, the kernel does not count a child's processes apart from its neighbours'.
+            if child.ended != Event.EXITED or usage.threads > PROCESSES_AT_MOST:
                 _kill(pid)
 
     def _handle_request(self) -> bool:

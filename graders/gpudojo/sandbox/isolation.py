@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import site
+import socket
 import stat
 import sys
 import sysconfig
@@ -22,7 +23,19 @@ import virtual_cuda
 import gpudojo
 from gpudojo.sandbox import gpus, kernel
 from gpudojo.sandbox.gpus import CUDA_HOST_BYTES
-from gpudojo.sandbox.layers import CALLS, DEVICE, FILES, LIMITS, NETWORK, PROCESSES, SCRATCH, SIGNALS, USER, Layers
+from gpudojo.sandbox.layers import (
+    CALLS,
+    DEVICE,
+    FILES,
+    LIMITS,
+    NETWORK,
+    PROCESSES,
+    SCRATCH,
+    SIGNALS,
+    TREE,
+    USER,
+    Layers,
+)
 
 LINUX: Final = sys.platform == "linux"
 # Read late by Python and libraries: shared libraries and time zones.
@@ -31,16 +44,24 @@ SYSTEM: Final = (
     *("/etc/ld.so.cache", "/usr/share/zoneinfo"),
     *("/sys/class/net", "/sys/bus/pci", "/sys/devices"),  # read by gloo about its network interface
 )
-DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full")
+DEVICES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/full")  # not zero: shared memory can be made of it
+SHARED: Final = "/dev/shm"  # where libc keeps named semaphores and shared memory
+# The recorded evidence of a reference, in a release.
+ANSWERS: Final = os.path.join(os.path.dirname(os.path.realpath(gpudojo.__file__)), "grading", "of_reference")
 PROCESSES_AT_MOST: Final = 64
+SHARED_PROCESSES: Final = 1024  # for all children together, where they are counted together
 FILES_AT_MOST: Final = 4096
 # The first of the user numbers for children: far from any in use, or small where a container has few.
 USERS: Final = (2_000_000_000, 50_000)
+STUDENT: Final = 1000  # in a user namespace of its own
 AT_ONCE: Final = 10_000
 
 
 def readable_paths() -> list[str]:
-    """Python, the installed packages and ours; not the folder around our packages, which may hold solutions."""
+    """Python, the installed packages and ours; not the folder around our packages, which may hold solutions.
+
+    Some of them are symbolic links, or lie behind one.
+    """
     # Of the import path only folders of installed packages: a checkout on it may hold solutions.
     installed = [path for path in sys.path if "-packages" in path or path.endswith(".zip")]
     names = [*site.getsitepackages(), *sysconfig.get_paths().values(), *SYSTEM, *installed]
@@ -50,35 +71,41 @@ def readable_paths() -> list[str]:
     def around_ours(folder: str) -> bool:
         return packages[0].startswith(folder + os.sep) and os.path.isdir(os.path.join(folder, "reference"))
 
-    found = {os.path.realpath(name) for name in names if os.path.exists(name)}
-    return [*sorted(path for path in found if not around_ours(path)), *packages]
+    return [
+        *sorted({name for name in names if os.path.exists(name) and not around_ours(os.path.realpath(name))}),
+        *packages,
+    ]
 
 
-def limit(memory: int, scratch: int, seconds: float, alone: bool, gpu: bool = False) -> None:
+def limit(memory: int, scratch: int, seconds: float, gpu: bool = False) -> None:
     """Set the resource limits of this process; `memory` comes on top of what torch holds already.
 
-    `alone` means that the child's user has no other processes, since the kernel counts by user. CUDA reserves
-    addresses by the gigabyte, which cost nothing: with `gpu`, writable memory is limited instead.
+    CUDA reserves addresses by the gigabyte, which cost nothing: with `gpu`, writable memory is limited instead.
     """
     if sys.platform == "win32":
         raise NotImplementedError
-    processes = PROCESSES_AT_MOST + (0 if alone else _running())
     size = data = 8 << 30
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
         pages = [int(word) * resource.getpagesize() for word in file.read().split()]
         size, data = pages[0], pages[5]  # all addresses, and those of writable private memory
-    for kind, most in (
-        (resource.RLIMIT_DATA, data + CUDA_HOST_BYTES + memory) if gpu else (resource.RLIMIT_AS, size + memory),
-        (resource.RLIMIT_CPU, int(seconds) + 5),
-        (resource.RLIMIT_FSIZE, scratch),
-        (resource.RLIMIT_NPROC, processes),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (bounded, bounded))
+    if gpu:
+        _at_most(resource.RLIMIT_DATA, data + CUDA_HOST_BYTES + memory)
+    else:
+        _at_most(resource.RLIMIT_AS, size + memory)
+    _at_most(resource.RLIMIT_CPU, int(seconds) + 5)
+    _at_most(resource.RLIMIT_FSIZE, scratch)
+    _at_most(resource.RLIMIT_NOFILE, 256)
+    _at_most(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit raises OSError
+
+
+def _at_most(kind: int, most: int) -> None:
+    """Limit a resource for good; a limit that is lower already stays."""
+    if sys.platform == "win32":
+        raise NotImplementedError
+    _, hard = resource.getrlimit(kind)
+    bounded = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (bounded, bounded))
 
 
 def _running() -> int:
@@ -86,14 +113,14 @@ def _running() -> int:
     if sys.platform == "win32":
         raise NotImplementedError
     own, found = os.getuid(), 0
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in filter(str.isdigit, os.listdir("/proc") if LINUX else ()):
         with contextlib.suppress(OSError):
             if os.stat(f"/proc/{name}").st_uid == own:
                 found += len(os.listdir(f"/proc/{name}/task"))
     return found
 
 
-def own_namespaces(processes: bool = True) -> None:
+def own_namespaces(processes: bool, scratch: str) -> None:
     """Become the first process of new namespaces, if the machine allows it; the original process waits for this one."""
     if sys.platform == "win32":
         raise NotImplementedError
@@ -103,16 +130,71 @@ def own_namespaces(processes: bool = True) -> None:
     try:
         kernel.unshare((kernel.NEWPID if processes else 0) | (kernel.NEWUSER if uid else 0))
         if uid:
-            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-                Path(f"/proc/self/{name}").write_text(text)
+            _map_user(0, uid, gid)
     except OSError:
         return  # `Isolation.prepare` finds out which layers are missing
     pid = os.fork()
     if pid:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF
+        with contextlib.suppress(OSError):
+            os.rmdir(scratch)  # out of reach for a process with a file system of its own
+        os._exit(code)
     kernel.set_own(kernel.PARENT_DEATH, signal.SIGKILL)
+
+
+def _map_user(inside: int, uid: int, gid: int, proc: int | None = None) -> None:
+    """In a new user namespace: give this process's user another number; `proc` is its open folder in /proc."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside} {uid} 1"), ("gid_map", f"{inside} {gid} 1")):
+        path = f"/proc/self/{name}" if proc is None else name
+        descriptor = os.open(path, os.O_WRONLY, dir_fd=proc)
+        os.write(descriptor, text.encode())
+        os.close(descriptor)
+
+
+def _lay(tree: str, path: str, bound: list[str], attributes: int) -> None:
+    """Let a path exist below `tree` as it does outside: its folders, symbolic links on the way, and itself."""
+    here, parts = "/", Path(path).parts[1:]
+    for number, part in enumerate(parts, 1):
+        here = os.path.dirname(here) if part == ".." else os.path.join(here, part)
+        inside = tree + here
+        if os.path.islink(here):
+            target = os.readlink(here)
+            if not os.path.lexists(inside):
+                os.symlink(target, inside)
+            return _lay(tree, os.path.join(os.path.dirname(here), target, *parts[number:]), bound, attributes)
+        if any(here == one or here.startswith(f"{one}/") for one in bound):
+            continue
+        if number < len(parts) or os.path.isdir(here):
+            os.makedirs(inside, exist_ok=True)
+        else:
+            Path(inside).touch()
+        if number == len(parts):
+            kernel.bind(here, inside)
+            kernel.restrict_mount(inside, attributes)
+            bound.append(here)
+    return None
+
+
+def own_tree(scratch: str, readable: Iterable[str], devices: Iterable[str]) -> None:
+    """Replace the root of this process's mount namespace: only these paths exist from now on, and cannot be changed.
+
+    /proc stays, for the process that measures children; they lose it.
+    """
+    tree, bound = scratch, []
+    kernel.mount_memory(tree, 1 << 20, FILES_AT_MOST, "755")
+    for path in filter(os.path.exists, readable):
+        _lay(tree, path, bound, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES)
+    for path in filter(os.path.exists, devices):
+        _lay(tree, path, bound, kernel.READ_ONLY | kernel.NO_SETUID)
+    for folder in (scratch, SHARED, "/proc"):
+        os.makedirs(tree + folder, exist_ok=True)
+    kernel.bind("/proc", f"{tree}/proc")
+    if os.path.isdir(tree + ANSWERS):
+        kernel.mount_memory(tree + ANSWERS, 0, 1, "755")
+    kernel.restrict_mount(tree, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES, below=False)
+    kernel.change_root(tree)
 
 
 class Isolation:
@@ -128,15 +210,38 @@ class Isolation:
         self.namespaces = 0
         self.own_processes: int | None = None
         self.landlock: Any = None
-        self.readable: list[str] = []
-        self.filter: Any = None
+        self.readable = readable_paths()
+        self.filters: dict[bool, Any] = {}  # by whether the child uses the GPU
         self.users = first_user()
+        self.own_user = False  # whether each child has a user namespace of its own, where users are counted anew
 
     def prepare(self) -> None:
         """Find out what this machine allows; to be called in the process that forks children."""
         self._namespaces()
         self._landlock()
-        self.filter, self.layers[CALLS] = kernel.seccomp_filter()
+        _, self.layers[CALLS] = kernel.seccomp_filter()  # its library is found with programs that `finish` leaves
+
+    def finish(self) -> None:
+        """Leave the machine's file system; to be called when all has been read that children cannot read."""
+        if sys.platform == "win32":
+            raise NotImplementedError
+        self.wait_ready()
+        if not self.layers[TREE]:
+            try:
+                self._enter_tree()
+            except OSError as error:
+                self.layers[TREE] = _reason(error.errno or 1)
+        self.own_user = self.users is None and _tried(_counted_alone) == 0
+        own_sockets = not self.layers[TREE] and not self.layers[NETWORK]
+        for gpu in (False, True):
+            self.filters[gpu], _ = kernel.seccomp_filter(own_sockets, shared_memory=gpu)
+
+    def _enter_tree(self) -> None:
+        kernel.unshare(kernel.NEWNS)
+        kernel.private_mounts()
+        with_gpu = self.gpu_watch is not None
+        libraries, devices = (gpus.libraries(), gpus.devices()) if with_gpu else ([], [])
+        own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
 
     def _namespaces(self) -> None:
         if sys.platform == "win32":
@@ -165,6 +270,7 @@ class Isolation:
         for layer, trial, flags in (
             (NETWORK, network, kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS),
             (SCRATCH, scratch, kernel.NEWNS),
+            (TREE, self._enter_tree, 0),
         ):
             code = _tried(trial)
             self.layers[layer] = _reason(code) if code else ""
@@ -182,7 +288,7 @@ class Isolation:
         except Exception as error:  # py-landlock's own errors: not in this kernel, or switched off
             self.layers[FILES] = self.layers[SIGNALS] = f"this kernel has no Landlock ({error})"
             return
-        self.landlock, self.abi, self.readable = landlock_sys, abi, readable_paths()
+        self.landlock, self.abi = landlock_sys, abi
         self.layers[FILES] = ""
         self.layers[SIGNALS] = "" if abi >= MIN_SCOPE_ABI else "this kernel's Landlock does not cover signals"
 
@@ -212,45 +318,69 @@ class Isolation:
             raise NotImplementedError
         layers = {name: why for name, why in self.layers.items() if on_gpu or name != DEVICE}
         os.setsid()
-        with contextlib.suppress(OSError):
-            kernel.set_own(kernel.PARENT_DEATH, signal.SIGKILL)
+        user = None if self.users is None else self.users + number % AT_ONCE
+        alone = user is not None or self.own_user
+        processes = PROCESSES_AT_MOST if alone else SHARED_PROCESSES + _running()
         with contextlib.suppress(OSError):  # where memory runs out, a submission is killed before anything else
             Path("/proc/self/oom_score_adj").write_text("1000")
         if self.namespaces:
             kernel.unshare(self.namespaces)
         if not layers[SCRATCH]:
             kernel.private_mounts()
-            kernel.mount_memory(self.scratch, scratch, FILES_AT_MOST)
-            home = self.scratch
-        else:
-            home = os.path.join(self.scratch, str(number))
-            os.mkdir(home, 0o700)
+            kernel.mount_memory(self.scratch, scratch, FILES_AT_MOST, "711")
+        home = os.path.join(self.scratch, "home" if not layers[SCRATCH] else str(number))
+        os.mkdir(home, 0o700)
+        write_files(home, files, user)
+        if not layers[TREE]:
+            shared = os.path.join(self.scratch, "shared")
+            os.mkdir(shared, 0o700)
+            write_files(shared, {}, user)
+            kernel.bind(shared, SHARED)
         if not layers[NETWORK]:
             kernel.loopback_up()
-        user = None if self.users is None else self.users + number % AT_ONCE
-        write_files(home, files, user)
         os.chdir(home)
         os.environ.update(HOME=home, TMPDIR=home)
-        limit(memory, scratch, seconds, user is not None, on_gpu)
+        tempfile.tempdir = None  # the fork server has chosen one, where this process may not write
+        limit(memory, scratch, seconds, on_gpu)
         layers[LIMITS] = ""
+        self._own_user(on_gpu)
+        _at_most(resource.RLIMIT_NPROC, processes)
+        rules = self._ruleset([home, SHARED] if not layers[TREE] else [home], on_gpu)
+        guarded = rules is not None or not (layers[TREE] or layers[CALLS])
+        layers[USER] = self._drop(user, guarded)
+        with contextlib.suppress(OSError):  # now, as a change of user undoes it
+            kernel.set_own(kernel.PARENT_DEATH, signal.SIGKILL)
+        if rules is not None:
+            self.landlock.restrict_self(rules, None)
+            os.close(rules)
+        if self.filters[on_gpu] is not None:
+            self.filters[on_gpu].load()
+        return layers
+
+    def _own_user(self, on_gpu: bool) -> None:
+        """Enter a user namespace, where there is one for each child, and lose the machine's /proc."""
+        if sys.platform == "win32":
+            raise NotImplementedError
+        uid, gid = os.getuid(), os.getgid()
+        own = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
         if on_gpu:
             gpus.show(self.visible)
             if self.may_mount_processes():
                 kernel.mount_processes()
-        rules = self._ruleset(home, on_gpu)
-        layers[USER] = self._drop(user, rules is not None)
-        if rules is not None:
-            self.landlock.restrict_self(rules, None)
-            os.close(rules)
-        if self.filter is not None:
-            self.filter.load()
-        return layers
+        elif not self.layers[TREE]:
+            kernel.unmount("/proc")
+        if own is not None:
+            kernel.unshare(kernel.NEWUSER)  # without a limit of processes, which would count for all of its user's
+            _map_user(STUDENT, uid, gid, own)
+            os.close(own)
+            if on_gpu:
+                kernel.set_own(kernel.DUMPABLE, 1)
 
     def may_mount_processes(self) -> bool:
         """Only in namespaces of its own: otherwise /proc would be mounted for the whole machine."""
         return self.own_processes is not None and bool(self.namespaces & kernel.NEWNS)
 
-    def _ruleset(self, home: str, on_gpu: bool) -> int | None:
+    def _ruleset(self, written: list[str], on_gpu: bool) -> int | None:
         if self.landlock is None:
             return None
         from py_landlock.abi import get_supported_fs, get_supported_scope
@@ -263,9 +393,10 @@ class Isolation:
         reading = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.EXECUTE
         using = AccessFs.READ_FILE | AccessFs.READ_DIR | AccessFs.WRITE_FILE | AccessFs.IOCTL_DEV
         own = supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE
-        allowed = [(reading, self.readable), (using, DEVICES), (own, [home])]
+        allowed = [(reading, self.readable), (using, DEVICES), (own, written)]
         if on_gpu:
-            allowed += [(reading, [*gpus.libraries(), *gpus.READ]), (using, gpus.devices()), (own, gpus.WRITTEN)]
+            devices = ["/dev/zero", *gpus.devices()]
+            allowed += [(reading, [*gpus.libraries(), *gpus.READ]), (using, devices), (own, list(gpus.WRITTEN))]
         for access, paths in allowed:
             for path in _opened(paths):
                 rule = self.landlock.PathBeneathAttr()
@@ -276,16 +407,20 @@ class Isolation:
         set_no_new_privs()
         return rules
 
-    def _drop(self, user: int | None, landlocked: bool) -> str:
-        """Give up privileges. Returns the reason where the process keeps the user who grades."""
+    def _drop(self, user: int | None, guarded: bool) -> str:
+        """Give up privileges. Returns the reason where the process keeps the user who grades.
+
+        `guarded` means that files are out of reach whoever their owner is.
+        """
         if sys.platform == "win32":
             raise NotImplementedError
         if user is None:
-            kernel.only_capabilities()
-            return "the submission runs as the user who grades"
+            with contextlib.suppress(OSError):  # macOS has none
+                kernel.only_capabilities()
+            return "" if self.own_user and not self.layers[TREE] else "the submission runs as the user who grades"
         os.setgroups([])
-        # Packages may be readable by root only. Landlock limits what is read instead of file permissions.
-        kept = [kernel.DAC_READ_SEARCH] if landlocked and kernel.capable(kernel.DAC_READ_SEARCH) else []
+        # Packages may be readable by root only. What is read is not limited by file permissions then.
+        kept = [kernel.DAC_READ_SEARCH] if guarded and kernel.capable(kernel.DAC_READ_SEARCH) else []
         if kept:
             kernel.set_own(kernel.KEEP_CAPABILITIES, 1)
         os.setresgid(user, user, user)  # type: ignore[attr-defined, unused-ignore]
@@ -332,7 +467,18 @@ def _opened(paths: Iterable[str]) -> Iterator[int]:
                 os.close(descriptor)
 
 
-def _tried(steps: Callable[[], None]) -> int:
+def _counted_alone() -> None:
+    """In a new user namespace; raises OSError where others of the same user count for the limit of processes there."""
+    if sys.platform == "win32":
+        raise NotImplementedError
+    uid, gid = os.getuid(), os.getgid()
+    kernel.unshare(kernel.NEWUSER)
+    _map_user(STUDENT, uid, gid)
+    resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))  # the fork server and the grader are more already
+    _tried(os.getpid)
+
+
+def _tried(steps: Callable[[], object]) -> int:
     """The error number with which these steps fail, or 0; tried in a child."""
     if sys.platform == "win32":
         raise NotImplementedError
@@ -374,12 +520,40 @@ def prepared(scratch: str, gpu: bool) -> Isolation:
     watch = gpus.GpuMemoryWatch() if LINUX and gpu else None
     processes = not gpu or (LINUX and _tried(_mount_own_proc) == 0)
     if LINUX:
-        own_namespaces(processes)
+        own_namespaces(processes, scratch)
     if os.getuid() == 0:
         os.chmod(scratch, 0o711)
     isolation = Isolation(scratch, watch, processes)
     isolation.prepare()
     return isolation
+
+
+def _holes() -> dict[str, str]:
+    """In a confined process: what can be done although a layer should prevent it."""
+    if sys.platform == "win32":
+        raise NotImplementedError
+    home, family = os.getcwd(), getattr(socket, "AF_VSOCK", 40)
+    attempts: tuple[tuple[str, str, Callable[[], object]], ...] = (
+        (PROCESSES, "signalling the process that started it", lambda: os.kill(os.getppid() or -1, 0)),
+        (
+            NETWORK,
+            "sending to another machine",
+            lambda: socket.socket(type=socket.SOCK_DGRAM).connect(("192.0.2.1", 9)),
+        ),
+        (SCRATCH, "writing more than the limit", lambda: Path(home, "large").write_bytes(bytes(2 << 20))),
+        (TREE, "changing Python's files", lambda: os.close(os.open(os.__file__, os.O_WRONLY))),
+        (FILES, "listing the root folder", lambda: os.listdir("/")),
+        (CALLS, "making a namespace", lambda: kernel.unshare(kernel.NEWUTS)),
+        (CALLS, "opening a socket of any family", lambda: socket.socket(family, socket.SOCK_STREAM)),
+        (USER, "becoming root", lambda: os.setresuid(0, 0, 0)),  # type: ignore[attr-defined, unused-ignore]
+        (LIMITS, "raising a limit", lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1 << 20, 1 << 20))),
+    )
+    found = {}
+    for layer, what, attempt in attempts:
+        with contextlib.suppress(OSError, ValueError):
+            attempt()
+            found[layer] = what
+    return found
 
 
 def report() -> None:
@@ -390,11 +564,13 @@ def report() -> None:
     scratch = tempfile.mkdtemp(prefix="dojo-")
     isolation = prepared(scratch, with_gpu)
     try:
-        isolation.wait_ready()
+        isolation.finish()
         isolation.before_fork()
         pid = os.fork()
         if pid == 0:
             layers = isolation.confine(1, 1 << 30, 1 << 20, 10, {}, with_gpu)
+            for layer, what in _holes().items():
+                layers[layer] = layers[layer] or f"it was set up, but {what} is possible"
             if with_gpu:
                 layers[DEVICE] = layers[DEVICE] or gpus.context()
             print(json.dumps(layers), flush=True)

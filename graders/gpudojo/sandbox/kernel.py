@@ -20,10 +20,12 @@ NEWUSER: Final = 0x10000000
 NEWPID: Final = 0x20000000
 NEWNET: Final = 0x40000000
 
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x40000
-# Attributes of a process: the signal when its parent dies; whether capabilities stay at the next change of user;
-# whether descendants whose parent has died become its children.
-PARENT_DEATH, KEEP_CAPABILITIES, ADOPTS_ORPHANS = 1, 8, 36
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x8, 0x1000, 0x4000, 0x40000
+READ_ONLY, NO_SETUID, NO_DEVICES = 0x1, 0x2, 0x4  # attributes of a mount
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MNT_DETACH = 442, -100, 0x8000, 2
+# Attributes of a process: the signal when its parent dies; whether its entry in /proc is its own; whether capabilities
+# stay at the next change of user; whether descendants whose parent has died become its children.
+PARENT_DEATH, DUMPABLE, KEEP_CAPABILITIES, ADOPTS_ORPHANS = 1, 4, 8, 36
 _CAPABILITY_VERSION_3: Final = 0x20080522
 DAC_READ_SEARCH: Final = 2
 _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
@@ -32,8 +34,9 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *args: Any) -> None:
-    if int(getattr(_libc, name)(*args)) < 0:
-        error = ctypes.get_errno()
+    function = getattr(_libc, name, None)  # other systems lack most of them
+    if function is None or int(function(*args)) < 0:
+        error = ctypes.get_errno() if function else errno.ENOSYS
         raise OSError(error, f"{name}: {os.strerror(error)}")
 
 
@@ -50,15 +53,40 @@ def private_mounts() -> None:
     _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
-def mount_memory(path: str, size: int, files: int) -> None:
+def mount_memory(path: str, size: int, files: int, mode: str = "700") -> None:
     """Mount a file system in memory."""
-    options = f"size={size},nr_inodes={files},mode=700".encode()
+    options = f"size={size},nr_inodes={files},mode={mode}".encode()
     _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
 def mount_processes() -> None:
     """Mount a /proc that shows the processes of this process's namespace, by their numbers there."""
     _call("mount", b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None)
+
+
+def bind(source: str, target: str) -> None:
+    """Let a file or folder, with what is mounted below it, be at `target` too."""
+    _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None)
+
+
+def restrict_mount(path: str, attributes: int, below: bool = True) -> None:
+    """Add attributes to what is mounted at a path, and to everything mounted below it."""
+    values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
+    arguments = (_AT_FDCWD, os.fsencode(path), _AT_RECURSIVE if below else 0, values, ctypes.sizeof(values))
+    _call("syscall", ctypes.c_long(_MOUNT_SETATTR), *arguments)
+
+
+def unmount(path: str) -> None:
+    """Remove what is mounted there, even while it is in use."""
+    _call("umount2", os.fsencode(path), _MNT_DETACH)
+
+
+def change_root(folder: str) -> None:
+    """Make what is mounted at `folder` the root of this mount namespace; nothing else stays reachable by a name."""
+    os.chdir(folder)
+    _call("pivot_root", b".", b".")
+    unmount(".")
+    os.chdir("/")
 
 
 def loopback_up() -> None:
@@ -102,11 +130,21 @@ DENIED: Final = (
     *("keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "reboot", "swapon", "swapoff"),
     *("init_module", "finit_module", "delete_module", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
     *("sethostname", "setdomainname", "acct", "quotactl", "syslog", "iopl", "ioperm", "personality", "vhangup"),
+    # Memory that belongs to no process, and so is not measured.
+    *("memfd_create", "memfd_secret", "shmget", "shmat", "msgget", "semget", "mq_open"),
 )
 
 
-def seccomp_filter() -> tuple[Any, str]:
-    """A filter for a child to load after the other layers; None and the reason where there can be none."""
+FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, 16)  # 16: netlink, by which libc lists network interfaces
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+
+
+def seccomp_filter(unix_sockets: bool = False, shared_memory: bool = False) -> tuple[Any, str]:
+    """A filter for a child to load after the other layers; None and the reason where there can be none.
+
+    `unix_sockets` is for children that can name no socket but their own; others have only pairs of connected ones.
+    `shared_memory` without a file is for CUDA: the kernel does not say which process holds it.
+    """
     try:
         import pyseccomp as seccomp  # type: ignore[import-untyped]
     except ImportError:
@@ -117,6 +155,16 @@ def seccomp_filter() -> tuple[Any, str]:
     for name in DENIED:
         with contextlib.suppress(OSError):  # not on every processor
             made.add_rule(seccomp.ERRNO(errno.EPERM), name)
+    allowed = (*FAMILIES, socket.AF_UNIX) if unix_sockets else FAMILIES
+    for family in set(range(max(allowed))) - set(allowed):
+        made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.EQ, family))
+    made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.GT, max(allowed)))
+    routes = (seccomp.Arg(0, seccomp.EQ, max(allowed)), seccomp.Arg(2, seccomp.NE, 0))  # netlink about anything else
+    made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", *routes)
+    made.add_rule(seccomp.ERRNO(errno.EPERM), "socketpair", seccomp.Arg(0, seccomp.NE, socket.AF_UNIX))
+    if not shared_memory:
+        unnamed = _MAP_SHARED | _MAP_ANONYMOUS
+        made.add_rule(seccomp.ERRNO(errno.EPERM), "mmap", seccomp.Arg(3, seccomp.MASKED_EQ, unnamed, unnamed))
     for flag in (NEWUSER, NEWNS, NEWNET, NEWPID):
         made.add_rule(seccomp.ERRNO(errno.EPERM), "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
     # The flags of clone3 lie in memory, where a filter cannot look; libraries then use clone instead.

@@ -14,6 +14,7 @@ import gpudojo
 PROCESSES: Final = "processes"
 NETWORK: Final = "network"
 SCRATCH: Final = "scratch"
+TREE: Final = "file system"
 FILES: Final = "files"
 SIGNALS: Final = "signals"
 CALLS: Final = "system calls"
@@ -25,20 +26,22 @@ PURPOSE: Final[dict[str, str]] = {
     PROCESSES: "a process namespace: everything a submission starts ends with it",
     NETWORK: "a network namespace with only its own loopback",
     SCRATCH: "a private scratch folder in memory, with a size limit",
+    TREE: "a file system of its own: Python, the installed packages and scratch; nothing else can be named",
     FILES: "Landlock: reads Python and the installed packages, writes scratch, and nothing else",
     SIGNALS: "Landlock: no signals to the grader or to other submissions",
-    CALLS: "seccomp: no tracing, mounting, kernel keys or other processes' memory",
-    USER: "a separate user without privileges",
+    CALLS: "seccomp: no tracing, mounting, kernel keys, other processes' memory, memory of no process, other sockets",
+    USER: "a separate user, or a user namespace of its own, without privileges",
     LIMITS: "limits on memory, CPU time, processes, files and output",
     DEVICE: "memory of the GPU: a limit within torch, and what the driver reports for every process",
 }
 _NAMESPACES: Final = "allow user namespaces, or grade as root or in a container with --privileged"
 ADVICE: Final[dict[str, str]] = {
     **dict.fromkeys((PROCESSES, NETWORK, SCRATCH), _NAMESPACES),
+    TREE: f"use Linux 5.12 or newer; {_NAMESPACES}",
     FILES: "use Linux 5.13 or newer, and: pip install py-landlock",
     SIGNALS: "use Linux 6.12 or newer, and: pip install py-landlock",
     CALLS: "pip install pyseccomp, and your system's libseccomp (Debian: apt install libseccomp2)",
-    USER: "grade as root: each submission then runs as a separate user",
+    USER: "use Linux 5.14 or newer and allow user namespaces; or grade as root: each submission is then another user",
     DEVICE: "grade where the driver (NVML) reports the memory of each process, or one submission at a time",
 }
 SECONDS: Final = 20.0

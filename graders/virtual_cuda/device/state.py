@@ -131,21 +131,17 @@ class Allocator:
         """The form of torch.cuda.memory_snapshot(): what is reserved in each pool, without addresses."""
         large = self.live - self.small_live
         pools = {"small": (self.reserved - self.reserved_large, self.small_live), "large": (self.reserved_large, large)}
+        none = {
+            "address": 0,
+            "stream": 0,
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
+            "frames": [],
+            "blocks": [],
+        }
         return [
-            {
-                "device": index,
-                "address": 0,
-                "total_size": total,
-                "allocated_size": used,
-                "active_size": used,
-                "requested_size": used,
-                "stream": 0,
-                "segment_type": kind,
-                "segment_pool_id": (0, 0),
-                "is_expandable": False,
-                "frames": [],
-                "blocks": [],
-            }
+            {"device": index, "segment_type": kind, "total_size": total, **none}
+            | dict.fromkeys(("allocated_size", "active_size", "requested_size"), used)
             for kind, (total, used) in pools.items()
             if total
         ]

@@ -144,31 +144,22 @@ def _moments(records: Sequence[Record]) -> list[float]:
 
 
 def _event(record: Record, phase: str, start: float, tid: int, **more: Any) -> TraceEvent:
-    name, category = _title(record)
+    title, category = _TITLES[type(record)]
     where = {"ph": phase, "ts": round(start, 3), "pid": PROCESS, "tid": tid}
-    return {"name": name, "cat": category, **where, **more, "args": _details(record)}
+    return {"name": title.format(record), "cat": category, **where, **more, "args": _details(record)}
 
 
-def _title(record: Record) -> tuple[str, str]:
-    match record:
-        case Operation(name=name):
-            return name, "operation"
-        case Transfer(source=source, target=target):
-            return f"{source} → {target}", "copy"
-        case Sync(what=what):
-            return what, "sync"
-        case Forward(module=module):
-            return module, "forward"
-        case Backward():
-            return "backward", "backward"
-        case OptimizerStep(optimizer=optimizer):
-            return f"{optimizer}.step", "optimizer"
-        case ScalerCall(call=call):
-            return f"scaler.{call}", "scaler"
-        case Allocation(device=device):
-            return f"allocation on {device}", "memory"
-
-
+# A record's title and category.
+_TITLES: Final[dict[type[Record], tuple[str, str]]] = {
+    Operation: ("{0.name}", "operation"),
+    Transfer: ("{0.source} → {0.target}", "copy"),
+    Sync: ("{0.what}", "sync"),
+    Forward: ("{0.module}", "forward"),
+    Backward: ("backward", "backward"),
+    OptimizerStep: ("{0.optimizer}.step", "optimizer"),
+    ScalerCall: ("scaler.{0.call}", "scaler"),
+    Allocation: ("allocation on {0.device}", "memory"),
+}
 # What a trace tells of a record besides its line: the names of its attributes, by the trace's.
 _DETAILS: Final[dict[type[Record], dict[str, str]]] = {
     Operation: {"bytes": "bytes", "dtype": "autocast", "grad": "builds_graph"},

@@ -13,20 +13,7 @@ from typing import Any, overload
 import msgspec
 
 from virtual_cuda.ledger import exports, questions, records
-from virtual_cuda.ledger.records import (
-    Allocation,
-    Backward,
-    Forward,
-    Operation,
-    OptimizerStep,
-    Record,
-    Row,
-    ScalerCall,
-    Site,
-    Span,
-    Sync,
-    Transfer,
-)
+from virtual_cuda.ledger.records import Record, Row, Site, Span
 
 
 class Ledger(Sequence[Record]):
@@ -223,28 +210,32 @@ class _Reader:
         match kind:
             case records.OPERATION:
                 name, device, mode, autocast, taken, live = rest
-                return Operation(*common, str(name), str(device), *_mode(mode), _dtype(autocast), taken, live)
+                return records.Operation(*common, str(name), str(device), *_mode(mode), _dtype(autocast), taken, live)
             case records.TRANSFER:
                 direction, size, pinned, non_blocking, source, target = rest
-                return Transfer(*common, direction, size, bool(pinned), bool(non_blocking), str(source), str(target))
+                return records.Transfer(
+                    *common, direction, size, bool(pinned), bool(non_blocking), str(source), str(target)
+                )
             case records.SYNC:
                 what, explicit = rest
-                return Sync(*common, str(what), bool(explicit))
+                return records.Sync(*common, str(what), bool(explicit))
             case records.FORWARD:
                 module, training, mode, devices = rest
                 depth = len(self._enclosing)
                 self._enclosing.append(self._rows_read)
-                return Forward(*common, _class(module), bool(training), *_mode(mode), tuple(map(str, devices)), depth)
+                return records.Forward(
+                    *common, _class(module), bool(training), *_mode(mode), tuple(map(str, devices)), depth
+                )
             case records.BACKWARD:
                 self._enclosing.append(self._rows_read)
-                return Backward(*common)
+                return records.Backward(*common)
             case records.OPTIMIZER_STEP:
-                return OptimizerStep(*common, _class(*rest))
+                return records.OptimizerStep(*common, _class(*rest))
             case records.SCALER_CALL:
-                return ScalerCall(*common, *rest)
+                return records.ScalerCall(*common, *rest)
             case records.ALLOCATION:
                 device, taken, live = rest
-                return Allocation(*common, str(device), taken, live)
+                return records.Allocation(*common, str(device), taken, live)
             case _:
                 raise ValueError(f"row {self._rows_read} is of no known kind: {kind!r}")
 

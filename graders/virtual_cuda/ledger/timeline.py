@@ -9,17 +9,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from virtual_cuda.errors import BadTimeline
-from virtual_cuda.ledger.records import (
-    Allocation,
-    Backward,
-    Forward,
-    Operation,
-    OptimizerStep,
-    Record,
-    ScalerCall,
-    Sync,
-    Transfer,
-)
+from virtual_cuda.ledger import records
+from virtual_cuda.ledger.records import Allocation, Operation, Record, Transfer
 
 MOST_EVENTS: Final = 1_500
 MOST_CALLS: Final = 64  # of one function, where every call has its timeline
@@ -29,21 +20,10 @@ LONGEST: Final = 100  # characters of a line or a name
 FEWEST: Final = 50  # events, below which thinning out any more would leave no picture
 _HIGHEST: Final = 1 << 62
 
-EventKind = Literal[
-    "op",
-    "to device",
-    "to host",
-    "between devices",
-    "sync",
-    "explicit sync",
-    "upload sync",
-    "forward",
-    "inner forward",
-    "backward",
-    "step",
-    "scaler",
-    "memory",
-]
+EventKind = (
+    Literal["op", "memory", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync"]
+    | Literal["forward", "inner forward", "backward", "step", "scaler"]
+)
 # What is left out first when there is too much, and what is left out last.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sync", "explicit sync", "to device", "to host", "between devices"), 0),
@@ -79,9 +59,8 @@ class Timeline(msgspec.Struct, frozen=True):
     left_out: Natural = 0
     lines: Annotated[dict[LineNumber, ShortText], msgspec.Meta(max_length=MOST_LINES)] = {}
     counts: dict[EventKind, Natural] = {}
-    waits: Annotated[
-        dict[LineNumber, Natural], msgspec.Meta(max_length=MOST_LINES)
-    ] = {}  # synchronising reads of each line
+    # Synchronising reads of each line.
+    waits: Annotated[dict[LineNumber, Natural], msgspec.Meta(max_length=MOST_LINES)] = {}
     to_device: Natural = 0  # bytes
     to_host: Natural = 0
     place: Natural | None = None  # among the calls in its scenario, from 0; None if unknown
@@ -188,16 +167,16 @@ def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:
             kinds: dict[str, EventKind] = {"to_device": "to device", "to_host": "to host"}
             name = f"{record.source} to {record.target}"
             return kinds.get(record.direction, "between devices"), record.bytes, False, False, name
-        case Sync():
+        case records.Sync():
             return "explicit sync" if record.explicit else "sync", 0, False, False, record.what
-        case Forward():
+        case records.Forward():
             # A model's layers are kept apart from the model: a picture shows the one call, and not its forty.
             return "inner forward" if record.depth else "forward", 0, record.builds_graph, False, record.module
-        case Backward():
+        case records.Backward():
             return "backward", 0, False, False, "backward"
-        case OptimizerStep():
+        case records.OptimizerStep():
             return "step", 0, False, False, record.optimizer
-        case ScalerCall():
+        case records.ScalerCall():
             return "scaler", 0, False, False, record.call
         case Allocation():
             return "memory", record.bytes, False, False, "taken" if record.bytes >= 0 else "given back"

@@ -132,7 +132,7 @@ def _addcmul(call: OperatorCall) -> Any:
             "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, "
             "CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
         )
-    return takes_no_number("weight", "tensor2")(call)
+    return takes_no_number(call)
 
 
 def _copies(call: OperatorCall) -> Any:
@@ -173,8 +173,8 @@ operator("_local_scalar_dense", fast_path="item", waits=("item", 1))
 operator("div", "div_", binding=True, emulate=_divided_by_zero)
 operator("floor_divide", "floor_divide_", "remainder", "remainder_", "fmod", "fmod_", emulate=_divided_by_zero)
 operator("abs", binding=True, emulate=widened((torch.bool,), torch.uint8))
-operator("lerp", placement=takes_no_number("weight", "tensor2"))
-operator("lerp_", placement=takes_no_number("weight", "tensor2"), binding=True)
+operator("lerp", placement=takes_no_number)
+operator("lerp_", placement=takes_no_number, binding=True)
 operator("addcmul", placement=_addcmul)
 operator("addcmul_", placement=_addcmul, binding=True)
 # The probe met these with dimensions only; the rest is from the sources of the operators.

@@ -182,24 +182,22 @@ def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
     operands = (query, key, value)
     if any(type(t) not in VIRTUAL or t.dim() != 4 or not t.numel() or t.stride(-1) != 1 for t in operands):
         return False
-    place, dtype = query._block.place, query.dtype
-    if any(t._block.place is not place or t.dtype is not dtype for t in operands):
-        return False
-    single = dtype is torch.float32
-    if not single and dtype not in (torch.float16, torch.bfloat16):
-        return False
-    if (single or mask is not None) and any(t.shape[-1] % (4 if single else 8) for t in operands):
-        return False
-    if not single and mask is None and (query.shape[3] > _LONGEST or query.shape[3] != value.shape[3]):
-        return False
-    if query.shape[:2] != key.shape[:2] or key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
-        return False
-    if mask is not None and (type(mask) not in VIRTUAL or mask._block.place is not place or mask.requires_grad):
-        return False
-    if torch.is_autocast_enabled("cuda"):
-        return False
+    place, dtype, single = query._block.place, query.dtype, query.dtype is torch.float32
+    if single or mask is not None:
+        wanted = torch._C._get_mem_efficient_sdp_enabled() and not any(
+            t.shape[3] % (4 if single else 8) for t in operands
+        )
+    else:
+        wanted = torch._C._get_flash_sdp_enabled() and query.shape[3] == value.shape[3] <= _LONGEST
     return bool(
-        torch._C._get_mem_efficient_sdp_enabled() if single or mask is not None else torch._C._get_flash_sdp_enabled()
+        wanted
+        and all(t._block.place is place and t.dtype is dtype for t in operands)
+        and dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and query.shape[:2] == key.shape[:2]
+        and key.shape[:3] == value.shape[:3]
+        and query.shape[3] == key.shape[3]
+        and (mask is None or (type(mask) in VIRTUAL and mask._block.place is place and not mask.requires_grad))
+        and not torch.is_autocast_enabled("cuda")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -95,26 +96,22 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
-def _batch_norm_output(training: int | None, statistics: bool) -> Any:
+def _batch_norm_output(training: int | None, statistics: bool, inner: Any, kwargs: Any, out: Any) -> Any:
     """`training` is the position of that argument, None where it is so; `statistics`: running ones are arguments."""
-
-    def output(inner: Any, kwargs: Any, out: Any) -> Any:
-        data, weight, bias = inner[0], inner[1], inner[2]
-        mean, invstd = _wide(out[1]), _wide(out[2])
-        if training is not None and not inner[training]:
-            # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps both statistics.
-            running = statistics and inner[3] is not None
-            cudnn = data.dim() >= 3 and weight is not None and bias is not None and running
-            cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
-            size = 0 if cudnn else data.shape[1]
-            kept = torch.float64 if data.dtype is torch.float64 else torch.float32
-            mean, invstd = torch.empty(size, dtype=kept), torch.empty(size, dtype=kept)
-            if size and running:
-                mean.copy_(inner[3])
-                invstd.copy_((inner[4].to(kept) + inner[-1]).rsqrt())
-        return (out[0], mean, invstd, *out[3:])
-
-    return output
+    data, weight, bias = inner[0], inner[1], inner[2]
+    mean, invstd = _wide(out[1]), _wide(out[2])
+    if training is not None and not inner[training]:
+        # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps both statistics.
+        running = statistics and inner[3] is not None
+        cudnn = data.dim() >= 3 and weight is not None and bias is not None and running
+        cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
+        size = 0 if cudnn else data.shape[1]
+        kept = torch.float64 if data.dtype is torch.float64 else torch.float32
+        mean, invstd = torch.empty(size, dtype=kept), torch.empty(size, dtype=kept)
+        if size and running:
+            mean.copy_(inner[3])
+            invstd.copy_((inner[4].to(kept) + inner[-1]).rsqrt())
+    return (out[0], mean, invstd, *out[3:])
 
 
 def _batch_norm(call: OperatorCall) -> Any:
@@ -156,33 +153,23 @@ def _layer_norm_words(inner: Any, text: str) -> Exception | None:
     return not_implemented("LayerNormKernelImpl", SPELLED[given.dtype])
 
 
-def _same_as_weight(*weights: int) -> Any:
+def _same_as_weight(weights: slice, args: Any, kwargs: Any) -> None:
     """The CPU's normalisations take half precision with weights in float; CUDA's do not."""
-
-    def refuse(args: Any, kwargs: Any) -> None:
-        given = args[0]
-        for slot in weights if given.dtype in HALF else ():
-            weight = args[slot] if slot < len(args) else None
-            if weight is not None and weight.dtype is not given.dtype:
-                raise mismatch(given, weight)
-
-    return refuse
+    for weight in args[weights] if args[0].dtype in HALF else ():
+        if weight is not None and weight.dtype is not args[0].dtype:
+            raise mismatch(args[0], weight)
 
 
-def _in_single(func: Any, statistic: int) -> Any:
+def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
     """Backward of a norm whose statistics are wider than its input: computed in single precision, and cast back."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        half, kept = args[1].dtype, args[statistic]
-        if kept is None or kept.dtype is half or half not in HALF:
-            return func(*args, **kwargs)
-        wide = [a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
-        dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
-        parameters = half if dtypes.count(half) > 2 else torch.float32
-        outs = func(*wide, **kwargs)
-        return tuple(None if out is None else out.to(half if i == 0 else parameters) for i, out in enumerate(outs))
-
-    return run
+    half, kept = args[1].dtype, args[statistic]
+    if kept is None or kept.dtype is half or half not in HALF:
+        return func(*args, **kwargs)
+    wide = [a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+    dtypes = [a.dtype for a in args if isinstance(a, torch.Tensor)]
+    parameters = half if dtypes.count(half) > 2 else torch.float32
+    outs = func(*wide, **kwargs)
+    return tuple(None if out is None else out.to(half if i == 0 else parameters) for i, out in enumerate(outs))
 
 
 # ---- other kernels ---------------------------------------------------------------------------------------------------
@@ -202,23 +189,27 @@ operator(
 )
 operator("_convolution", placement=_convolution)
 
-_RUNNING: Final[dict[str, Any]] = {"output": _batch_norm_output(5, True), "words": _batch_norm_words, "by_hand": True}
+_RUNNING: Final[dict[str, Any]] = {
+    "output": partial(_batch_norm_output, 5, True),
+    "words": _batch_norm_words,
+    "by_hand": True,
+}
 operator("native_batch_norm", placement=_batch_norm, **_RUNNING)
 operator("_native_batch_norm_legit", **_RUNNING)
 operator("cudnn_batch_norm", by_hand=True)
-operator("_native_batch_norm_legit.no_stats", output=_batch_norm_output(3, False))
-operator("_batch_norm_with_update", output=_batch_norm_output(None, True), by_hand=True)
-operator("native_batch_norm_backward", kernel=_in_single(aten.native_batch_norm_backward.default, 5))
-operator("batch_norm_backward", kernel=_in_single(aten.batch_norm_backward.default, 5))
+operator("_native_batch_norm_legit.no_stats", output=partial(_batch_norm_output, 3, False))
+operator("_batch_norm_with_update", output=partial(_batch_norm_output, None, True), by_hand=True)
+operator("native_batch_norm_backward", kernel=partial(_in_single, aten.native_batch_norm_backward.default, 5))
+operator("batch_norm_backward", kernel=partial(_in_single, aten.batch_norm_backward.default, 5))
 operator(
     "native_layer_norm",
     output=lambda inner, kwargs, out: (out[0], _wide(out[1]), _wide(out[2])),
-    refuse=_same_as_weight(2, 3),
+    refuse=partial(_same_as_weight, slice(2, 4)),
     words=_layer_norm_words,
     binding=True,
 )
-operator("native_layer_norm_backward", kernel=_in_single(aten.native_layer_norm_backward.default, 3))
-operator("native_group_norm", refuse=_same_as_weight(1, 2))
+operator("native_layer_norm_backward", kernel=partial(_in_single, aten.native_layer_norm_backward.default, 3))
+operator("native_group_norm", refuse=partial(_same_as_weight, slice(1, 3)))
 
 operator("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True)
 operator("max_pool2d_with_indices", binding=True)
@@ -312,7 +303,7 @@ operator("multi_margin_loss_backward", "multilabel_margin_loss_backward", emulat
 operator("binary_cross_entropy", asserts=True, autocast="banned")
 operator("mse_loss", placement=_mse_loss)
 operator("mse_loss_backward", refuse=_mse_loss_backward)
-operator("smooth_l1_loss", placement=takes_no_number("weight", "tensor2"))
+operator("smooth_l1_loss", placement=takes_no_number)
 operator("_ctc_loss", placement=_ctc_loss, waits=("ctc_loss", _ctc_loss_waits))
 operator("_ctc_loss_backward", placement=_ctc_loss, waits=("ctc_loss", 3), nondeterministic="ctc_loss_backward_gpu")
 operator("_ctc_loss_backward.Tensor", waits=("ctc_loss", 5))

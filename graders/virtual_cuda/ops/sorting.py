@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -96,25 +97,21 @@ def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
     return back(rows.gather(1, chosen)), back(chosen)
 
 
-def _equal_one(func: Any, dim_at: int, dim_default: int | None, last: bool = False) -> Any:
+def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     """`kthvalue` and `median` name the first element equal to the value found, `mode` the last."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        values, indices = func(*args, **kwargs)
-        self = args[0]
-        dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", dim_default)
-        if self.dim() == 0 or self.numel() == 0:
-            return values, indices
-        keep = values.dim() == self.dim()
-        wanted = values if keep else values.unsqueeze(dim)
-        same = self == wanted
-        if self.is_floating_point():
-            same |= self.isnan() & wanted.isnan()
-        if last:
-            return values, self.shape[dim] - 1 - same.flip(dim).to(torch.uint8).argmax(dim, keepdim=keep)
-        return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
-
-    return run
+    values, indices = func(*args, **kwargs)
+    self = args[0]
+    dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", -1)
+    if self.dim() == 0 or self.numel() == 0:
+        return values, indices
+    keep = values.dim() == self.dim()
+    wanted = values if keep else values.unsqueeze(dim)
+    same = self == wanted
+    if self.is_floating_point():
+        same |= self.isnan() & wanted.isnan()
+    if func is aten.mode.default:
+        return values, self.shape[dim] - 1 - same.flip(dim).to(torch.uint8).argmax(dim, keepdim=keep)
+    return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------
@@ -192,14 +189,14 @@ operator("max.dim", "min.dim", binding=False)
 operator("sort.default", kernel=_sort)
 operator("sort.stable", kernel=_sort_stable)
 operator("topk", kernel=_topk)
-operator("kthvalue", kernel=_equal_one(aten.kthvalue.default, 2, -1))
-operator("mode", kernel=_equal_one(aten.mode.default, 1, -1, last=True))
+operator("kthvalue", kernel=partial(_equal_one, aten.kthvalue.default, 2))
+operator("mode", kernel=partial(_equal_one, aten.mode.default, 1))
 operator("median", emulate=_BOOL)
 _ALERT: Final = "median CUDA with indices output"
-operator("median.dim", kernel=_equal_one(aten.median.dim, 1, None), nondeterministic=_ALERT)
+operator("median.dim", kernel=partial(_equal_one, aten.median.dim, 1), nondeterministic=_ALERT)
 operator("median.dim_values", nondeterministic=_ALERT)
 operator("nanmedian", emulate=_BOOL)
-operator("nanmedian.dim", kernel=_equal_one(aten.nanmedian.dim, 1, None))
+operator("nanmedian.dim", kernel=partial(_equal_one, aten.nanmedian.dim, 1))
 operator("cumsum", nondeterministic="cumsum_cuda_kernel", exact_integers=True)
 operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_integers=True)
 operator(

@@ -120,30 +120,17 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
             undo.callback(hook.remove)
         undo.callback(_close, observer, real.ledger)
         _open.append(observer)
-        undo.enter_context(_without_tf32(kind))
+        if kind == "cuda":
+            # Convolutions without TF32, as on every other device. cuDNN uses it by default, for some sizes of a batch
+            # only: a right result then differs between one batch and two by more than many mistakes do.
+            try:
+                before = torch._C._get_cudnn_allow_tf32()
+            except RuntimeError:  # torch does not say, where a file has set its newer settings
+                before = True
+            torch._C._set_cudnn_allow_tf32(False)
+            undo.callback(torch._C._set_cudnn_allow_tf32, before)
         undo.enter_context(RecordingMode(observer))
         yield real
-
-
-@contextlib.contextmanager
-def _without_tf32(kind: str) -> Iterator[None]:
-    """Turn off TF32 in convolutions, as on every other device.
-
-    cuDNN uses it by default, for some sizes of a batch only: a right result then differs between one batch and two by
-    more than many mistakes do.
-    """
-    if kind != "cuda":
-        yield
-        return
-    try:
-        before = torch._C._get_cudnn_allow_tf32()
-    except RuntimeError:  # torch does not say, where a file has set its newer settings
-        before = True
-    torch._C._set_cudnn_allow_tf32(False)
-    try:
-        yield
-    finally:
-        torch._C._set_cudnn_allow_tf32(before)
 
 
 def _close(observer: Observer, ledger: Ledger) -> None:

@@ -21,7 +21,6 @@ from gpudojo.model.results_file import read
 from gpudojo.release import wheel
 
 from tests.gpudojo.authoring.test_page import STEM, blocks, files_in
-from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,13 +42,12 @@ def register(python: Path, entry_points: str) -> None:
     (folder / "entry_points.txt").write_text(f"[gpudojo.days]\n{entry_points}\n")
 
 
-def clean_environment() -> dict[str, str]:
+def run(python: Path, *arguments: str, cwd: Path) -> str:
     left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
-    return left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
-
-
-def run(python: WarmPython, *arguments: str, cwd: Path) -> str:
-    done = python.run(*arguments, cwd=cwd, env=clean_environment())
+    environment = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
+    done = subprocess.run(
+        [str(python), "-m", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -59,12 +57,12 @@ class Course:
     """A repository with the day of CONTRIBUTING's page, and Python in which it is installed."""
 
     folder: Path
-    python: WarmPython
+    python: Path
     solutions: list[str]
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
+def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     if os.name == "nt":
         pytest.skip("classes are graded on Linux and macOS")
     base = tmp_path_factory.mktemp("course")
@@ -78,13 +76,11 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     (folder / "src" / "my_course" / "day9" / "__init__.py").write_text(
         '"""Day 9: finding sprites."""\n\nEXERCISES = 1\nPOINTS = 4\n'
     )
-    made = environment_at(base / "environment", folder / "src", ROOT / "graders")
-    register(made, "day9 = my_course.day9")
-    python = WarmPython(made)
+    python = environment_at(base / "environment", folder / "src", ROOT / "graders")
+    register(python, "day9 = my_course.day9")
     run(python, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
     text = (folder / "tests" / "day9" / f"solutions_{STEM}.py").read_text(encoding="utf-8")
-    yield Course(folder, python, re.split(r"^# .*\n", text, flags=re.M)[1:])
-    python.close()
+    return Course(folder, python, re.split(r"^# .*\n", text, flags=re.M)[1:])
 
 
 def test_it_is_linted(course: Course) -> None:
@@ -131,7 +127,7 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
     assert "[gpudojo.days]\nday9 = my_course.day9" in points
 
     # A student installs it, where there is neither the course nor a reference.
-    python = WarmPython(environment_at(tmp_path / "student"))
+    python = environment_at(tmp_path / "student")
     run(python, "pip", "install", "--quiet", "--no-deps", str(built), cwd=tmp_path)
     output = run(python, "pytest", "exercises", "notebooks", "-q", cwd=released)
     assert "9 to do" in output, output  # the file, its notebook, and that of the day
@@ -141,7 +137,6 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
     output = run(python, "pytest", "exercises", "-q", cwd=released)
     assert "with eight sprites the CPU waited 8 times" in output
     assert "Reading a value makes the CPU wait" in output
-    python.close()
 
 
 @pytest.fixture
@@ -238,9 +233,7 @@ def test_entry_points_are_found_without_importing_anything(tmp_path: Path) -> No
         "print(sorted(n for n in sys.modules if n.startswith(('gpudojo', 'virtual_cuda', 'torch', 'msgspec'))))"
     )
     (tmp_path / "asked.py").write_text(code)
-    command = [str(python), "-m", "asked"]  # not in a process that has torch loaded
-    done = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
+    assert run(python, "asked", cwd=tmp_path).splitlines() == [
         "('day8', 'day9') gpudojo.days.day8 day9",
         "['gpudojo', 'gpudojo.model', 'gpudojo.model.catalogue']",
     ]

@@ -339,17 +339,20 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
         text = f"print('x' * 500_000)\nimport time\ntime.sleep(1.5)\n{first}\n# {name}\n"
         (tmp_path / "class" / name / FIRST).write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "gpudojo", "grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")]
-    command += ["--time-limit", "4", "--jobs", "2", "--only", "select_device", "--seed", "secret"]
+    command += ["--time-limit", "8", "--jobs", "2", "--only", "select_device", "--seed", "secret"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "graders")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
     until = time.monotonic() + 100
     while not list((tmp_path / "out").rglob("*.mp")) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     for _ in range(2):
         process.send_signal(signal.SIGSTOP)
-        time.sleep(8)
+        time.sleep(12)
         process.send_signal(signal.SIGCONT)
         time.sleep(0.3)
-    assert process.wait(200) == 0
+    _, said = process.communicate(timeout=200)
+    assert (process.returncode, said) == (0, "")
     rows = read(tmp_path / "out" / "results.json").submissions
     assert [(row.status, row.score) for row in rows] == [(Became.GRADED, row.max_score) for row in rows]

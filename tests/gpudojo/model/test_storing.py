@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,8 @@ from gpudojo.model.results_file import (
     write,
     write_csv,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.gpudojo.platforms.export.classes import CLASS
 
@@ -97,6 +101,28 @@ def test_halves_of_characters_do_not_stop_a_class(tmp_path: Path) -> None:
     assert read(tmp_path / "results.json").submissions[0].submission == "b\\udcff"
     write_csv(tmp_path / "results.csv", [row], [])
     assert "b\\udcff" in (tmp_path / "results.csv").read_text(encoding="utf-8")
+
+
+def test_no_name_reaches_a_table_as_it_is(tmp_path: Path) -> None:
+    name = "a\x1b[2J\u202egp.exe\r\n=1"
+    row = SubmissionRow(name, SubmissionStatus.CRASHED, 0.0, 10.0, student=name, needs_human=[name])
+    write_csv(tmp_path / "results.csv", [row], [])
+    with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
+        _, line = csv.reader(file)
+    assert line[:2] == ["a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩⟨U+000A⟩=1"] * 2
+    assert line[-1] == "a⟨U+001B⟩[2J⟨U+202E⟩gp.exe⟨U+000D⟩\n=1"
+
+
+@given(at=st.integers(0, 100_000), by=st.integers(1, 255), cut=st.integers(0, 3), more=st.binary(max_size=20))
+def test_a_file_with_other_bytes_is_results_or_refused_with_a_sentence(at: int, by: int, cut: int, more: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = saved(Path(folder) / "results.json")
+        data = bytearray(path.read_bytes())
+        data[at % len(data)] ^= by
+        path.write_bytes(data[: len(data) - cut] + more)
+        for reading in (read, lambda path: list(iterate(path)), header):
+            with contextlib.suppress(BadResults):
+                reading(path)
 
 
 def test_the_schema_is_fresh_and_a_real_file_fits_it(tmp_path: Path) -> None:

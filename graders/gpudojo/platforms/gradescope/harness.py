@@ -10,7 +10,7 @@ from typing import Any, Final
 from gpudojo.model.errors import DojoError
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded, JudgedBy, graded
-from gpudojo.platforms._entries import save_json
+from gpudojo.platforms._entries import one_line, save_json
 from gpudojo.sandbox.layers import missing
 
 # The smallest container has 768 MB, of which torch and the grader take 340.
@@ -50,11 +50,11 @@ def fault(target: Path, why: str) -> None:
 
 def _log(found: Graded) -> None:
     """Print what only the instructor sees: Gradescope hides standard output from students."""
-    print(f"{found.row.submission}: {found.row.score:g} of {found.row.max_score:g} points")
+    print(f"{one_line(found.row.submission)}: {found.row.score:g} of {found.row.max_score:g} points")
     lacking = missing(found.results.layers)
     print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
     for sentence in (*found.row.notes, *found.row.needs_human):
-        print(f"- {' '.join(sentence.split())}")
+        print(f"- {one_line(sentence)}")
 
 
 if __name__ == "__main__":

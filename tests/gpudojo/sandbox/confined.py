@@ -1,0 +1,71 @@
+"""Runs pieces of code in one confined process, as a child of the fork server would be, and says what came of each.
+
+    python confined.py PATHS < {"code": {NAME: SOURCE, …}, "without": [what the machine lacks], "neighbour": SOURCE}
+
+Prints the layers and, for each piece, the text of what it raised or of its variable `found`. The neighbour is another
+confined process that has run its code before and stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+WITHOUT = {
+    "namespaces": "kernel.unshare = kernel.enter = refused",
+    "mounts": "kernel.restrict_mount = refused",
+    "landlock": "sys.modules['py_landlock'] = None",
+    "seccomp": "sys.modules['pyseccomp'] = None",
+    "users": "isolation.first_user = lambda: None",
+}
+
+
+def refused(*_: object, **__: object) -> None:
+    raise OSError(1, "refused")
+
+
+def main() -> None:
+    sys.path[:0] = json.loads(sys.argv[1])
+    asked = json.load(sys.stdin)
+    from gpudojo.sandbox import isolation, kernel
+
+    names: dict[str, Any] = {"isolation": isolation, "kernel": kernel, "sys": sys, "refused": refused}
+    for lacking in asked["without"]:
+        exec(WITHOUT[lacking], names)
+    made = isolation.prepared(tempfile.mkdtemp(prefix="dojo-"), gpu=False)
+    made.finish()
+    for number, code in enumerate(({"neighbour": asked["neighbour"]}, asked["code"]), 1):
+        said, heard = os.pipe()
+        made.before_fork()
+        if os.fork() == 0:
+            try:
+                layers = made.confine(number, 1 << 30, 16 << 20, 60, {"sub/file.txt": b"text"})
+                found = {name: _ran(source) for name, source in code.items()}
+                os.write(heard, json.dumps({"layers": layers, "found": found}).encode())
+                os.close(heard)
+                time.sleep(60)
+            finally:
+                os._exit(1)
+        made.after_fork()
+        os.close(heard)
+        with os.fdopen(said) as answer:
+            told = answer.read()
+    print(told, flush=True)
+    os._exit(0)  # and the others with it
+
+
+def _ran(source: str) -> str:
+    names: dict[str, Any] = {}
+    try:
+        exec(source, names)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return str(names.get("found"))
+
+
+if __name__ == "__main__":
+    main()
