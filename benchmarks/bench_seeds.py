@@ -8,8 +8,10 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import io
 import json
 import multiprocessing
 import sys
@@ -28,6 +30,7 @@ from gpudojo.model.results import Outcome
 
 from benchmarks.tables import Table, cores, options
 
+Task = tuple[Path, list[int]]
 ROOT = Path(__file__).resolve().parents[1]
 DAY = "day8"
 SECONDS = 60.0  # for a function under one seed; the machine may be busy
@@ -68,9 +71,10 @@ def verdict(path: Path, seed: int) -> list[str]:
     return found
 
 
-def verdicts(task: tuple[Path, list[int]]) -> tuple[Path, dict[int, list[str]]]:
+def verdicts(task: Task) -> tuple[Path, dict[int, list[str]]]:
     path, seeds = task
-    return path, {seed: verdict(path, seed) for seed in seeds}
+    with contextlib.redirect_stdout(io.StringIO()):
+        return path, {seed: verdict(path, seed) for seed in seeds}
 
 
 def remembered(kept: Path) -> dict[str, dict[int, list[str]]]:
@@ -97,17 +101,22 @@ def graded(
             left.append((path, missing))
         else:
             yield path, {seed: before[seed] for seed in seeds}
-    # Few solutions for each process: some leave things behind. In exercise 11 these processes start others.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=40) as pool:
-        tasks = [pool.submit(verdicts, task) for task in left]
-        for count, done in enumerate(as_completed(tasks), 1):
-            path, found = done.result()
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
-            every = known.get(stamp(path), {}) | found
-            print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
-            yield path, {seed: every[seed] for seed in seeds}
+    spawn, count = multiprocessing.get_context("spawn"), 0  # in exercise 11 these processes start others
+    for group in batched(left, 40 * processes):  # then others take over: some solutions leave things behind
+        with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+            for done in as_completed([pool.submit(verdicts, task) for task in group]):
+                path, found = done.result()
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"stamp": stamp(path), "path": path.name, "verdicts": found}) + "\n")
+                every = known.get(stamp(path), {}) | found
+                count += 1
+                print(f"\r{count} of {len(left)} solutions", end="", file=sys.stderr, flush=True)
+                yield path, {seed: every[seed] for seed in seeds}
+
+
+def batched(tasks: list[Task], size: int) -> Iterator[list[Task]]:
+    for start in range(0, len(tasks), size):
+        yield tasks[start : start + size]
 
 
 def main() -> int:
