@@ -197,7 +197,7 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
         names = tuple(n for n, v in held.items() if (n in constants or _stays(v)) and not n.startswith("__"))
         yield f"{name}.", held, names
         for value in list(held.values()):
-            if isinstance(value, type) and (value.__module__ == name or _under_another_name(value)):
+            if isinstance(value, type) and value.__module__ == name:
                 yield f"{name}.{value.__name__}.", vars(value), _methods(value)
     yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
     for module, names in NAMES.items():
@@ -210,11 +210,6 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
         if name in sys.modules:
             kind = getattr(sys.modules[name], cls)
             yield f"{name}.{cls}.", vars(kind), _methods(kind)
-
-
-def _under_another_name(kind: type) -> bool:
-    """Whether a class of ours says that it is of another module, as the virtual device's tensor does."""
-    return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind
 
 
 def _inherited(where: str) -> list[str]:
