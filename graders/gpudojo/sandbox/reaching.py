@@ -13,6 +13,7 @@ import cProfile
 import dis
 import functools
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from virtual_cuda import from_library
+from virtual_cuda import Tensor, from_library
 
 import gpudojo
 from gpudojo.grading.watching import KEPT
@@ -150,7 +151,13 @@ def install() -> Reaching:
         named = ((name, table) for name, table in vars(owner).items() if name.startswith("_global"))
         hooks += [("a hook for all modules or optimizers", table) for _, table in named if hasattr(table, "clear")]
 
+    dispatch = vars(Tensor)["__torch_dispatch__"]
+
     def remove_tracers() -> None:
+        code = _code_of(vars(Tensor)["__torch_dispatch__"])  # which our own code replaces too, while it profiles
+        if code is None or files.students(code.co_filename):
+            Tensor.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
+            report("replaced how the virtual device computes", None, code.co_filename if code else "")
         for what, held in hooks:
             for one in list(held) if held else ():
                 code = _code_of(one if isinstance(held, list) else held[one])
@@ -167,6 +174,8 @@ def install() -> Reaching:
                 if not isinstance(function, profiler):  # cProfile, which runs nothing of the student's
                     report(f"left {what} in place", None, code.co_filename if code else "")
 
+    signals: Any = importlib.import_module("_signal")  # which the module `signal` uses
+    signals.signal = _without_frames(signals.signal, files)
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
@@ -178,6 +187,18 @@ def _code_of(function: Any) -> CodeType | None:
     for name in ("func", "__func__", "__call__", "__func__"):  # of a partial, a method, an object
         function = function if isinstance(function, FunctionType) else getattr(function, name, function)
     return getattr(function, "__code__", None)
+
+
+def _without_frames(original: Any, files: _Files) -> Any:
+    """`signal.signal`, but handlers of student code get no frame."""
+
+    def signal(number: Any, handler: Any) -> Any:
+        code = _code_of(handler) if callable(handler) else None
+        if code is not None and files.students(code.co_filename):
+            return original(number, lambda number, frame: handler(number, None))
+        return original(number, handler)
+
+    return signal
 
 
 def _by_cprofile(method: Any) -> Any:
@@ -262,8 +283,11 @@ def _for_student(event: str, frame: FrameType, files: _Files) -> bool:
         return False
     if event in MEMORY:
         return _asked(frame, files, "ctypes")
-    if event in TRACERS and (module == "threading" or (module == "bdb" and _asked(frame, files, "bdb"))):
-        return True  # `threading` sets what was passed to it; `pdb` uses `bdb`, and students use `pdb`
+    if event in TRACERS and module == "threading":  # sets what was passed to it
+        return True
+    if event in TRACERS and module == "bdb":  # which `pdb` uses; a debugger of the student's own is another matter
+        file = getattr(sys.modules.get(type(frame.f_locals.get("self")).__module__), "__file__", None)
+        return _asked(frame, files, "bdb") or (file is not None and files.students(file))
     if event.rpartition(".")[2] not in code.co_names:  # it was passed to a library, as the function to call
         return event != "marshal.loads" and event != "code.__new__" and _above(frame, files)
     return event in STACK and (module == "inspect" or code.co_name in GIVING) and _asked(frame, files, "inspect")
