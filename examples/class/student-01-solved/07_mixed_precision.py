@@ -13,11 +13,13 @@ from torch import nn
 def mixed_precision_step(model, batch, loss_fn, optimizer, scaler, device, max_norm=None):
     """One training step with automatic mixed precision.
 
-    `batch` is (inputs, targets) on the CPU; the model is already on `device`. Forward pass and loss run under autocast
-    for the device's type; backward runs outside it, on the loss scaled by `scaler` (a torch.amp.GradScaler). With
-    `max_norm`, the gradients are unscaled and then clipped to that norm. The scaler steps the optimizer and is updated
-    once. Gradients from before the step must not leak in.
-    Returns the unscaled loss as a Python float. It also works with a disabled scaler, and on the CPU.
+    `batch` is (inputs, targets) on the CPU; the model is already on `device`, which may be "cuda:1" while another GPU
+    is the current one. Forward pass and loss run under autocast for the device's type; backward runs outside it, on the
+    loss scaled by `scaler` (a torch.amp.GradScaler). With `max_norm`, the gradients are unscaled and then clipped to
+    that norm. The scaler steps the optimizer, unless gradients are infinite, and is updated once. Use the optimizer and
+    the scaler you are given: they keep momentum and scale from step to step. Gradients from before must not leak in.
+    Returns the unscaled loss as a Python float. It also works on the CPU, and with a disabled scaler: autocast is on
+    then too, because bfloat16 needs no scaler.
 
     About 12 lines. Read: https://pytorch.org/docs/stable/notes/amp_examples.html
     """

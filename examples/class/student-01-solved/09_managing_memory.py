@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 def peak_memory(fn, device):
     """Call `fn()` once and return the highest number of bytes allocated on `device` at any moment while it runs.
 
-    Memory that was allocated before and is still in use counts; earlier peaks do not. On the CPU `fn()` is also
-    called, and the answer is 0. `device` is a string or a torch.device.
+    Memory that was allocated before and is still in use counts; earlier peaks do not. `device` is a string or a
+    torch.device, and may be "cuda:1" while another GPU is the current one. On the CPU `fn()` is also called, and the
+    answer is 0.
 
     About 6 lines. Read: https://pytorch.org/docs/stable/generated/torch.cuda.memory.max_memory_allocated.html
     """
@@ -51,10 +52,11 @@ def largest_batch(try_batch, start):
 def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):
     """Train for one pass over `loader` with batches `steps` times as large as the loader's own.
 
-    The loader yields (inputs, targets) on the CPU; the model may still be on the CPU. Each batch's loss is divided by
-    `steps`; the optimizer steps after every `steps` batches, and once more for a remainder. Gradients from before the
-    call must not leak in. The mode (training or evaluation) of the model and of each of its parts is not changed.
-    Returns the number of optimizer steps.
+    The loader yields (inputs, targets) on the CPU; the model may still be on the CPU; `device` may be "cuda:1" while
+    another GPU is the current one. Each batch's loss is divided by `steps`; the optimizer steps after every `steps`
+    batches, and once more for a remainder. Use the optimizer you are given: it may have momentum from before. Gradients
+    from before the call must not leak in. The mode (training or evaluation) of the model and of each of its parts is
+    not changed. Returns the number of optimizer steps.
 
     About 14 lines. Read: https://pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
     """

@@ -15,7 +15,8 @@ def time_on_device(fn, device, repeats=5, warmup=1):
     First `fn` is called `warmup` times without being timed: first calls load kernels and take longer. So `fn` is called
     exactly `warmup + repeats` times.
     A GPU works while Python continues: wait for the device (synchronize) before you start the clock and again before
-    you stop it. You may use CUDA events on CUDA. It also works for "mps", and for "cpu" on a machine without a GPU.
+    you stop it. Wait for `device` itself: it may be "cuda:1" while another GPU is the current one. You may use CUDA
+    events on CUDA. It also works for "mps", and for "cpu" on a machine without a GPU.
 
     About 10 lines. Read: https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
     """
