@@ -82,7 +82,7 @@ class FairnessRow:
     mutants: int = 0
     rewrites: int = 0
     equivalent: list[Variant] = field(default_factory=list)
-    alive: list[tuple[Variant, float]] = field(default_factory=list)  # with the points of its functions
+    alive: list[Variant] = field(default_factory=list)
     failing: list[tuple[Variant, CheckRow]] = field(default_factory=list)  # with the first check that it fails
     findings: list[Finding] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ def examine(
             if variant.name in known:
                 row.equivalent.append(variant)
             else:
-                row.alive.append((variant, sum(check.points for check in results[variant.name])))
+                row.alive.append(variant)
         elif variant.name in known:
             text = f"{EQUIVALENT}: {variant.name} is not equivalent, for it loses points\n{variant.diff}"
             row.findings.append(Finding(exercise.stem, text))
@@ -160,7 +160,7 @@ def _graded(
 def as_entries(row: FairnessRow) -> str:
     """The mutants that are alive, as entries that lack a reason."""
     text = ""
-    for variant, _ in row.alive:
+    for variant in row.alive:
         text += f"[[equivalent]]\nexercise = '{row.stem}'\nwhy = ''  # {variant.kind}, {', '.join(variant.functions)}\n"
         text += f"[[equivalent.mutants]]\nname = '{variant.name}'\ndiff = '''\n{variant.diff}'''\n\n"
     return text

@@ -94,6 +94,8 @@ def lint(
     """Check that a day is ready for students: points, hints, references, right and wrong solutions."""
     from gpudojo.authoring.lint import lint as examine  # only here: `dojo new` does not need the grading engine
 
+    if (only or limit or jobs or out) and not mutants:
+        raise click.UsageError("--exercise, --limit, --jobs and --out go with --mutants")
     if mutants:
         root = root or repository()
         _mutants(day, root, only, limit, jobs or processors(), out or root / "build" / "mutants")
@@ -136,9 +138,10 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
         table.add_column(heading, no_wrap=True, justify="left" if heading == "exercise" else "right")
     sums = [0] * len(headings)
     problems, survivors = [], ""
-    for exercise in exercises_of(day):
-        if only and not exercise.stem.startswith(only):
-            continue
+    exercises = [exercise for exercise in exercises_of(day) if not only or exercise.stem.startswith(only)]
+    if not exercises:
+        raise click.UsageError(f"{day} has no exercise that begins with {' or '.join(only)}")
+    for exercise in exercises:
         console.print(exercise.stem, style="bold")
         display = Display(console)
         try:
@@ -154,7 +157,7 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
         problems += [f"{found.exercise}: {found.text}" for found in row.findings]
         problems += [
             f"{row.stem}: a mutant of {one.solution} is alive ({one.kind}, {', '.join(one.functions)}):\n{one.diff}"
-            for one, _ in row.alive
+            for one in row.alive
         ]
         problems += [
             f"{row.stem}: a rewrite of {one.solution} fails ({one.kind}): {check.id}: {check.message}\n{one.diff}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from gpudojo.model.exercise import Exercise, Seen
 from gpudojo.model.results import SubmissionRow
 
 from tests.gpudojo.authoring.test_outside import environment_at, register, run
-from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[3]
 STEM = "01_total"
@@ -61,7 +60,7 @@ ALIKE = "-return float(values.sum().item()) + start\n+return values.sum().item()
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, WarmPython]]:
+def course(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A repository with a day of one small exercise, and Python in which it is installed."""
     if os.name == "nt":
         pytest.skip("classes are graded on Linux and macOS")
@@ -77,16 +76,12 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, War
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    made = environment_at(base / "environment", folder / "src", ROOT / "graders")
-    register(made, "day9 = my_course.day9")
-    python = WarmPython(made)
-    yield folder, python
-    python.close()
+    python = environment_at(base / "environment", folder / "src", ROOT / "graders")
+    register(python, "day9 = my_course.day9")
+    return folder, python
 
 
-def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(
-    course: tuple[Path, WarmPython],
-) -> None:
+def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(course: tuple[Path, Path]) -> None:
     folder, python = course
     command = ("gpudojo", "lint", "--day", "day9", "--mutants", "--jobs", "2")
     said = run(python, *command, cwd=folder)
@@ -223,5 +218,5 @@ def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exerci
 @pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.stem)
 def test_no_mutant_of_day8_passes_without_a_reason_and_no_rewrite_fails(exercise: Exercise, tmp_path: Path) -> None:
     row = examine("day8", exercise, ROOT, tmp_path, Stopping(), jobs=2, limit=fairness.USUAL)
-    assert [(one.name, one.diff) for one, _ in row.alive] == []
+    assert [(one.name, one.diff) for one in row.alive] == []
     assert [(one.name, check.id) for one, check in row.failing] == []

@@ -166,6 +166,9 @@ def test_the_command_prints_a_table_and_fails_on_problems(repository: Path) -> N
     assert code == 0, said
     assert "│ 01_checking_device │      8 │         1 │      8 │" in said
     assert "warning: day8: exercises 02, " in said
+    for words in (["--limit", "3"], ["--mutants", "--exercise", "99"]):
+        refused = CliRunner().invoke(main, ["lint", "--root", str(repository), *words])
+        assert refused.exit_code == 2, refused.output
     (repository / "exercises" / "day8" / f"{STEM}.py").unlink()
     code, said = run()
     assert code == 1

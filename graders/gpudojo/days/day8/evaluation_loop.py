@@ -131,11 +131,15 @@ def _classes(logits: Any) -> tuple[Any, list[float]]:
     return classes, [sum(column) / len(each) for column in zip(*each, strict=True)] or [0.0, 0.0]
 
 
+@lru_cache(maxsize=8)
+def _targets(seed: int, samples: int) -> tuple[Any, list[float]]:
+    return _classes(_drawn(seed)[2][:samples])
+
+
 def batches(seed: int, samples: int) -> tuple[Any, list[float]]:
     """A loader, and the means over its batches of loss and accuracy."""
-    _, pictures, logits = _drawn(seed)
-    classes, means = _classes(logits[:samples])
-    dataset = torch.utils.data.TensorDataset(pictures[:samples].clone(), classes)  # a solution may write into them
+    pictures, (classes, means) = _drawn(seed)[1][:samples], _targets(seed, samples)
+    dataset = torch.utils.data.TensorDataset(pictures.clone(), classes.clone())  # a solution may write into them
     return torch.utils.data.DataLoader(dataset, batch_size=BATCH), means
 
 

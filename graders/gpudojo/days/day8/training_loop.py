@@ -214,7 +214,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
     model.key = batches.key = loss_fn.key = key
     if moved:
         model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM if begun else 0.0)
     for gradient in (0.1, 1.0) if begun else (1.0,):
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, gradient)  # must not leak into the first step
