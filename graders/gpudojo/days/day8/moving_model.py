@@ -64,6 +64,7 @@ def _model_class() -> Any:
             self.add_module(second, linear(weight, numbers[4:6].clone()))
             self.register_parameter(scale, nn.Parameter(numbers[6:9].clone(), requires_grad=False))
             self.register_buffer("palette", (numbers[9:].reshape(2, 3) + 1).half(), persistent=False)
+            self.register_buffer("mask", None)  # as batch norm without statistics has them
 
     return SpriteModel
 
