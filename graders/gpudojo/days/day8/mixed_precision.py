@@ -186,7 +186,7 @@ def on_the_device(call: Call) -> Cases[Stepped]:
             "on_the_device": lambda: _stepped(call, device),
             "clipped": lambda: _stepped(call, str(device), max_norm=HARD),
             "clipped_softly": lambda: _stepped(call, device, max_norm=SOFTLY),
-            "after_a_clipped_step": lambda: _stepped(call, device, momentum=0.03, earlier=HARD),
+            "after_a_clipped_step": lambda: _stepped(call, device, momentum=0.02, earlier=HARD),
             "overflow": lambda: _stepped(call, device, overflow=True, max_norm=HARD),
             "scaler_disabled": lambda: _stepped(call, device, enabled=False),
         }
@@ -223,7 +223,7 @@ def _stepped(
         _warned_before()
     log = StepLog()
     model = watched(call.seed, device, log, overflow)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * LESS, momentum=0.9)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, STALE)
         if momentum:
@@ -232,11 +232,13 @@ def _stepped(
     scaler = torch.amp.GradScaler(kind, init_scale=SCALE, growth_interval=1, enabled=enabled)
     scaler.scale(torch.ones((), device=device))  # as after a first step: a new one would raise where it is forgotten
     options = {} if max_norm is None else {"max_norm": max_norm}
-    loss, before = loss_fn(model, log), weights(call.seed)
+    loss = loss_fn(model, log)
     try:
         if earlier is not None:
             call(model, batch(call.seed), loss, optimizer, scaler, device, max_norm=earlier)
-            before = tuple(p.detach().cpu().clone() for p in model.parameters())
+            with torch.no_grad():  # from there on, there would be little to learn
+                for parameter, old in zip(model.parameters(), weights(call.seed), strict=True):
+                    parameter.copy_(old)
         value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
         raise _with_order(error, call, device) from None
@@ -250,7 +252,7 @@ def _stepped(
         value=float(value) if isinstance(value, (int, float)) else None,
         device=kind,
         scale=scaler.get_scale(),
-        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), before, strict=True)],
+        update=[array(p.detach().cpu() - old) for p, old in zip(model.parameters(), weights(call.seed), strict=True)],
         own=any(not momentum or bool((s["momentum_buffer"] != momentum).any()) for s in optimizer.state.values()),
         forward=log.forward,
         loss=log.loss,

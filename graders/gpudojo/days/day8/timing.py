@@ -222,7 +222,7 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
         made: dict[str, Work] = {}
 
         def make_work(device: Any) -> Sealed:
-            watch.work(15 * MILLISECOND)  # making the work takes time too, which must not be counted
+            watch.work(25 * MILLISECOND)  # making the work takes time too, which must not be counted
             key, on_cpu = str(device), torch.device(device).type == "cpu"
             if key not in made:
                 durations = _durations(call, key, *((40, 4) if on_cpu else (40, 10)))
