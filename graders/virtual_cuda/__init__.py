@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, patch, patch_imported_names
     from virtual_cuda.real.context import RealDevice, device_count, device_failure, limit_memory, real_device
-    from virtual_cuda.recorder import from_library, site
+    from virtual_cuda.recorder import from_library, nothing_above, site
     from virtual_cuda.sizes import format_size, parse_size
     from virtual_cuda.torch_api.mps import no_accelerator, virtual_mps
     from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
@@ -39,6 +39,7 @@ __all__ = [
     "from_library",
     "limit_memory",
     "no_accelerator",
+    "nothing_above",
     "open_device",
     "parse_size",
     "patch",
@@ -58,7 +59,7 @@ _NAMES = {
     "devices": "OpenDevice choose_device open_device virtual_cuda",
     "ledger": "Ledger",
     "real.context": "RealDevice device_count device_failure limit_memory real_device",
-    "recorder": "from_library site",
+    "recorder": "from_library nothing_above site",
     "sizes": "format_size parse_size",
     "torch_api.mps": "no_accelerator virtual_mps",
     "patching": "Patch patch patch_imported_names",

@@ -25,6 +25,7 @@ class Replaced(NamedTuple):
     put: Any
 
 
+identity: Final = object.__hash__  # unlike `id`, it raises no audit event, which takes long where there is a hook
 DEEPEST: Final = 3  # how far lists in lists are searched
 _MISSING: Final = object()
 _in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` has replaced and not yet restored
@@ -86,22 +87,22 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
     `from torch.cuda import is_available` at the top of such a file, or a table of such functions, holds the original.
     """
     held = list(_held(names))
-    own = {id(value) for _, _, value in held}
+    own = {identity(value) for _, _, value in held}
     replaced = {
-        id(before): vars(owner)[name]
+        identity(before): vars(owner)[name]
         for done in _in_force.values()
         for owner, name, before, _ in done
-        if id(before) in own and isinstance(owner, ModuleType)
+        if isinstance(owner, ModuleType) and identity(before) in own
     }
-    taken = [(holder, key, value) for holder, key, value in held if id(value) in replaced] if replaced else []
+    taken = [(holder, key, value) for holder, key, value in held if identity(value) in replaced] if replaced else []
     for holder, key, value in taken:
-        holder[key] = replaced[id(value)]
+        holder[key] = replaced[identity(value)]
     try:
         yield
     finally:
         for holder, key, value in taken:
             with contextlib.suppress(LookupError):  # the student's code may have changed it since
-                if holder[key] is replaced[id(value)]:
+                if holder[key] is replaced[identity(value)]:
                     holder[key] = value
 
 

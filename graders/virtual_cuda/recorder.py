@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from virtual_cuda.ledger.records import BACKWARD, END, FORWARD, GRAD, INFERENCE, OPTIMIZER_STEP, SCALER_CALL, Row
-from virtual_cuda.patching import Patch, around
+from virtual_cuda.patching import Patch, around, identity
 
 _LIBRARIES: Final = tuple(
     os.path.join(os.path.realpath(path), "")
@@ -40,25 +40,44 @@ def from_library(filename: str) -> bool:
     return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
 
-class _Files(dict[str, bool]):
-    """Whether a file is a student's. By file name: hashing a code object takes longer than an operation."""
+class _Files(dict[str, bool | None]):
+    """Whether a file is a student's; None for those given to `nothing_above`. A code object takes longer to hash."""
 
     def __missing__(self, filename: str) -> bool:
-        self[filename] = not from_library(filename)
-        return self[filename]
+        student = self[filename] = not from_library(filename)
+        return student
 
 
 student_file: Final = _Files()
+
+
+# Global names of libraries' modules, by identity. In frames with these, neither the code nor its file is looked at:
+# where Python's audit events are watched, `f_code` and `id` raise one, which would take as long as an operation.
+library_names: Final[dict[int, dict[str, Any]]] = {}
+
+
+def is_student(frame: FrameType) -> bool | None:
+    """Whether a frame runs code of a student's; None for code of files given to `nothing_above`."""
+    names, filename = frame.f_globals, frame.f_code.co_filename
+    known = student_file[filename]
+    if known is False and names.get("__file__") == filename:
+        library_names[identity(names)] = names
+    return known
+
+
+def nothing_above(filename: str) -> None:
+    """Look for students' frames only below those of this file, which calls student code and is not called by it."""
+    student_file[filename] = None
 
 
 def site(depth: int = 1) -> tuple[CodeType | None, int | None]:
     """The code object and instruction offset of the innermost frame that is not a library's."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        code = frame.f_code
-        if student_file[code.co_filename]:
-            return code, frame.f_lasti
-        frame = frame.f_back
+        known = False if identity(frame.f_globals) in library_names else is_student(frame)
+        if known:
+            return frame.f_code, frame.f_lasti
+        frame = None if known is None else frame.f_back
     return None, None
 
 

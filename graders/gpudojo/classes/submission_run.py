@@ -21,7 +21,7 @@ GRACE: Final = 2.0  # seconds in which a child itself notices that a function is
 STARTING: Final = 30.0  # seconds before the first step
 AGAIN: Final = 3  # times that a child killed by something else is run again
 CHILDREN: Final = 24
-REACHED: Final = 100  # times that are told what student code reached for
+INCIDENTS: Final = 500  # that are told of a submission
 OUTPUT: Final = 64 << 10
 GAP: Final = 1.0  # seconds in which the grader did not look, after which a child's own clock is not trusted
 # Not printed by student code: a message of torch's profiler in a process that cannot read its own name.
@@ -63,7 +63,6 @@ class SubmissionRun:
         self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
         self._received: set[str] = set()  # from this child
         self._killed: Counter[str] = Counter()
-        self._reached = 0
         self._over = False  # nothing more of this child counts
         self._again = False  # and it is run again
         self._children = 0
@@ -130,9 +129,7 @@ class SubmissionRun:
             self._reject(f"it changed {frame.what} of the grader while it was graded")
         elif isinstance(frame, protocol.Reached):
             where = f"{frame.file} line {frame.line} " if frame.line else f"{frame.file} " if frame.file else "it "
-            self._reached += 1
-            if self._reached <= REACHED:
-                self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
+            self._add(Incident(IncidentKind.REACHED, self.step or "", where + frame.what))
         elif isinstance(frame, protocol.Stumbled):
             self.stumbled = frame.why
         elif isinstance(frame, protocol.Paused):
@@ -184,7 +181,7 @@ class SubmissionRun:
 
     def _add(self, incident: Incident) -> None:
         """Add it once: with a real GPU a file is run by several children."""
-        if incident not in self.record.incidents:
+        if len(self.record.incidents) < INCIDENTS and incident not in self.record.incidents:
             self.record.incidents.append(incident)
 
     def _reject(self, why: str) -> None:

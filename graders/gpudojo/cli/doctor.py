@@ -21,13 +21,16 @@ def doctor() -> None:
     click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
     problems = _torch()
     click.echo("isolation:")
-    for name, why in examine().items():
+    layers = examine()
+    for name, why in layers.items():
         mark = click.style("ok", fg="green") if not why else click.style("--", fg="yellow")
         click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
         if why:
             click.echo(f"      missing: {why}")
             if name in ADVICE:
                 click.echo(f"      {ADVICE[name]}")
+    lacking = ", ".join(name for name, why in layers.items() if why)
+    click.echo(f"  --require-isolation would refuse to grade here: {lacking}" if lacking else "  every layer holds")
     if problems:
         sys.exit(1)
 

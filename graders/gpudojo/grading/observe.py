@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 
 import msgspec
 import virtual_cuda
-from virtual_cuda import OpenDevice, patch_imported_names
+from virtual_cuda import OpenDevice, nothing_above, patch_imported_names
 from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
@@ -44,6 +44,7 @@ from gpudojo.model.exercise import OTHERS, Exercise, Function, Probe
 LONGEST: Final = 2000  # characters of a message
 SECONDS: Final = 60.0  # for a probe in the subprocess
 _now: Final = time.perf_counter  # student code may replace it in its module
+nothing_above(__file__)
 
 
 def load_file(path: Path, limits: Limits = UNLIMITED) -> Submission:

@@ -67,9 +67,9 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
 
 def _shown(nodes: list[ast.AST]) -> Found:
     """In the order of the source, as far as syntax goes; the first of the same kind counts."""
-    compared = {id(part) for node in nodes for part in _compared(node)}
+    compared = {part for node in nodes for part in _compared(node)}
     for node in nodes:
-        how = "== " if id(node) in compared else ""
+        how = "== " if node in compared else ""
         if isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Name):

@@ -142,7 +142,7 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
     # A name that a class has inherited can be hidden by one of its own.
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
-    same, every, each, together, size, first, kind = is_, all, map, zip, len, next, type
+    same, every, each, together, size, first, kind, truth = is_, all, map, zip, len, next, type, bool
 
     def compared() -> str | None:
         for space, getter, before in getters:
@@ -174,7 +174,7 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
         for where, table, looked_at in grown:
             right = kind(table)()
             for key in table.keys() - looked_at:
-                if table[key] != right[key]:
+                if kind(table[key]) is truth and table[key] != right[key]:
                     return where
                 looked_at.add(key)
         for where, held, names in objects:
@@ -265,9 +265,9 @@ def _tables(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any]
 
 
 def _grown(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any], set[Any]]]:
-    """Tables that find out by themselves what is missing, where that is a plain value and can be found out again."""
+    """Tables that find out by themselves what is missing; where that is True or False, it can be found out again."""
     for where, value in _held(spaces):
-        if isinstance(value, dict) and hasattr(value, "__missing__") and type(next(iter(value.values()), None)) is bool:
+        if isinstance(value, dict) and hasattr(value, "__missing__"):
             yield where, value, set(value)
 
 

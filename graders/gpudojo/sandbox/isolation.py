@@ -182,7 +182,8 @@ def own_tree(scratch: str, readable: Iterable[str], devices: Iterable[str]) -> N
 
     /proc stays, for the process that measures children; they lose it.
     """
-    tree, bound = scratch, []
+    tree = scratch
+    bound: list[str] = []
     kernel.mount_memory(tree, 1 << 20, FILES_AT_MOST, "755")
     for path in filter(os.path.exists, readable):
         _lay(tree, path, bound, kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES)
@@ -240,7 +241,7 @@ class Isolation:
         kernel.unshare(kernel.NEWNS)
         kernel.private_mounts()
         with_gpu = self.gpu_watch is not None
-        libraries, devices = (gpus.libraries(), gpus.devices()) if with_gpu else ([], [])
+        libraries, devices = (gpus.libraries(), ["/dev/zero", *gpus.devices()]) if with_gpu else ([], [])
         own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
 
     def _namespaces(self) -> None:

@@ -135,7 +135,8 @@ DENIED: Final = (
 )
 
 
-FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, 16)  # 16: netlink, by which libc lists network interfaces
+_AF_UNIX, _AF_NETLINK = 1, 16
+FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, _AF_NETLINK)  # netlink: libc lists network interfaces by it
 _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 
 
@@ -155,13 +156,13 @@ def seccomp_filter(unix_sockets: bool = False, shared_memory: bool = False) -> t
     for name in DENIED:
         with contextlib.suppress(OSError):  # not on every processor
             made.add_rule(seccomp.ERRNO(errno.EPERM), name)
-    allowed = (*FAMILIES, socket.AF_UNIX) if unix_sockets else FAMILIES
+    allowed = (*FAMILIES, _AF_UNIX) if unix_sockets else FAMILIES
     for family in set(range(max(allowed))) - set(allowed):
         made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.EQ, family))
     made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.GT, max(allowed)))
     routes = (seccomp.Arg(0, seccomp.EQ, max(allowed)), seccomp.Arg(2, seccomp.NE, 0))  # netlink about anything else
     made.add_rule(seccomp.ERRNO(errno.EPERM), "socket", *routes)
-    made.add_rule(seccomp.ERRNO(errno.EPERM), "socketpair", seccomp.Arg(0, seccomp.NE, socket.AF_UNIX))
+    made.add_rule(seccomp.ERRNO(errno.EPERM), "socketpair", seccomp.Arg(0, seccomp.NE, _AF_UNIX))
     if not shared_memory:
         unnamed = _MAP_SHARED | _MAP_ANONYMOUS
         made.add_rule(seccomp.ERRNO(errno.EPERM), "mmap", seccomp.Arg(3, seccomp.MASKED_EQ, unnamed, unnamed))

@@ -25,6 +25,7 @@ HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 TOKEN: Final = 16
 LARGEST_FRAME: Final = 8 << 20
+MOST_FRAMES: Final = 5000  # of one child; a day with thirty functions takes some hundred
 WHOLE: Final = 6  # times the limit of a function: what a whole submission may take
 MESSAGE: Final = 2000  # characters of a text from a child
 # Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.
@@ -172,7 +173,7 @@ class Frames:
         if self.problem is not None:
             return []
         self.left -= len(data)
-        if self.left < 0:
+        if self.left < 0 or self.count > MOST_FRAMES:
             self.problem, self.too_much = "it sent more evidence than there can be", True
             return []
         self._bytes += data

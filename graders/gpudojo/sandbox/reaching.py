@@ -97,7 +97,7 @@ def install() -> Reaching:
     files, told, tellers = _Files(), set[str](), list[tuple[int, Tell]]()
     busy = set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
-    scan, judge, base = _named, _reached, os.path.basename
+    scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
 
     def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
         while frame is not None and not file:
@@ -118,6 +118,8 @@ def install() -> Reaching:
         busy.add(me)
         try:
             frame = frame_at(1)
+            if event in direct and files.ours(frame.f_code.co_filename):  # by far the most: lines of the ledger
+                return
             if event == "exec" or event == "function.__new__":
                 name = args[0].co_filename
                 if files.students(name) and not (name.startswith("<") and _makes_code(frame)):
@@ -193,6 +195,7 @@ class _Files:
 
     def __init__(self) -> None:
         self._known: dict[str, bool] = {}
+        self._ours: dict[str, bool] = {}
         days = (sys.modules[each.package].__path__ for each in registered().values() if each.package in sys.modules)
         self._roots = (*_ROOTS, *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths))
 
@@ -207,7 +210,10 @@ class _Files:
         return known
 
     def ours(self, filename: str) -> bool:
-        return os.path.realpath(filename).startswith(self._roots)
+        known = self._ours.get(filename)
+        if known is None:
+            known = self._ours[filename] = os.path.realpath(filename).startswith(self._roots)
+        return known
 
 
 def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files) -> str:

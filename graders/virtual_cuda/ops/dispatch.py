@@ -22,7 +22,8 @@ from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import elementwise, indexing, layers, linalg, placement, sorting
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
-from virtual_cuda.recorder import student_file, tensors_in
+from virtual_cuda.patching import identity
+from virtual_cuda.recorder import is_student, library_names, tensors_in
 
 # The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
 FAMILIES: Final = (elementwise, indexing, layers, linalg, sorting)
@@ -241,12 +242,12 @@ def write(name: str, place: Place, nbytes: int) -> None:
     """One operation into the ledger."""
     frame: Any = _getframe(2)
     while True:
-        code = frame.f_code
-        if student_file[code.co_filename]:
-            offset = frame.f_lasti
+        known = False if identity(frame.f_globals) in library_names else is_student(frame)
+        if known:
+            code, offset = frame.f_code, frame.f_lasti
             break
         frame = frame.f_back
-        if frame is None:
+        if frame is None or known is None:
             code = offset = None
             break
     mode = GRAD if _grad_on() else 0
@@ -389,12 +390,12 @@ def deliver(out: Any, place: Place, name: str) -> Any:
         live = memory.live
     frame: Any = _getframe(2)
     while True:
-        code = frame.f_code
-        if student_file[code.co_filename]:
-            offset = frame.f_lasti
+        known = False if identity(frame.f_globals) in library_names else is_student(frame)
+        if known:
+            code, offset = frame.f_code, frame.f_lasti
             break
         frame = frame.f_back
-        if frame is None:
+        if frame is None or known is None:
             code = offset = None
             break
     mode = GRAD if _grad_on() else 0

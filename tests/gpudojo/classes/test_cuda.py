@@ -170,7 +170,7 @@ def test_addresses_may_be_reserved_where_memory_may_not_be_written() -> None:
     if pid == 0:
         code = 1
         try:
-            limit(64 << 20, 1 << 20, 10, alone=False, gpu=True)
+            limit(64 << 20, 1 << 20, 10, gpu=True)
             mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
             try:
                 mmap.mmap(-1, CUDA_HOST_BYTES + (128 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -30,7 +30,7 @@ every_machine = pytest.mark.parametrize("without", LACKING, ids=lambda names: "-
 
 # By what is tried: a piece of code that raises, or says what it has `found`.
 TRIED = {
-    "root folder": "import os; found = os.path.exists('/etc/passwd'), os.path.exists('/home'), os.path.exists('/var')",
+    "root folder": "import os; found = [os.path.exists(f'/etc/{name}') for name in ('passwd', 'hosts', 'os-release')]",
     "solutions": f"open({str(GRADERS.parent / 'pyproject.toml')!r})",
     "change Python": "import os; open(os.__file__, 'a')",
     "scratch": "open('a', 'w').write('b'); found = open('a').read() + open('sub/file.txt').read()",
@@ -144,7 +144,7 @@ def test_what_is_missing_is_reported_with_its_reason(who: str, without: tuple[st
 def test_only_python_packages_and_scratch_exist(who: str, without: tuple[str, ...]) -> None:
     """Also without Landlock."""
     found = run(who, without)["found"]
-    assert found["root folder"] == "(False, False, False)"
+    assert found["root folder"] == "[False, False, False]"
     assert found["solutions"].startswith("FileNotFoundError")
 
 

@@ -1,0 +1,56 @@
+"""What the fork server does where the kernel does not count a child's processes apart."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read from /proc")
+
+
+@pytest.mark.parametrize(("count", "ends"), [(80, True), (20, False)])
+def test_a_child_with_too_many_processes_is_ended(tmp_path: Path, count: int, ends: bool) -> None:
+    from gpudojo.sandbox.fork_server import ForkServer
+    from gpudojo.sandbox.isolation import Isolation
+    from gpudojo.sandbox.protocol import REQUEST, Request
+
+    ready, told = os.pipe()
+
+    def run(number: int) -> None:
+        os.setsid()
+        for _ in range(count):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        os.write(told, b".")
+        time.sleep(60)
+
+    here, there = socket.socketpair()
+    with here, there:
+        server = ForkServer(there, Isolation(str(tmp_path)), run)
+        assert server.memory is not None
+        socket.send_fds(here, [REQUEST.pack(Request.SPAWN, 1, 1 << 40, 0)], [])
+        assert server._handle_request()
+        (child,) = server.children
+        try:
+            assert os.read(ready, 1) == b"."
+            server._limit_memory(server.memory)
+            end = time.monotonic() + 30
+            while (ended := os.waitpid(child, os.WNOHANG)[0]) == 0 and ends and time.monotonic() < end:
+                time.sleep(0.05)
+            assert (ended == child) == ends
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+            os.close(ready)
+            os.close(told)
+            server.waiting.close()
