@@ -789,11 +789,12 @@ def _beside_plain(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
 
 @checkpointed.probe(edge=True)
 def few_blocks(call: Call) -> Cases[Through]:
-    blocks, x = _blocks(call.seed, call.device)
+    (blocks, x), (hosted, there) = _blocks(call.seed, call.device), _blocks(call.seed, "cpu")
     return tried(
         {
             "one block": lambda: _beside_plain(call, blocks[:1], x, gradient=True, backward=False),
             "no blocks": lambda: _beside_plain(call, [], x, gradient=False, backward=False),
+            "on the CPU": lambda: _beside_plain(call, hosted[:2], there, gradient=True),
         }
     )
 
@@ -838,6 +839,7 @@ def gives_the_same_output(seen: Seen, wanted: Seen) -> None:
 def gives_the_same_gradients(seen: Seen, wanted: Seen) -> None:
     """Every parameter and the input get the gradients of the plain loop, dropout included."""
     _same_gradients("(a list) ", *_beside("a_list", seen, wanted), None)
+    _same_gradients("(two blocks on the CPU) ", *_beside("on the CPU", seen, wanted), None)
 
 
 def _same_gradients(where: str, found: Through, right: Through, values: Through, misconception: str | None) -> None:

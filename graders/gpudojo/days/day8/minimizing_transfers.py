@@ -615,6 +615,7 @@ class Loaders(Case, frozen=True):
     samples: dict[str, LoaderEpoch]
     devices: dict[str, LoaderEpoch]
     workers: int | None
+    pins_with_workers: bool
 
 
 def _epoch(loader: Any, settings: tuple[str, ...] = ()) -> LoaderEpoch:
@@ -659,7 +660,8 @@ def loaders(call: Call) -> Loaders:
     found = several({"samples": lambda: _samples(call), "devices": lambda: _devices(call)})
     told = several({"workers": lambda: call(_numbered(3), 2, call.device, num_workers=2)})
     workers = getattr(told["workers"], "num_workers", None)
-    return Loaders(found["samples"], found["devices"], workers if isinstance(workers, int) else None)
+    pins = getattr(told["workers"], "pin_memory", None) is True
+    return Loaders(found["samples"], found["devices"], workers if isinstance(workers, int) else None, pins)
 
 
 runs(make_loader)
@@ -709,6 +711,8 @@ def pins_exactly_for_cuda(seen: Seen, wanted: Seen) -> None:
                 raise Failed(f"for device={name} the batches were not pinned", "pinned batches")
             happened = f"for device={name} the batches were pinned"
             raise Failed(happened, "ordinary memory", misconception="pinned-for-cpu")
+    if seen[loaders].pins_with_workers is not wanted[loaders].pins_with_workers:
+        raise Failed("with num_workers=2 memory is pinned otherwise than without workers", "pinned for CUDA as well")
 
 
 @make_loader.check(points=0.25)
