@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import secrets
 import shutil
 import signal
 import site
@@ -55,6 +56,7 @@ FILES_AT_MOST: Final = 4096
 USERS: Final = (2_000_000_000, 50_000)
 STUDENT: Final = 1000  # in a user namespace of its own
 AT_ONCE: Final = 10_000
+BLOCKS: Final = 10_000  # of user numbers; each fork server chooses one, since processes are counted for each user
 
 
 def readable_paths() -> list[str]:
@@ -432,7 +434,10 @@ class Isolation:
 
 
 def first_user() -> int | None:
-    """The first user number that children can have; None where this process cannot change its user."""
+    """The first user number that children can have; None where this process cannot change its user.
+
+    It is drawn anew each time, as far as there are enough: several gradings on one machine share no user.
+    """
     if sys.platform == "win32":
         raise NotImplementedError
     if os.getuid() != 0:
@@ -442,7 +447,11 @@ def first_user() -> int | None:
         ranges = [(int(first), int(first) + int(count)) for first, _, count in map(str.split, lines)]
     except (OSError, ValueError):
         ranges = [(0, 1 << 32)]
-    return next((n for n in USERS if any(start <= n and n + AT_ONCE <= end for start, end in ranges)), None)
+    for first in USERS:
+        for start, end in ranges:
+            if start <= first and first + AT_ONCE <= end:
+                return first + AT_ONCE * secrets.randbelow(min(BLOCKS, (end - first) // AT_ONCE))
+    return None
 
 
 def write_files(home: str, files: dict[str, bytes], owner: int | None) -> None:

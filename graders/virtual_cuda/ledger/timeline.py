@@ -20,10 +20,8 @@ LONGEST: Final = 100  # characters of a line or a name
 FEWEST: Final = 50  # events, below which thinning out any more would leave no picture
 _HIGHEST: Final = 1 << 62
 
-EventKind = (
-    Literal["op", "memory", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync"]
-    | Literal["forward", "inner forward", "backward", "step", "scaler"]
-)
+_Small = Literal["op", "memory", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync"]
+EventKind = Literal[_Small, "forward", "inner forward", "backward", "step", "scaler"]
 # What is left out first when there is too much, and what is left out last.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sync", "explicit sync", "to device", "to host", "between devices"), 0),

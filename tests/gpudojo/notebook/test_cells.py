@@ -61,7 +61,7 @@ def test_probes_that_need_another_process(session: Session, monkeypatch: pytest.
     """In a session that has used a real GPU, probes run elsewhere, and the cells have to be known there."""
 
     def in_use(*_: Any) -> Any:
-        raise RealDeviceInUse
+        raise RealDeviceInUse("cuda")
 
     session.run("import torch\nprint('done once')", "def mean(total, count):\n    return total / count")
     text = reference()["train_epoch"].replace("total / count if count else 0.0", "mean(total, count)")
