@@ -15,6 +15,7 @@ from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconcept
 from gpudojo.model.results import CheckResult, Outcome
 
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
+RECURSION = "an end; a function that calls itself needs a case in which it does not"
 _references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one of each function, converted once
 
 
@@ -128,8 +129,12 @@ def explained(
     # An edge case that ended with an error explains the check that asked for it, and no other.
     about = ((n, o) for n, o in ended if o.raised is None or o.raised.short in happened)
     scenario, first = next(about, ("", None))
-    if first is None:
-        return msgspec.structs.replace(result, line=line)
+    if first is None:  # no probe ended with an error, but scenarios of it may have
+        if "raised: RecursionError" in happened:
+            expected = RECURSION
+        elif result.line is None and f"raised: TypeError: {function.name}() " in happened:
+            expected = f"a function that can be called as `{function.name}{signature}`"
+        return msgspec.structs.replace(result, line=line, expected=expected)
     raised = first.raised or Raised("", "", None)
     if first.status is CallStatus.MISSING:
         names = [name for name in lines if name.isidentifier() and name != function.name]
@@ -147,7 +152,7 @@ def explained(
         happened = f"{raised.message} (scenario `{scenario}`)"
         expected = "what the docstring promises"
     elif raised.type == "RecursionError":
-        expected = "an end; a function that calls itself needs a case in which it does not"
+        expected = RECURSION
     elif raised.type == "TypeError" and raised.line is None and first.status is CallStatus.RAISED:
         expected = f"a function that can be called as `{function.name}{signature}`"
     return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)

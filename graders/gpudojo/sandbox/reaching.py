@@ -89,6 +89,10 @@ class Reaching(NamedTuple):
     remove_tracers: Callable[[], None]  # that student code has left in place
 
 
+READING: Final = frozenset({"open", "read_text", "read_bytes", "FileIO"})
+COMPILING: Final = frozenset({"compile", "exec", "eval", "ast", "parse", "codeop"})
+
+
 def install() -> Reaching:
     """Add the audit hook to this process and those that are forked from it.
 
@@ -257,12 +261,16 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
     if event == "open":
         path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
         with contextlib.suppress(OSError, ValueError):  # no such path
-            if path and files.ours(path) and (students or _asked(frame, files, *FILES)):
+            # Python itself reads sources to print a traceback.
+            printed = args[1] == "rb" and path.endswith(".py") and READING.isdisjoint(code.co_names)
+            if path and not printed and files.ours(path) and (students or _asked(frame, files, *FILES)):
                 return f"opened a file of the grader ({os.path.basename(path)})"
         return ""
     if not students:
         return ""
     if event == "compile":
+        if isinstance(args[0], bytes) and COMPILING.isdisjoint(code.co_names):
+            return ""  # Python parses lines of a source itself to print a traceback
         library = not files.students(str(args[1]))
         return "compiled code under the name of a file that is not its own" if library else ""
     if args[1] not in PARTS or not _foreign(args[0], files):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,22 +41,26 @@ def main() -> None:
     scratch = tempfile.mkdtemp(prefix="dojo-")
     made = isolation.prepared(scratch, gpu=False)
     made.finish()
+    processes: list[int] = []
     for number, code in enumerate(({"neighbour": asked["neighbour"]}, asked["code"]), 1):
         said, heard = os.pipe()
         made.before_fork()
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 layers = made.confine(number, 1 << 30, 16 << 20, 60, {"sub/file.txt": b"text"})
                 found = {name: _ran(source) for name, source in code.items()}
-                os.write(heard, json.dumps({"layers": layers, "found": found}).encode())
-                os.close(heard)
+                os.write(heard, json.dumps({"layers": layers, "found": found}).encode() + b"\n")
                 time.sleep(60)
             finally:
                 os._exit(1)
         made.after_fork()
         os.close(heard)
+        processes.append(pid)
         with os.fdopen(said) as answer:
-            told = answer.read()
+            told = answer.readline()  # not to the end: processes that the code has started keep the pipe open
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
     print(told, flush=True)
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(0)  # and the others with it

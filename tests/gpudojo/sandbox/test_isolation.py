@@ -233,7 +233,7 @@ found = 0
 for _ in range({count}):
     try:
         if os.fork() == 0:
-            time.sleep(60)
+            time.sleep(30)
             os._exit(0)
         found += 1
     except OSError:
