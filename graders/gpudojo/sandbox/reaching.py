@@ -257,7 +257,9 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
         return "" if files.ours(frame.f_code.co_filename) else "asked for what a probe has recorded"
     if event == "import":
         internal = args[0].partition(".")[0] in OWN and args[0] not in PUBLIC
-        return f"imported {args[0]}" if internal and (students or _asked(frame, files, "importlib", "_frozen")) else ""
+        # Not by a module of ours, which a student may import and which imports others.
+        asked = students or (not files.ours(code.co_filename) and _asked(frame, files, "importlib", "_frozen"))
+        return f"imported {args[0]}" if internal and asked else ""
     if event == "open":
         path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
         with contextlib.suppress(OSError, ValueError):  # no such path
