@@ -22,7 +22,6 @@ from gpudojo.model.results import CheckRow
 from gpudojo.model.results_file import iterate
 
 SECRET: Final = "variants"  # the same scenarios in every run, so that what was graded is graded
-USUAL: Final = 136  # mutants of each exercise, and a third as many rewrites, in the figures of docs/fairness.md
 EQUIVALENT: Final = "equivalent.toml"  # in a day's folder of tests
 
 
