@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from gpudojo.grading.judge import judge
 from gpudojo.model.catalogue import day
-from gpudojo.model.evidence import CallStatus, Evidence, Observation
+from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import Outcome
 
 from tests.solutions import wanted
@@ -52,3 +52,18 @@ def test_no_field_of_a_scenario_may_be_missing_or_of_another_type(exercise: Any,
                 for spoiled in (less, case | {name: b"?"}):
                     facts = observation.facts | {scenario: spoiled}
                     assert not passes(exercise, function, with_facts(right, probe, facts)), f"{name} of {scenario}"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "function"), [(e, f) for e in day("day8") for f in e.functions], ids=lambda it: getattr(it, "name", "")
+)
+@pytest.mark.parametrize("kind", ["Crashed", "TimedOut", "OutOfMemory", "MemoryError", "RuntimeError"])
+def test_where_every_probe_ends_with_an_error_every_check_is_judged(exercise: Any, function: Any, kind: str) -> None:
+    right = wanted("day8", exercise.stem, function.name)
+    message = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+    ended = Observation(CallStatus.RAISED, raised=Raised(kind, message, None))
+    for probes in ([*right.observations], *([probe] for probe in right.observations)):
+        evidence = msgspec.structs.replace(right, observations=right.observations | dict.fromkeys(probes, ended))
+        results = judge(exercise, function, evidence, right)
+        assert all(result.outcome is not Outcome.ERROR for result in results)
+        assert len(probes) < len(right.observations) or all(result.outcome is not Outcome.PASSED for result in results)

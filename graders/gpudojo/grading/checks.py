@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gpudojo.grading.call import Call, array, name_of, settled, torch
+from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
 from gpudojo.model.exercise import Diagnose, Failed, Function, Probe, Seen, called
 
@@ -87,7 +88,14 @@ def runs(
     student's function. To return without an error earns no points.
     """
     chosen = None if scenarios is None else tuple(scenarios)
-    function.diagnose = diagnose
+
+    def named(raised: Raised, seen: Seen) -> str | None:
+        try:
+            return diagnose(raised, seen)
+        except (KeyError, BadEvidence):  # it looks at a probe that ended with an error too, or at nothing
+            return None
+
+    function.diagnose = named
     edges = {probe.name for probe in function.probes if probe.edge}
 
     def judge(seen: Seen, wanted: Seen) -> None:
@@ -102,14 +110,14 @@ def runs(
                 key = diagnosis(error.message)
                 raise Failed(f"the file could not be run: {error.short}", "no error", error.line, key)
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
-            raise scenario_raised(error, diagnose(error, seen))
+            raise scenario_raised(error, named(error, seen))
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
         for name in expected:
             if name not in found:  # evidence comes from where student code ran: what is missing does not pass
                 raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
         for name in expected if chosen is None else chosen:
             if (error := found[name]) is not None:
-                raise scenario_raised(error, diagnose(error, seen))
+                raise scenario_raised(error, named(error, seen))
 
     judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
     function.check(0, needs=())(judge)
