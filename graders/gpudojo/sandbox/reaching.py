@@ -264,7 +264,7 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
         path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
         with contextlib.suppress(OSError, ValueError):  # no such path
             # Python itself reads sources to print a traceback.
-            printed = args[1] == "rb" and path.endswith(".py") and READING.isdisjoint(code.co_names)
+            printed = args[1] in ("r", "rb") and path.endswith(".py") and READING.isdisjoint(code.co_names)
             if path and not printed and files.ours(path) and (students or _asked(frame, files, *FILES)):
                 return f"opened a file of the grader ({os.path.basename(path)})"
         return ""
