@@ -115,7 +115,8 @@ def select_device(prefer=None):
     result, said = autograder.run(solutions() | {FIRST: endless.encode()}, GPUDOJO_SECONDS="3")
     assert result["score"] == 92, said
     assert "day8.mp" not in json.dumps(result)
-    assert "refused 13" in result["output"]
+    # ENOENT where the submission has a file system of its own, EACCES where the container allows none
+    assert "refused 2" in result["output"] or "refused 13" in result["output"]
     assert any("3 seconds" in test["output"] for test in result["tests"])
 
 
