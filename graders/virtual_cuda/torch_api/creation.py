@@ -68,7 +68,8 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
-    target, source = args[0], args[1]
+    target: Any = args[0]
+    source: Any = args[1]
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
     on_device, from_device = type(target) in VIRTUAL, type(source) in VIRTUAL
     place = open_place(target if on_device else source)
