@@ -52,7 +52,13 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
     file, said, error = f"{snippet.name}.py", io.StringIO(), ""
     names: dict[str, Any] = {"__name__": "__main__"}
     gpus, memory = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
-    with torch.random.fork_rng(devices=[]), virtual_cuda(gpus, memory) as gpu, contextlib.redirect_stdout(said):
+    with contextlib.ExitStack() as around:
+        around.enter_context(torch.random.fork_rng(devices=[]))
+        gpu = around.enter_context(virtual_cuda(gpus, memory))
+        around.enter_context(contextlib.redirect_stdout(said))
+        if gc.isenabled():  # memory is freed at the same moments each time
+            gc.disable()
+            around.callback(gc.enable)
         torch.manual_seed(SEED)
         exec(compile(setup, SETUP_FILE, "exec"), names)
         mark = gpu.ledger.mark()
@@ -63,7 +69,6 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
             error = f"{type(raised).__module__}.{type(raised).__name__}: {raised}".removeprefix("builtins.")
         made = gpu.ledger.since(mark)
         names.clear()
-    gc.collect()
     draw = _timeline if "timeline" in snippet.options else _table
     parts = [draw(made, file, snippet.code.splitlines(), setup.splitlines()) or NOTHING]
     parts += [f"Printed:\n{textwrap.indent(said.getvalue().rstrip(), '  ')}"] if said.getvalue().strip() else []
@@ -82,7 +87,7 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
     heads = [list(COLUMNS)[place] for place in used]
     body = [(f"{number:2}  {row.code}", [row.cells[place] for place in used]) for number, row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *(cells for _, cells in body), strict=True)]
-    lines = [("line", heads), *body] if body else []
+    lines = [("recorded, by line", heads), *body] if body else []
     room = min(WIDTH - sum(widths) - 2 * len(widths), max([0, *(len(text) for text, _ in lines)]))
     return "\n".join(
         f"{text if len(text) <= room else f'{text[: room - 1]}…':{room}}"
@@ -92,14 +97,16 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
 
 
 def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
-    """The lanes of a timeline, and the meaning of the signs in it."""
+    """The lanes of a timeline, and the meaning of the signs in it; nothing where the device was not used."""
+    if not len(made):
+        return ""
     timeline = timeline_of(made.records, file, "", file, source=code)
     drawn = plain_lines(draw_timeline(timeline, WIDTH))[1:-1]  # without its heading, and the reference
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
     lanes = [line[9:] if place != 1 else re.sub(r"[\w.]", "", line[9:]) for place, line in enumerate(drawn[:3])]
     signs = [f"{sign} {meaning}" for sign, meaning in MARKS.values() if any(sign in lane for lane in lanes)]
     legend = textwrap.wrap("   ".join(sign.replace(" ", NBSP) for sign in signs), WIDTH)
-    return "\n".join([*filter(None, drawn), *(line.replace(NBSP, " ") for line in legend)])
+    return "\n".join(["recorded, in order:", *filter(None, drawn), *(line.replace(NBSP, " ") for line in legend)])
 
 
 def problems(day: str, stem: str, root: Path) -> Iterator[str]:
