@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "doctor": ("doctor", "Show what this machine has, and what to do about what is missing."),
     "export": ("export", "Write results for another program."),
     "grade": ("grade", "Grade submissions."),
+    "lesson": ("lesson", "Show the lesson of an exercise."),
     "lint": ("authoring", "Check that a day is ready for students."),
     "new": ("authoring", "Make the files of a new exercise or day."),
     "release": ("release", "Make what students get."),
