@@ -1,4 +1,4 @@
-"""The student's exercises and what is known of each: its text, its verdicts, what to fix first, where the student is."""
+"""The student's exercises, and what is known of each: its text, its verdicts, what to fix first; and what is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import msgspec
 from virtual_cuda.ledger import Timeline
 
 from gpudojo import __version__
-from gpudojo.grading.load import Unparsable, decode, is_demo, parse
+from gpudojo.grading.judge import result_of
+from gpudojo.grading.load import Unparsable, bindings, decode, is_demo, parse
 from gpudojo.grading.wording import ExercisePoints
 from gpudojo.model.catalogue import day, day_of, days, sources, title
 from gpudojo.model.errors import NoExercises
@@ -81,7 +82,7 @@ class Work:
         """Reads the file again. Returns the functions to grade; none of a text that has no change, or an error."""
         try:
             self.text, self.broken = decode(self.path.read_bytes()), None
-            parse(self.text, self.path)
+            tree = parse(self.text, self.path)
         except OSError:
             self.text, self.broken = None, None
             return []
@@ -91,7 +92,18 @@ class Work:
         before, self.graded = self.graded, self.text
         finished = {name for name in self.results if self.points(name).state == "done"}
         names = list(self.names) if before is None else to_grade(before, self.text, self.names, finished)
-        return names + [name for name in self.names if name not in names and name not in self.results]
+        names += [name for name in self.names if name not in names and name not in self.results]
+        stubs = {name: stub for name, _, stub in bindings(tree)}
+        for function in self.exercise.functions:
+            if stubs.get(function.name):  # known without running anything
+                todo = (result_of(self.exercise, function, check, Outcome.TODO) for check in function.checks)
+                self.take(function.name, list(todo))
+        return [name for name in names if not stubs.get(name)]
+
+    def take(self, function: str, results: list[CheckResult], printed: str = "", stopped: Raised | None = None) -> None:
+        """Notes the verdict on a function."""
+        self.results[function], self.printed[function], self.stopped, self.last = results, printed, stopped, function
+        self.timelines.pop(function, None)
 
 
 def to_grade(before: str, after: str, names: Sequence[str], finished: Collection[str] = ()) -> list[str]:
@@ -133,9 +145,10 @@ def _bound(statement: ast.stmt) -> str:
     """The one name that a definition or an assignment is for."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return statement.name
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
-        return statement.targets[0].id
-    return statement.target.id if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) else ""
+    targets: list[ast.expr] = []
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
 
 class KeptWork(msgspec.Struct):
@@ -197,7 +210,8 @@ class Course:
     def remember(self) -> None:
         """Keeps where the student is, and the verdicts. Where the folder cannot be written to, nothing is kept."""
         whole = [work for work in self.works if work.graded and work.stem not in self.pending]
-        kept = Kept(self.current.stem, self.dark, _versions(), {work.stem: KeptWork(self._digest(work), work.results) for work in whole})
+        works = {work.stem: KeptWork(self._digest(work), work.results) for work in whole}
+        kept = Kept(self.current.stem, self.dark, _versions(), works)
         path = self.folder / MEMORY
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -218,7 +232,7 @@ class Course:
             if known and kept.made_by == _versions() and known.digest == self._digest(work):
                 fitting = {f.name: [c.name for c in f.checks] for f in work.exercise.functions}
                 found = known.results.items()
-                work.results = {name: rs for name, rs in found if [r.check for r in rs] == fitting.get(name)}
+                work.results |= {name: rs for name, rs in found if [r.check for r in rs] == fitting.get(name)}
                 names = [name for name in names if name not in work.results]
             if names:
                 self.pending[work.stem] = names

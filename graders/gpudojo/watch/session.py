@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import threading
@@ -43,7 +44,7 @@ class Session:
         self.trouble = ""  # why no process can be started
         self._show = show
         self._spare: Standby | None = None
-        self._heard = 0.0  # when the running process began, or sent its last frame
+        self.heard = 0.0  # when the running process began, or sent its last frame
         self._asked: Work | None = None  # whose verdict the student waits for
         self._events: queue.SimpleQueue[set[Path] | Work | tuple[Standby, Frame] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -88,58 +89,62 @@ class Session:
                         self._saved(event)
                     case Work():
                         self.saved_at = time.perf_counter()
-                        self._grade(event, event.names)
+                        self._put(event, event.names)
+                        self._interrupt()
+                        self._wait_for(event)
                     case (Standby() as process, frame):
                         self._frame(process, frame)
         finally:
-            for process in (self.running, self._spare):
-                if process is not None:
-                    process.close()
+            for left in (self.running, self._spare):
+                if left is not None:
+                    left.close()
             self.course.remember()
 
     def _saved(self, paths: set[Path]) -> None:
-        self.saved_at = time.perf_counter()
-        works = [work for work in map(self.course.work_at, sorted(paths)) if work is not None]
-        others = paths - {work.path for work in works}
-        if others and self.course.current not in works:  # a module that the student's file may import
-            self._grade(self.course.current, self.course.current.names)
-        for work in works:
-            before = work.text
-            names = work.read()
-            if work.text == before:
-                continue
-            self.course.move(work)
-            if work.broken is not None or work.text is None:
-                self._interrupt()
-                self.course.pending.pop(work.stem, None)
-                self._show("verdict", work)
-                self._begin()
-            elif names or work.stem in self.course.pending:
-                self._grade(work, names)
-            else:
-                self._show("verdict", work)
-
-    def _grade(self, work: Work, names: list[str]) -> None:
-        """Puts functions in front of all that waits, and ends what runs."""
+        self.saved_at, self.took = time.perf_counter(), 0.0
+        changed = []
+        for work in (work for work in self.course.works if work.path in paths):
+            before, names = work.text, work.read()
+            if work.text != before:
+                changed.append(work)
+                self._put(work, names)
+        if changed:
+            self.course.move(changed[0])
+        elif paths.isdisjoint(work.path for work in self.course.works):  # modules that the student's file may import
+            self._put(self.course.current, self.course.current.names)
+        else:
+            return
         self._interrupt()
-        waiting = self.course.pending.pop(work.stem, [])
-        self.course.pending = {work.stem: list(dict.fromkeys([*names, *waiting])), **self.course.pending}
-        self._wait_for(work)
+        self._wait_for(self.course.current)
+
+    def _put(self, work: Work, names: list[str]) -> None:
+        """In front of what waits of the same file."""
+        self.course.pending[work.stem] = list(dict.fromkeys([*names, *self.course.pending.get(work.stem, [])]))
+        if not self.course.pending[work.stem]:
+            del self.course.pending[work.stem]
 
     def _wait_for(self, work: Work) -> None:
+        """Has a file graded before all others."""
         if work.stem in self.course.pending:
             self.course.pending = {work.stem: self.course.pending.pop(work.stem), **self.course.pending}
-            self._asked = work
-        self._show("begun" if self.course.pending else "verdict", work)
+        waits = work.stem in self._waiting()
+        self._asked = work if waits else None
+        self._show("begun" if waits else "verdict", work)
         self._begin()
 
+    def _waiting(self) -> dict[str, list[str]]:
+        """What is to be graded and can be: a file that Python cannot read waits until it can."""
+        able = {work.stem for work in self.course.works if work.broken is None and work.text is not None}
+        return {stem: names for stem, names in self.course.pending.items() if stem in able}
+
     def _begin(self) -> None:
-        if self.running is not None or not self.course.pending:
+        waiting = self._waiting()
+        if self.running is not None or not waiting:
             return
         self.running, self._spare = self._spare or self._standby(), None
         paths = {work.stem: str(work.path) for work in self.course.works}
-        self.running.ask([Job(stem, paths[stem], tuple(names)) for stem, names in self.course.pending.items()])
-        self._heard = time.perf_counter()
+        self.running.ask([Job(stem, paths[stem], tuple(names)) for stem, names in waiting.items()])
+        self.heard = time.perf_counter()
 
     def _interrupt(self) -> None:
         if self.running is not None:
@@ -154,7 +159,7 @@ class Session:
         """A spare is started after the verdict, so that it does not slow down what runs; or when that takes long."""
         if self.running is None or not self.running.ready:
             return
-        waited = time.perf_counter() - self._heard
+        waited = time.perf_counter() - self.heard
         if waited > HANGING:
             self.running.kill()  # what is to be said of it is said when it has ended
         elif waited > SOON and self._spare is None:
@@ -167,8 +172,8 @@ class Session:
             self._show("changed", self.course.current)
         if process is not self.running:
             return
-        late = time.perf_counter() - self._heard > HANGING
-        self._heard = time.perf_counter()
+        late = time.perf_counter() - self.heard > HANGING
+        self.heard = time.perf_counter()
         match frame:
             case Ready():
                 self._show("changed", self.course.current)
@@ -179,12 +184,12 @@ class Session:
                 self._show("changed", self._work(frame.stem))
             case Ended():
                 self.running = None
-                if self.course.pending and not process.ready:  # not by student code: none has run
+                waiting = self._waiting()
+                if waiting and not process.ready:  # not by student code: none has run
                     self.trouble = frame.said.strip() or f"exit code {frame.code}"
                     self._show("changed", self.course.current)
                     return
-                if self.course.pending:
-                    stem, names = next(iter(self.course.pending.items()))
+                for stem, names in itertools.islice(waiting.items(), 1):
                     self._verdict(stem, names[0], _ended(self._work(stem), names[0], frame.code, late))
                 if self._spare is None:
                     self._spare = self._standby()
@@ -200,17 +205,19 @@ class Session:
             names.remove(function)
         if not names:
             self.course.pending.pop(stem, None)
-        work.results[function], work.last = results, function
-        work.printed[function] = frame.printed if frame else ""
-        work.stopped = frame.stopped if frame else None
-        work.timelines.pop(function, None)
+        work.take(function, results, frame.printed if frame else "", frame.stopped if frame else None)
         if names or work is not self._asked:
             self._show("changed", work)
             return
-        self.took, self._asked = time.perf_counter() - self.saved_at, None
-        following = self.course.after(work)
-        if work.state == "done" and before != "done" and self.saved_at and work is self.course.current:
-            self.course.move(following or work, finished=work)
+        self._asked, following = None, self.course.after(work)
+        if self.saved_at:
+            self.took = time.perf_counter() - self.saved_at
+            if work.state == "done" and before != "done" and work is self.course.current:
+                self.course.move(following or work, finished=work)
+        elif work.state == "done" and following is not None:  # begin where there is something to do
+            self.course.move(following)
+            self._wait_for(following)
+            return
         self.course.remember()
         self._show("verdict", work)
 

@@ -104,14 +104,14 @@ class Standby:
         root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH", "")])]
         # A session of its own: the user's Ctrl-C is for the one who asks. -P: no module of the student's folder.
-        apart = {"creationflags": 0x200} if sys.platform == "win32" else {"start_new_session": True}
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-P", "-m", __spec__.name, stem, str(path), kind, str(seed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONIOENCODING": "utf-8"},
-            **apart,  # type: ignore[arg-type]
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         self._said = b""
         self._errors = threading.Thread(target=self._read_errors, daemon=True)
@@ -122,7 +122,7 @@ class Standby:
     def ask(self, jobs: Sequence[Job]) -> None:
         """Sends the one request; it may be sent before the process is ready."""
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has died, and `Ended` says so
+        with contextlib.suppress(OSError, ValueError):  # it has died, and `Ended` says so
             _send(self.process.stdin, jobs)
 
     def kill(self) -> None:
@@ -132,9 +132,6 @@ class Standby:
         """Ends the process, and waits until it is gone."""
         self.kill()
         self._frames.join()
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
@@ -150,6 +147,9 @@ class Standby:
                 self.ready |= isinstance(frame, Ready)
                 self._tell(self, frame)
         code = self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
         self._errors.join(1)  # something that student code has started may still hold it
         self._tell(self, Ended(code, self._said.decode(errors="replace")))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-import inspect
+import os
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from rich.align import Align
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.padding import Padding
@@ -45,6 +47,12 @@ HEART: Final = (0, 102, 255, 255, 126, 60, 24)
 RAINBOW: Final = ("red", "yellow", "green", "cyan", "blue", "magenta")
 
 
+def tint(style: str) -> str:
+    """A style without its colour, where the user wants none."""
+    words = style.split()
+    return " ".join(word for word in words if word in ("bold", "dim", "not")) if os.environ.get("NO_COLOR") else style
+
+
 def number(points: float) -> str:
     return f"{round(points, 1):g}"
 
@@ -56,7 +64,7 @@ def entry(work: Work, width: int) -> Text:
     name = work.stem.replace("_", " ")
     room = width - len(points) - 3
     name = name if len(name) <= room else f"{name[: room - 1].rstrip()}…"
-    return Text.assemble((f"{mark} ", colour), f"{name:{max(room, 0)}} ", (points, colour or "dim"))
+    return Text.assemble((f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or "dim")))
 
 
 def score(course: Course) -> Text:
@@ -76,24 +84,22 @@ def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[Render
     if course.finished is not None and course.finished is not work:
         row = course.finished.points()
         said = f"✓ {course.finished.stem} is done: {number(row.points)} of {number(row.max_points)} points. Next:"
-        yield Text(f"{said}\n", "bold green")
+        yield Text(f"{said}\n", tint("bold green"))
     yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
     yield Text(f"{work.path.name}{_functions(work)}\n", "dim")
     if work.state == "missing":
-        yield Text(f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.", "red")
+        yield Text(f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.", tint("red"))
     elif work.broken is not None:
-        yield Text(f"{work.broken.type}: {work.broken.message}", "bold red")
+        yield Text(f"{work.broken.type}: {work.broken.message}", tint("bold red"))
         if work.broken.line is not None:
             yield excerpt(work, work.broken.line, dark)
         yield Text("Nothing is graded until Python can read the file.")
     elif work.stem in course.pending and work.first is None:
         yield Text("not graded yet")
     elif work.first is None:
-        yield Text(f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}", "green")
+        yield Text(f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}", tint("green"))
     else:
         yield from feedback(work, work.first, hints, more, dark)
-    if work.broken is None and work.text is not None:
-        yield from _aside(work)
 
 
 def _functions(work: Work) -> str:
@@ -115,51 +121,72 @@ def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool)
         parts += hint_parts(every, work.exercise, hints, more)
         if not hints and every:
             parts.append(("", f"({len(every)} hints; the first with {more})"))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column()
+    yield Text()
+    table = _two_columns()
     for label, text in parts:
-        style = LABELS.get(label.partition(" ")[0], "")
-        at_line = label == "line" and result.line is not None
-        table.add_row(Text(label, f"bold {style}"), excerpt(work, result.line or 1, dark) if at_line else Text(text))
-    yield Padding(table, (1, 0, 0, 0))
-    blocked = [each for each in work.results[result.function] if each.blocked_by == result.check]
-    if blocked:
-        yield Text(f"\nWaiting for this one: {', '.join(each.check for each in blocked)}", "dim")
+        style = tint(f"bold {LABELS.get(label.partition(' ')[0], '')}")
+        if label == "line" and result.line is not None:  # code needs all columns
+            yield from (table, Text(f"line {result.line}", style), excerpt(work, result.line, dark))
+            table = _two_columns()
+        else:
+            table.add_row(Text(label, style), Text(text))
+    yield table
+
+
+def _two_columns() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=8)
+    table.add_column()
+    return table
 
 
 def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     """A line of the student's file, marked, with some around it."""
-    text = (work.text or "").replace("\0", "\N{SYMBOL FOR NULL}")
-    count = text.count("\n") + 1
-    line = min(line, count)
-    lines = (max(line - AROUND, 1), min(line + AROUND, count))
-    theme = "ansi_dark" if dark else "ansi_light"
-    return Syntax(
-        text, "python", theme=theme, background_color="default", line_numbers=True, line_range=lines,
-        highlight_lines={line}, word_wrap=True,
-    )  # fmt: skip
+    lines = (work.text or "").replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
+    first = max(min(line, len(lines)) - AROUND, 1)
+    shown = textwrap.dedent("\n".join(lines[first - 1 : line + AROUND]))
+    code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
+    code = Text(shown) if os.environ.get("NO_COLOR") else code
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for place, text in enumerate(code.split("\n", allow_blank=True), first):
+        here = place == line
+        table.add_row(
+            Text("❱" if here else " ", tint("bold red")), Text(f"{place:>3}", "bold" if here else "dim"), text
+        )
+    return table
 
 
 def _task(work: Work, function: str) -> str:
-    """The docstring of a function that is to do."""
+    """The docstring of a function that is to do, its paragraphs without line breaks."""
     nodes = ast.parse(work.graded or "").body
     found = (ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function)
-    return inspect.cleandoc(next(found, None) or "")
+    paragraphs = (next(found, None) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def aside(course: Course) -> RenderableType:
+    """Below the thing to fix: what waits for it, where the file stopped, and what was printed."""
+    work = course.current
+    return Group(*_aside(work)) if not course.done and work.broken is None and work.text is not None else Text()
 
 
 def _aside(work: Work) -> Iterator[RenderableType]:
-    """What the functions printed, and where the file stopped."""
+    first = work.first
+    if first is not None:
+        blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
+        yield Text(f"\nWaiting for this one: {', '.join(blocked)}" if blocked else "", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
-        yield Text(f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.", "yellow")
-    first = work.first.function if work.first is not None else work.last
-    printed = work.printed.get(first, "").rstrip("\n")
+        yield Text(
+            f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.", tint("yellow")
+        )
+    name = first.function if first is not None else work.last
+    printed = work.printed.get(name, "").rstrip("\n")
     if printed:
         lines = printed.split("\n")
         if len(lines) > MOST_PRINTED:
-            lines[: -MOST_PRINTED] = [f"… {len(lines) - MOST_PRINTED:,} lines left out …"]
-        yield Text(f"\nprinted by {first}", "bold")
+            lines[:-MOST_PRINTED] = [f"… {len(lines) - MOST_PRINTED:,} lines left out …"]
+        yield Text(f"\nprinted by {name}", "bold")
         yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
 
 
@@ -172,7 +199,7 @@ def timeline(work: Work, width: int) -> RenderableType:
     yours, theirs = work.timelines[name]
     lines: list[Text] = []
     for line in draw_timeline(yours, width, theirs):
-        lines.append(Text.assemble(*((text, TIMELINE.get(meaning, "")) for text, meaning in line), no_wrap=True))
+        lines.append(Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line), no_wrap=True))
     return Group(*lines, Text(), *_dim(timeline_legend(width)))
 
 
@@ -190,11 +217,11 @@ def lesson(work: Work, dark: bool) -> RenderableType:
 
 def celebration(course: Course, step: int = 0) -> RenderableType:
     """The end of the day: a heart of the sprites that the exercises draw, in colours that move with `step`."""
-    lines = [Text()]
+    heart = Text()
     for place, row in enumerate(HEART):
         pixels = "".join("██" if bit == "1" else "  " for bit in f"{row:08b}")
-        lines.append(Text(pixels, RAINBOW[(place + step) % len(RAINBOW)], justify="center"))
+        heart.append(f"{pixels}\n", tint(RAINBOW[(place + step) % len(RAINBOW)]))
     points, most = course.score
-    lines.append(Text(f"\n{course.title}: everything passes.", "bold", justify="center"))
-    lines.append(Text(f"{number(points)} of {number(most)} points. Well done!", justify="center"))
-    return Group(*lines)
+    said = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
+    said.append(f"{number(points)} of {number(most)} points. Well done!", "not bold")
+    return Group(Align.center(heart), said)
