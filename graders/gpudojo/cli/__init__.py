@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "release": ("release", "Make what students get."),
     "report": ("export", "Make HTML pages of results."),
     "sample": ("authoring", "Make a sample class of submissions."),
+    "watch": ("watch", "Grade what you save, at once, and show the first thing to fix."),
 }
 
 

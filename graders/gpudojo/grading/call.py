@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from virtual_cuda.errors import DeviceClosed
 
+from gpudojo.grading.limits import in_scenario
 from gpudojo.grading.load import raised
 from gpudojo.model.evidence import Array, Cases, Raised
 
@@ -127,7 +128,8 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     found = {}
     for name, scenario in scenarios.items():
         try:
-            found[name] = scenario()
+            with in_scenario(name):
+                found[name] = scenario()
         except StudentRaised as error:
             raise error.with_facts(scenario=name) from None
     return found
@@ -143,7 +145,8 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
     names = list(scenarios)
     for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
-            found[name] = scenarios[name]()
+            with in_scenario(name):
+                found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:

@@ -26,7 +26,7 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, torch
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, in_scenario
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line, described
@@ -113,7 +113,7 @@ def observe_one(
     if limits.seconds and left is not None and left <= 0:
         return _out_of_time(limits, None)
     try:
-        with limits.applied(path, left) as (stop, limit):
+        with limits.applied(path, left) as (stop, limit), in_scenario(probe.name):
             try:
                 seen = _anywhere(exercise, function, probe, submission, kind, seed)
                 try:
