@@ -201,12 +201,11 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 # ---- torch.distributed.tensor --------------------------------------------------------------------------------------
 
 
-class AnyDTensor:
-    """What torch's C++ takes for the class DTensor; a base of DTensor as soon as that is imported."""
-
-
 class _DTensorImport(_Finder):
-    """Waits for the first import of DTensor."""
+    """Waits for the first import of DTensor, and makes `stand_in` a base of it: C++ then takes one for the other."""
+
+    def __init__(self, stand_in: Any) -> None:
+        self.stand_in = stand_in
 
     def wants(self, fullname: str) -> bool:
         return fullname == DTENSOR
@@ -217,10 +216,9 @@ class _DTensorImport(_Finder):
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
         real: Any = vars(module).get("DTensor")
-        if isinstance(real, type) and AnyDTensor not in real.__mro__:
-            real.__bases__ = (*real.__bases__, AnyDTensor)
-            # C++ compares it with that of a subclass.
-            AnyDTensor.__torch_dispatch__ = vars(real)["__torch_dispatch__"]  # type: ignore[attr-defined]
+        if isinstance(real, type) and self.stand_in not in real.__mro__:
+            real.__bases__ = (*real.__bases__, self.stand_in)
+            self.stand_in.__torch_dispatch__ = vars(real)["__torch_dispatch__"]  # which C++ compares with a subclass's
 
 
 @functools.cache
@@ -228,29 +226,25 @@ def _stand_in_for_dtensor() -> None:
     """Lets torch's C++, which looks for the class once per process, find one that costs nothing to import."""
     if DTENSOR in sys.modules:
         return
-    asked = []
+    asked: list[type] = []
 
     def attribute(name: str) -> Any:
         if name != "DTensor":
             raise AttributeError(name)
-        asked.append(name)
-        return AnyDTensor
+        asked.append(type("DTensor", (), {"__module__": DTENSOR}))
+        return asked[0]
 
-    stand_in = ModuleType(DTENSOR)
-    stand_in.__getattr__ = attribute  # type: ignore[method-assign]
-    sys.modules[DTENSOR] = stand_in
-    try:
-        torch.neg(_shell())
-    finally:
-        del sys.modules[DTENSOR]
-    if asked:
-        sys.meta_path.insert(0, _DTensorImport())
-
-
-def _shell() -> torch.Tensor:
     class Subclass(torch.Tensor):
         @staticmethod
         def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
             return args[0]
 
-    return torch.Tensor._make_wrapper_subclass(Subclass, (1,))
+    module = ModuleType(DTENSOR)
+    module.__getattr__ = attribute  # type: ignore[method-assign]
+    sys.modules[DTENSOR] = module
+    try:
+        torch.neg(torch.Tensor._make_wrapper_subclass(Subclass, (1,)))
+    finally:
+        del sys.modules[DTENSOR]
+    if asked:
+        sys.meta_path.insert(0, _DTensorImport(asked[0]))
