@@ -16,16 +16,26 @@ _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
 _NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SIGNS: Final[dict[type[ast.operator], str]] = {
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Sub: "-",
+    ast.Mult: "*",
+}
+SHORT: Final = 12  # characters of a text that is compared
 
 
 def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """The line of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
 
-    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `"cuda"`, `for`, `except`, `first return`.
+    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
+    `for`, `except`, `raise`, `lambda`, `/`, `first return`, `@` for a decorator, `device =` for a parameter that gets
+    another value, `pin_memory=` for an argument: the line where its value is made.
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
-    nodes = {name: _in_order(node) for name, node in functions.items()}
+    nodes = {s.name: _in_order(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
     shown = {name: _first_and_last([*_shown(inside)]) for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
@@ -49,13 +59,14 @@ def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
 
 
 def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:
-    """Where each pattern is first, and of a call that is made on several lines where it is last."""
+    """Where each pattern is first, and of a call or attribute that is on several lines where it is last."""
     first, last = dict(reversed(shown)), dict(shown)
-    return first | {f"last {what}": last[what] for what in first if what.endswith("(") and last[what] > first[what]}
+    twice = (what for what in first if last[what] > first[what] and (what.endswith("(") or what.startswith(".")))
+    return first | {f"last {what}": last[what] for what in twice}
 
 
 def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
-    """The functions of the file that this one names, and those that they name."""
+    """The functions and classes of the file that this one names, and those that they name."""
     found, waiting = [name], [name]
     while waiting:
         for each in nodes[waiting.pop()]:
@@ -68,6 +79,11 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
 def _shown(nodes: list[ast.AST]) -> Found:
     """In the order of the source, as far as syntax goes; the first of the same kind counts."""
     compared = {part for node in nodes for part in _compared(node)}
+    made = {node.id: node.lineno for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    top = nodes[0]
+    given = {each.arg for each in nodes if isinstance(each, ast.arg)}
+    if isinstance(top, ast.FunctionDef):
+        yield from (("@", each.lineno) for each in top.decorator_list)
     for node in nodes:
         how = "== " if node in compared else ""
         if isinstance(node, ast.Call):
@@ -77,17 +93,33 @@ def _shown(nodes: list[ast.AST]) -> Found:
             elif isinstance(called, ast.Attribute):
                 yield f"{called.attr}(", called.end_lineno or called.lineno
         elif isinstance(node, ast.Attribute):
-            yield f"{how}.{node.attr}", node.end_lineno or node.lineno
+            line = node.end_lineno or node.lineno
+            yield f"{how}.{node.attr}", line
+            if isinstance(node.ctx, ast.Store):
+                yield f".{node.attr} =", line
+        elif isinstance(node, ast.Name):
+            if node.id in given and isinstance(node.ctx, ast.Store):
+                yield f"{node.id} =", node.lineno
+        elif isinstance(node, ast.keyword):
+            value = node.value
+            yield f"{node.arg}=", made.get(value.id, value.lineno) if isinstance(value, ast.Name) else value.lineno
+        elif isinstance(node, ast.BinOp | ast.AugAssign):
+            if type(node.op) in _SIGNS:
+                yield _SIGNS[type(node.op)], node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = node.value.partition(":")[0]
             if kind in DEVICES:
                 yield f'{how}"{kind}"', node.lineno
+            elif how and len(node.value) <= SHORT:
+                yield f'{how}"{node.value}"', node.lineno
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
         elif isinstance(node, _LOOPS):
             yield "for", node.lineno
         elif isinstance(node, ast.ExceptHandler):
             yield "except", node.lineno
+        elif isinstance(node, ast.Raise | ast.Lambda):
+            yield type(node).__name__.lower(), node.lineno
         elif isinstance(node, ast.If):
             returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
             line = next(returns, node.body[0].lineno)
