@@ -26,6 +26,7 @@ class Misconception:
     why: str
     at: tuple[str, ...] = ()  # where to look in the source when no record tells the line
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
+    hints: tuple[str, ...] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
 
 
 @dataclass(eq=False)
