@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter, thread_time
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -113,6 +114,16 @@ class Call:
         """The line of the student's file that caused a record."""
         site = record.site
         return site.line if site is not None and site.file == str(self.path) else None
+
+    def line_now(self, outermost: bool = False) -> int | None:
+        """The line of the student's file that is being run, for what a probe lets student code call."""
+        frame: FrameType | None = sys._getframe(1)
+        line = None
+        while frame is not None and (line is None or outermost):
+            if frame.f_code.co_filename == str(self.path):
+                line = frame.f_lineno
+            frame = frame.f_back
+        return line
 
     def first_line(self, records: Iterable[Any]) -> int | None:
         """The line that caused the first of these records."""

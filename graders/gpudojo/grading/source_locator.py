@@ -18,6 +18,14 @@ _OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
 _NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"})
+_SIGNS: Final[dict[type[ast.operator], str]] = {
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Sub: "-",
+    ast.Mult: "*",
+}
+SHORT: Final = 12  # characters of a text that is compared
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 # ---- patterns --------------------------------------------------------------------------------------------------------
@@ -26,15 +34,16 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """The lines of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
 
-    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `"cuda"`, `for`, `except`, `return`,
-    `device =` for a parameter that gets another value, `unused no_grad(` and `eval not called` for statements without
-    an effect, `flag=True`, `without flag` for a call that does not pass on a parameter, `in place`. The second place of
-    one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
+    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
+    `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
+    value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
+    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`. The
+    second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
-    nodes = {name: _in_order(node) for name, node in functions.items()}
-    shown = {name: [*_shown(inside, functions[name], functions)] for name, inside in nodes.items()}
+    nodes = {s.name: _in_order(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
+    shown = {name: [*_shown(inside, functions)] for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
         places: dict[str, list[int]] = {"return": _returns(node)}
@@ -98,7 +107,7 @@ def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
 
 
 def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
-    """The functions of the file that this one names, and those that they name."""
+    """The functions and classes of the file that this one names, and those that they name."""
     found, waiting = [name], [name]
     while waiting:
         for each in nodes[waiting.pop()]:
@@ -108,12 +117,14 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     return found[1:]
 
 
-def _shown(nodes: list[ast.AST], function: ast.FunctionDef, functions: Mapping[str, ast.FunctionDef]) -> Found:
+def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef]) -> Found:
     """In the order of the source, as far as syntax goes."""
     compared = {part for node in nodes for part in _compared(node)}
-    parameters = {each.arg for each in _parameters(function)}
-    for each, default in _defaults(function):
-        yield f"{each.arg}={default.value!r}", each.lineno
+    made = {node.id: node.lineno for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    parameters = {each.arg for each in nodes if isinstance(each, ast.arg)}
+    if isinstance(nodes[0], ast.FunctionDef):
+        yield from (("@", each.lineno) for each in nodes[0].decorator_list)
+        yield from ((f"{each.arg}={default.value!r}", each.lineno) for each, default in _defaults(nodes[0]))
     for node in nodes:
         how = "== " if node in compared else ""
         if isinstance(node, ast.Call):
@@ -127,15 +138,25 @@ def _shown(nodes: list[ast.AST], function: ast.FunctionDef, functions: Mapping[s
                 yield f"{called.attr}(", line
                 if called.attr.endswith("_") and not called.attr.endswith("__"):
                     yield "in place", line
-            for keyword in node.keywords:
-                if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, bool):
-                    yield f"{keyword.arg}={keyword.value.value}", keyword.value.lineno
+        elif isinstance(node, ast.keyword):
+            value = node.value
+            yield f"{node.arg}=", made.get(value.id, value.lineno) if isinstance(value, ast.Name) else value.lineno
+            if isinstance(value, ast.Constant) and isinstance(value.value, bool):
+                yield f"{node.arg}={value.value}", value.lineno
         elif isinstance(node, ast.Attribute):
-            yield f"{how}.{node.attr}", node.end_lineno or node.lineno
+            line = node.end_lineno or node.lineno
+            yield f"{how}.{node.attr}", line
+            if isinstance(node.ctx, ast.Store):
+                yield f".{node.attr} =", line
+        elif isinstance(node, ast.Name):
+            if node.id in parameters and isinstance(node.ctx, ast.Store):
+                yield f"{node.id} =", node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = node.value.partition(":")[0]
             if kind in DEVICES:
                 yield f'{how}"{kind}"', node.lineno
+            elif how and len(node.value) <= SHORT:
+                yield f'{how}"{node.value}"', node.lineno
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
         elif isinstance(node, _LOOPS):
@@ -144,10 +165,13 @@ def _shown(nodes: list[ast.AST], function: ast.FunctionDef, functions: Mapping[s
             yield "except", node.lineno
         elif isinstance(node, ast.Continue | ast.Break):
             yield "continue", node.lineno
-        elif isinstance(node, ast.Assign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for name in (t.id for t in targets if isinstance(t, ast.Name) and t.id in parameters):
-                yield f"{name} =" if isinstance(node, ast.Assign) else "in place", node.lineno
+        elif isinstance(node, ast.Raise | ast.Lambda):
+            yield type(node).__name__.lower(), node.lineno
+        elif isinstance(node, ast.BinOp | ast.AugAssign):
+            if type(node.op) in _SIGNS:
+                yield _SIGNS[type(node.op)], node.lineno
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in parameters:
+                yield "in place", node.lineno
         elif isinstance(node, ast.Expr):
             if isinstance(node.value, ast.Attribute):
                 yield f"{node.value.attr} not called", node.lineno
@@ -157,11 +181,6 @@ def _shown(nodes: list[ast.AST], function: ast.FunctionDef, functions: Mapping[s
             returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
             line = next(returns, node.body[0].lineno)
             yield from ((f"if {name}", line) for name in _names(node.test))
-
-
-def _parameters(function: ast.FunctionDef) -> list[ast.arg]:
-    given = function.args
-    return [*given.posonlyargs, *given.args, *filter(None, [given.vararg]), *given.kwonlyargs]
 
 
 def _defaults(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.Constant]]:
@@ -272,7 +291,8 @@ def marked(tree: ast.Module, name: str) -> types.CodeType:
             functions.append(node)
     for function in functions:
         text = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
-        function.body[text:] = _with_marks(function.body[text:], first=function.lineno)
+        first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+        function.body[text:] = _with_marks(function.body[text:], first=first)
     return _filled_in(compile(tree, name, "exec"))
 
 

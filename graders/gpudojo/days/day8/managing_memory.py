@@ -59,18 +59,24 @@ checkpointed = exercise.function(
 )
 peak_memory.when("forgets_earlier_peaks", "finds_the_highest_moment", hint=2, at=("return", "last return"))
 peak_memory.when("measures_the_right_device", hint=1, at=("max_memory_allocated(", "return", "last return"))
-peak_memory.when("is_nothing_on_the_cpu", "hard-coded-cuda", hint=3, at=("first return",))
+peak_memory.when("is_nothing_on_the_cpu", hint=3, at=("is_available(", "first return"))
+HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return")
 largest_batch.when("halves_until_it_fits", hint=4, at=("except", "for", "return"))
 largest_batch.when("gives_the_cache_back", hint=3, at=("empty_cache(", "except"))
 largest_batch.when("raises_when_nothing_fits", hint=2, at=("except",))
-accumulate.when("runs", "works_on_the_device", "leaves_the_mode_alone", hint=4, at=("eval(", "train(", "to(", "for"))
+accumulate.when("runs", "works_on_the_device", hint=4, at=("cpu(", "to(", "for"))
+accumulate.when("model-not-moved", hint=4, at=("cpu(",))
+accumulate.when("leaves_the_mode_alone", hint=4, at=("eval(", "train(", "for"))
 accumulate.when("steps_after_every_group", hint=2, at=("step(", "backward("))
 accumulate.when("missing-step", "step-before-backward", "loss-not-divided", hint=2)
-accumulate.when("steps_for_the_remainder", "remainder-dropped", hint=3, at=("last step(", "step("))
+accumulate.when("remainder-dropped", hint=3, at=("//", "%", "last return"))
+accumulate.when("steps_for_the_remainder", hint=3, at=(".grad", "last step(", "step("))
 accumulate.when("returns_the_number_of_steps", hint=5, at=("return", "last return"))
-WRAPPING = ("checkpoint(", "checkpoint_sequential(", "return", "last return")
+WRAPPING = ("checkpoint(", "checkpoint_sequential(", "save_on_cpu(", "for", "return", "last return")
 checkpointed.when("runs", "needs_less_memory", hint=2, at=WRAPPING)
-checkpointed.when("gives_the_same_output", "gives_the_same_gradients", hint=1, at=("detach(", "no_grad(", *WRAPPING))
+checkpointed.when("gives_the_same_output", hint=1, at=WRAPPING)
+GRADIENTS = ("fork_rng(", "detach(", "no_grad(", *WRAPPING)
+checkpointed.when("gives_the_same_gradients", hint=1, at=GRADIENTS)
 checkpointed.when("trains_on_plain_data", "reentrant-on-plain-data", hint=3, at=("requires_grad_(", *WRAPPING))
 checkpointed.when("copes_with_no_blocks", hint=4, at=WRAPPING)
 
@@ -164,9 +170,9 @@ def without_a_gpu(call: Call) -> Cases[Measured]:
 
 
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
-    """An error about CUDA although the CPU was asked for."""
+    """An error about CUDA although the CPU was asked for, on a machine without a GPU too."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "hard-coded-cuda" if "cpu" in raised.scenario and about else None
+    return "hard-coded-cuda" if "cpu" in raised.scenario and about and seen[without_a_gpu].errors else None
 
 
 runs(peak_memory, diagnose=_about_cuda)
@@ -230,7 +236,8 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
         if mistake is None or (mistake and mistake not in usual):
             note = f": {mistake}" if mistake else ""
             happened = f"with two GPUs, device={name} gave {_kib(found.value)}{note}"
-            raise Failed(happened, f"{_kib(right.value)}: the memory of that one")
+            at = ("reset_peak_memory_stats(",) if mistake == EARLIER else ()
+            raise Failed(happened, f"{_kib(right.value)}: the memory of that one", None, "current-gpu-used", at)
 
 
 @peak_memory.check(points=0.25)
@@ -253,12 +260,14 @@ class _Trial:
     def __init__(self, call: Call, fits: int, instead: Exception | None = None, at: int = 0) -> None:
         self.call, self.fits, self.instead, self.at = call, fits, instead, at
         self.sizes: list[float] = []
+        self.lines: list[int | None] = []  # from where it was called
         self.cached: list[int] = []
         self.met = 0  # the number of tries when the other error was raised
         self.last = ""
 
     def __call__(self, size: Any) -> str:
         self.sizes.append(size if isinstance(size, (int, float)) else -1)
+        self.lines.append(self.call.line_now())
         gpu = self.call.device.type == "cuda"
         if gpu:
             self.cached.append(torch.cuda.memory_reserved(self.call.device))
@@ -294,6 +303,7 @@ class Search(Case, frozen=True):
     shown: str
     error: Raised | None
     sizes: list[int | float]
+    lines: list[int | None]  # of the tries
     kept: int  # bytes in the cache when a later try began
     last: str  # the message of the last out-of-memory error
     met: int
@@ -326,6 +336,7 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
         shown=f"{value!r:.60}",
         error=raised,
         sizes=trial.sizes[: ENOUGH + 1],
+        lines=trial.lines[: ENOUGH + 1],
         kept=max((later - trial.cached[0] for later in trial.cached[1:]), default=0),
         last=trial.last,
         met=trial.met,
@@ -375,10 +386,16 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
             f"raised {found.error.type}" if found.error else "",
         )
         if found.sizes != right.sizes:
-            raise Failed(f"{where} it tried {found.tried}{raised and ' and ' + raised}", right.tried)
+            line, at = None, HALVING
+            if len(found.sizes) < len(right.sizes):
+                at = ("except", "for", "return") if len(found.sizes) < 2 else ("raise", *HALVING)
+            elif found.sizes[: len(right.sizes)] == right.sizes:  # it had found the size
+                line = found.lines[len(right.sizes)]
+            raise Failed(f"{where} it tried {found.tried}{raised and ' and ' + raised}", right.tried, line, None, at)
         if found.value != right.value:
-            line = found.error.line if found.error else None
-            raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line)
+            line, at = found.error.line if found.error else None, ("return", "last return")
+            line = found.lines[-1] if found.shown == "None" else line  # the try that fitted
+            raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line, None, at)
 
 
 @largest_batch.check(points=0.25)
@@ -400,7 +417,8 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
         name = f"start={right.start}"
         assert right.error is not None
         if found.error is None:
-            raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected)
+            at = () if any(size < 1 for size in found.sizes) else ("last return",)
+            raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected, at=at)
         if found.error.type != right.error.type or found.error.message != found.last:
             happened = f"({name}) it raised {found.error.type}: {found.error.message.partition('.')[0]}"
             raise Failed(happened, expected, found.error.line)
@@ -443,6 +461,7 @@ class Accumulated(Case, frozen=True):
     taken: int  # optimizer steps
     own: bool  # whether it was the optimizer passed in that stepped
     step_line: int | None
+    extra_line: int | None  # of the first step with no backward pass since the one before, else of the first
     backward_line: int | None
     per_step: list[int]  # backward passes before each step
     unused: int  # backward passes after the last step
@@ -510,6 +529,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         taken=len(taken),
         own=[array(each["momentum_buffer"]) for each in optimizer.state.values()] != momentum,
         step_line=call.first_line(taken),
+        extra_line=call.first_line((*questions.steps_without_backward(records), *taken)),
         backward_line=call.first_line(passes),
         per_step=list(questions.backwards_per_step(records)),
         unused=len(questions.backwards_after_last_step(records)),
@@ -582,10 +602,11 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
     if found.taken != right.taken:
         key = "missing-step" if found.taken == 0 else None
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
-        return Failed(f"{where}the optimizer {stepped}", times(right.taken), step_line, key)
+        line = found.extra_line if found.taken > right.taken else step_line
+        return Failed(f"{where}the optimizer {stepped}", times(right.taken), line, key)
     if not found.own:
         happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
-        return Failed(happened, "the optimizer that was passed in", step_line)
+        return Failed(happened, "the optimizer that was passed in", at=("optimizer =", "SGD(", "step("))
     if found.per_step != right.per_step:
         early = found.unused and found.batches == right.batches
         batches = " and ".join(f"{n} batch" if n == 1 else f"{n} batches" for n in found.per_step)
@@ -601,7 +622,7 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
             "loss-not-divided",
         )
     if found.scales != right.scales:
-        return Failed(f"{where}the losses were scaled by {found.scales}", f"{right.scales}", backward_line)
+        return Failed(f"{where}the losses were scaled by {found.scales}", f"{right.scales}", at=("/", "*", "backward("))
     added = list(zip(found.clean, right.clean, strict=False))
     if (False, True) in added:
         happened = f"{where}backward() added to gradients that an earlier step had used"
@@ -621,7 +642,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
         if found.taken < right.taken:
             unused = right.batches - sum(found.per_step)
             happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
-            raise Failed(happened, "one more step for them", found.step_line, "remainder-dropped")
+            raise Failed(happened, "one more step for them", misconception="remainder-dropped")
         if not close(found.after, right.after):
             raise _unlike(name, found, right)
 
@@ -632,7 +653,7 @@ def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
     for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
         if not close(found.after, right.after):
             happened = "gradients from before the call went into the first step"
-            raise Failed(happened, "gradients zeroed before the loop", found.step_line, "missing-zero-grad")
+            raise Failed(happened, "gradients zeroed before the loop", found.backward_line, "stale-gradients")
 
 
 @accumulate.check(points=0.25)
@@ -685,6 +706,7 @@ class Through(Case, frozen=True):
     kind: str
     out: Array | None
     device: str
+    ran: int  # blocks that ran in the forward pass
     error: str  # of the backward pass
     missing: int  # tensors without a gradient
     gradients: Array | None
@@ -736,6 +758,7 @@ def _through(
         start = ledger.mark()
         out = (go or call)(blocks, x)
         forward = ledger.since(start, ledger.mark())
+        ran = sum(kept(block.key)[0] > 0 for block in blocks)
         stored = torch.cuda.max_memory_allocated(device) - base if gpu else None
         values, place, said = None, "", ""
         if isinstance(out, torch.Tensor):
@@ -756,6 +779,7 @@ def _through(
         kind=type(out).__name__,
         out=values,
         device=place,
+        ran=ran,
         error=said,
         missing=sum(t.grad is None for t in [*tensors, x][: None if gradient else -1]),
         gradients=array(torch.cat(gradients)) if gradients else None,
@@ -823,8 +847,12 @@ def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
     if found.out is None:
         raise Failed(f"{where} it returned {called(found.kind)}", "a tensor")
     if found.device != right.device:
-        raise Failed(f"{where} the output is on {found.device}", right.device)
+        raise Failed(f"{where} the output is on {found.device}", right.device, at=("cpu(", "return", "last return"))
     if not close(found.out, values.out):
+        if found.ran < right.ran:
+            raise Failed(
+                f"{where} {found.ran} of {right.ran} blocks ran", "all of them, one after the other", at=("for",)
+            )
         raise Failed(f"{where} the output differs from the plain loop's", "the same values")
 
 

@@ -64,12 +64,15 @@ random_sprites.when(
     "returns_sprites_there", "finds_the_second_gpu", hint=1, at=("set_default_device(", "rand(", "return")
 )
 random_sprites.when("made-on-cpu-then-moved", "result-thrown-away", hint=2)
-random_sprites.when("follows_its_seed", hint=3, at=("manual_seed(", "seed(", "rand(", "return"))
+random_sprites.when("made_on_the_device", hint=1, at=("return", "last return"))
+random_sprites.when("follows_its_seed", hint=3, at=("manual_seed(", "seed(", "@", "rand(", "return"))
 random_sprites.when("spreads_evenly", hint=4, at=("randn(", "rand(", "return"))
-make_loader.when("runs", "yields_every_sample_once", "passes_the_workers_on", hint=3, at=("DataLoader(", "return"))
-make_loader.when("shuffles_when_asked", hint=3, at=("DataLoader(", "return"))
-make_loader.when("pins_exactly_for_cuda", hint=2, at=("DataLoader(", "return"))
-make_loader.when("pinned-for-cpu", hint=1)
+LOADER = ("DataLoader(", "return", "last return")
+make_loader.when("runs", "passes_the_workers_on", hint=3, at=("num_workers=", *LOADER))
+make_loader.when("yields_every_sample_once", hint=3, at=("drop_last=", "sampler=", "batch_sampler=", *LOADER))
+make_loader.when("shuffles_when_asked", hint=3, at=("manual_seed(", "seed(", "shuffle=", *LOADER))
+make_loader.when("pins_exactly_for_cuda", hint=2, at=("pin_memory=", *LOADER))
+make_loader.when("pinned-for-cpu", hint=1, at=("pin_memory=",))
 
 
 # ---- to_numpy --------------------------------------------------------------------------------------------------------
@@ -187,7 +190,9 @@ def leaves_the_tensor_alone(seen: Seen, wanted: Seen) -> None:
             happened = f"the requires_grad of {_shown(name)} was changed"
             raise Failed(happened, "the tensor as before", misconception="requires-grad-left-off")
         if found.moved or found.left != right.left:
-            raise Failed(f"values, device or graph of {_shown(name)} were changed", "the tensor as before")
+            what = "device, shape or graph" if found.moved else "the values"
+            happened = f"{what} of {_shown(name)} changed"
+            raise Failed(happened, "the tensor as before", misconception="input-modified")
 
 
 # ---- random_sprites --------------------------------------------------------------------------------------------------
@@ -306,7 +311,8 @@ def _made_there(found: Draws, right: Draws) -> None:
         if draw.value is None or not draw.value.data:
             raise Failed(f"it returned {called(draw.kind)}{' without values' * (draw.value is not None)}", "sprites")
         if draw.device != place:
-            key = "hard-coded-cuda" if place == "cpu" else None
+            dropped = place == "cuda:1" and draw.device == "cuda:0"
+            key = "hard-coded-cuda" if place == "cpu" else "device-index-dropped" if dropped else None
             raise Failed(f"with device={place!r}, they were made on {draw.device}", place, misconception=key)
 
 
@@ -712,7 +718,7 @@ def pins_exactly_for_cuda(seen: Seen, wanted: Seen) -> None:
             happened = f"for device={name} the batches were pinned"
             raise Failed(happened, "ordinary memory", misconception="pinned-for-cpu")
     if seen[loaders].pins_with_workers is not wanted[loaders].pins_with_workers:
-        raise Failed("with num_workers=2 memory is pinned otherwise than without workers", "pinned for CUDA as well")
+        raise Failed("with num_workers=2 memory is not pinned as it is without workers", "pinned for CUDA as well")
 
 
 @make_loader.check(points=0.25)

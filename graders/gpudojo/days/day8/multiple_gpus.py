@@ -283,8 +283,10 @@ parallel.when("moves_the_model", "keeps_the_model_itself", hint=1, at=("return",
 parallel.when("wraps_for_several_gpus", hint=2, at=("DataParallel(", "return", "last return"))
 inside.when("runs", "finds_the_model_inside", hint=2, at=("eval(", "deepcopy(", "isinstance(", "return"))
 inside.when("leaves_other_models_whole", hint=2, at=("eval(", "deepcopy(", "last return"))
-average.when("makes_them_the_mean", hint=1, at=("all_reduce(", "reduce(", "for"))
-average.when("gradients-summed-not-averaged", "asks_how_many_there_are", hint=2, at=("all_reduce(", "for"))
+DIVIDING = ("/", "div_(", "*", "mul_(")
+average.when("makes_them_the_mean", hint=1, at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
+average.when("gradients-summed-not-averaged", hint=2, at=("all_reduce(", "for"))
+average.when("asks_how_many_there_are", hint=2, at=(*DIVIDING, "all_reduce(", "for"))
 average.when("runs", "leaves_the_rest_alone", hint=3, at=("all_reduce(", "for"))
 
 
@@ -455,7 +457,8 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     for name, found, _ in pairs(seen[wrappers], wanted[wrappers]):
         if not found.same:
             shown = f"another {found.kind}" if found.kind == found.inside else called(found.kind)
-            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped")
+            key = "wrapper-guessed-by-attribute" if "`module`" in name else None
+            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped", misconception=key)
         if not found.training:
             raise Failed(f"the model inside {name} was switched to evaluation mode", "its mode unchanged")
 
@@ -517,12 +520,15 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     number = next(n for n in range(len(wished)) if not all(_equal(a[: n + 1], wished[: n + 1]) for a in answers))
     found = " and ".join(f"{_values(answer, number)} in {rank}" for rank, answer in zip(RANKS, answers, strict=True))
     misconception = None
+    at: tuple[str, ...] = ()
+    if number and all(_equal(answer[:number], wished[:number]) for answer in answers):  # it stopped too early
+        at = ("first return",)
     if any(good) and not any(_equal(answer, doubled) for answer in answers):  # one has the mean, one still its own
         misconception = "reduced-to-one-rank"
     elif all(_equal(answer, doubled) for answer in answers):
         misconception = "gradients-summed-not-averaged"
     happened = f"gradient {number + 1} of {len(wished)} is {found}"
-    raise Failed(happened, f"{_values(wished, number)} in both", misconception=misconception)
+    raise Failed(happened, f"{_values(wished, number)} in both", None, misconception, at)
 
 
 def _values(gradients: Gradients, number: int = 0) -> str:
@@ -549,12 +555,15 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
         raise Failed("no gradient has changed", "the gradients of all processes put together")
     for rank, found, right in pairs(seen[two_processes], wanted[two_processes], *RANKS):
         if not found.some.weights_kept:
-            raise Failed(f"the weights changed in {rank}", "only gradients changed; the optimizer changes weights")
+            expected = "only gradients changed; the optimizer changes weights"
+            raise Failed(f"the weights changed in {rank}", expected, at=(".data", "all_reduce("))
         if not found.some.group_kept:
-            raise Failed(f"in {rank} the process group was destroyed", "the group, for the next step")
+            at = ("destroy_process_group(",)
+            raise Failed(f"in {rank} the process group was destroyed", "the group, for the next step", at=at)
         gradients = zip(found.some.gradients, right.some.gradients, strict=True)
         if any(a is not None and b is None for a, b in gradients):
-            raise Failed(f"in {rank} a parameter without a gradient has one now", "None, as before")
+            happened = f"in {rank} a parameter without a gradient has one now"
+            raise Failed(happened, "None, as before", at=(".grad =", "all_reduce("))
 
 
 @average.check(points=0.5, needs=("runs", "makes_them_the_mean"))

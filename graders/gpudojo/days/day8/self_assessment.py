@@ -162,7 +162,7 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
     observation = seen.observations["letters"]
     if observation.status is not CallStatus.RETURNED:
         raised = observation.raised
-        said = f"the file could not be run: {raised.short}" if raised else "the file has no ANSWERS"
+        said = f"the file could not be run: {raised.short}" if raised else "ANSWERS is missing, or is None"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
         raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file")
