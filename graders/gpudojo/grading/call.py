@@ -19,6 +19,7 @@ import msgspec
 from virtual_cuda.errors import DeviceClosed
 
 from gpudojo.grading.load import raised
+from gpudojo.grading.source_locator import taken
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ else:
 
 
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
+
+
+# The lines of the student's file that were executed, by the scenario that `tried` or `several` had begun; "" for none.
+executed: Final[dict[str, set[tuple[int, int]]]] = {}
+_scenario: Final = [""]
 
 
 def after_call() -> None:
@@ -83,6 +89,8 @@ class Call:
         mark = self.bench.ledger.mark()
         modes = _modes()
         afterwards = after_call  # read before the call, which could replace it
+        line = None
+        taken()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
@@ -91,9 +99,13 @@ class Call:
                     raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
                 return of_known_classes(result)
         except (Exception, SystemExit) as error:
-            raise StudentRaised(raised(error, self.path)) from None
+            evidence = raised(error, self.path)
+            line = evidence.line
+            raise StudentRaised(evidence) from None
         finally:
             began = perf_counter(), thread_time()
+            if ran := taken(line):
+                executed.setdefault(_scenario[0], set()).update(ran)
             afterwards()
             self.aside = perf_counter() - began[0], thread_time() - began[1]
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # without what the probe does next
@@ -138,10 +150,18 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     found = {}
     for name, scenario in scenarios.items():
         try:
+            in_scenario(name)
             found[name] = scenario()
         except StudentRaised as error:
             raise error.with_facts(scenario=name) from None
+        finally:
+            in_scenario("")
     return found
+
+
+def in_scenario(name: str) -> None:
+    """Record the lines of the calls that follow under this name; "" for calls outside of scenarios."""
+    _scenario[0] = name
 
 
 def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
@@ -154,12 +174,15 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
     names = list(scenarios)
     for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
+            in_scenario(name)
             found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
             found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
+        finally:
+            in_scenario("")
     # In the order given, whatever the seed: checks report the first that is wrong.
     errors = {name: found.errors[name] for name in names if name in found.errors}
     return Cases({name: found[name] for name in names if name in found}, errors)
