@@ -156,7 +156,8 @@ def _copied(value: Any) -> Any:
 
 
 _OUT_OF_RANGE: Final = re.compile(
-    r"out of bounds|out of range|between 0 and 1|`inf`, `nan` or element < 0|invalid multinomial|nonzero value"
+    r"out of bounds(?! for dimension with size 0)|out of range|between 0 and 1|`inf`, `nan` or element < 0|"
+    r"invalid multinomial|nonzero value"
 )
 
 

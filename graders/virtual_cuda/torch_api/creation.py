@@ -59,7 +59,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if target is None:
         write(str(func), place, 0)
         record_copy("to_host", inner, False, non_blocking, place.label, HOST)
-        return out
+        return state.pinned_from_now(out) if non_blocking else out  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
     write(str(func), target, out.nbytes)
     if target is not place:
@@ -364,6 +364,13 @@ def _numbered(original: Any, name: str) -> Any:
         if type(device) is int:
             place = place_named(device)
             kwargs["device"] = device if place is None else place.cuda
+        if (
+            kwargs.get("pin_memory")
+            and place_named(device) is None
+            and not (device is None and type(args[0]) in VIRTUAL)
+        ):
+            del kwargs["pin_memory"]
+            return state.pin(original(*args, **kwargs))
         return original(*args, **kwargs)
 
     made.__name__, made.__doc__ = name, original.__doc__
