@@ -16,8 +16,10 @@ from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger import COLUMNS, MARKS, Ledger, draw_timeline, line_rows, plain_lines, timeline_of
 
 from gpudojo.model.catalogue import registered
+from gpudojo.model.errors import BadMarkers
 from gpudojo.model.lessons import FOLDER, SETUP, Snippet, lesson_path, never_run, shown, snippets
 from gpudojo.release.leaks import leaks
+from gpudojo.release.stubs import solutions, stubs
 
 WIDTH: Final = 76  # of a terminal with 80 columns, within the frame of a code block
 LONGEST: Final = 240  # characters of an error
@@ -109,6 +111,19 @@ def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str
     return "\n".join(["recorded, in order:", *filter(None, drawn), *(line.replace(NBSP, " ") for line in legend)])
 
 
+def _given_away(name: str, source: str, reference: Path) -> Iterator[str]:
+    """Lines of solutions in a lesson, short ones too; none where a reference is no stub yet, as lint says elsewhere."""
+    with contextlib.suppress(BadMarkers):
+        found = list(map(str, leaks({name: source.encode()}, reference)))
+        shown_anyway = {line.strip() for stub in stubs(reference).values() for line in stub.splitlines()}
+        lines = {line.strip() for line in source.splitlines()} - shown_anyway
+        for path in sorted(reference.glob("*.py")) if not found else ():
+            numbered = (line for block in solutions(path.read_text(encoding="utf-8")) for line in block)
+            told = ((number, text.strip()) for number, text in numbered if text.strip() in lines)
+            found += [f"{name} shows line {number} of {path.name}: {text}" for number, text in told if text]
+        yield from found
+
+
 def problems(day: str, stem: str, root: Path) -> Iterator[str]:
     """What is wrong with the lesson of an exercise; a day without lessons has none to find fault with."""
     path = lesson_path(day, stem)
@@ -123,8 +138,7 @@ def problems(day: str, stem: str, root: Path) -> Iterator[str]:
         yield f"{name} has no snippet called wrong, or none called right"
     if shown(source, folded=True).count("</details>") != QUESTIONS:
         yield f"{name} does not have {QUESTIONS} questions with answers"
-    for leak in leaks({name: source.encode()}, root / "reference" / day):
-        yield str(leak)
+    yield from _given_away(name, source, root / "reference" / day)
     made = filled(source)
     if any(one.name == "right" and "\nError:\n" in (one.recorded or "") for one in snippets(made)):
         yield f"{name}: the snippet called right ends with an error"

@@ -83,6 +83,7 @@ def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("</details>", "", "does not have 3 questions with answers"),
         ("opt.step()", "opt.jump()", "the snippet called right ends with an error"),
         ("Three batches", "`total += loss.item() * len(targets)` three", "shows line"),
+        ("opt.step()", "opt.step()\n    model.train()", "of 04_modifying_training_loop_gpu.py: model.train()"),
     ],
 )
 def test_lint_says_what_is_wrong(lesson: Path, before: str, after: str, found: str) -> None:
