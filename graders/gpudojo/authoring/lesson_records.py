@@ -24,6 +24,7 @@ from gpudojo.release.stubs import solutions, stubs
 WIDTH: Final = 76  # of a terminal with 80 columns, within the frame of a code block
 LONGEST: Final = 240  # characters of an error
 SEED: Final = 8
+UNUSED: Final = "allocated"  # the column that lessons do without: they need the room for code
 QUESTIONS: Final = 3
 SETUP_FILE: Final = f"{SETUP}.py"
 NBSP: Final = "\N{NO-BREAK SPACE}"
@@ -85,8 +86,9 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
     own = [(f"{row.number:2}", row) for row in line_rows(made.records, file, code)]
     called = [("", row) for row in line_rows(made.records, SETUP_FILE, setup)]
     rows = [(number, row) for number, row in (*own, *called) if any(row.cells)]
-    used = [place for place in range(len(COLUMNS)) if any(row.cells[place] for _, row in rows)]
-    heads = [list(COLUMNS)[place] for place in used]
+    names = list(enumerate(COLUMNS))
+    used = [place for place, name in names if name != UNUSED and any(row.cells[place] for _, row in rows)]
+    heads = [name for place, name in names if place in used]
     body = [(f"{number:2}  {row.code}", [row.cells[place] for place in used]) for number, row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *(cells for _, cells in body), strict=True)]
     lines = [("recorded, by line", heads), *body] if body else []
@@ -102,7 +104,7 @@ def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str
     """The lanes of a timeline, and the meaning of the signs in it; nothing where the device was not used."""
     if not len(made):
         return ""
-    timeline = timeline_of(made.records, file, "", file, source=code)
+    timeline = timeline_of(made.records, file, file, file, source=code)
     drawn = plain_lines(draw_timeline(timeline, WIDTH))[1:-1]  # without its heading, and the reference
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
     lanes = [line[9:] if place != 1 else re.sub(r"[\w.]", "", line[9:]) for place, line in enumerate(drawn[:3])]

@@ -38,7 +38,7 @@ def test_a_table_has_a_row_for_each_line_that_did_something() -> None:
     heading, copied, added, _, said, where = made.splitlines()
     assert heading.split() == ["recorded,", "by", "line", *heading.split()[3:]]
     assert copied.startswith(' 2  y = add(x.to("cuda"))')
-    assert "1024 bytes" in copied
+    assert "1 KiB" in copied
     assert added.startswith("        return x + 1")
     assert (said, where) == ("Printed:", "  cuda:0")
 
