@@ -37,8 +37,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
     `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
     value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
-    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`. The
-    second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
+    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`.
+    The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
