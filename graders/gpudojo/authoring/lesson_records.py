@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger import COLUMNS, MARKS, Ledger, draw_timeline, line_rows, plain_lines, timeline_of
 
 from gpudojo.model.catalogue import registered
@@ -52,6 +50,9 @@ def remake(day: str, stem: str) -> Path | None:
 
 def recorded(snippet: Snippet, setup: str = "") -> str:
     """What a snippet did on a virtual GPU of its own, line by line or as a timeline, what it printed, its error."""
+    import torch  # not at the top: `dojo lint --help` does without
+    from virtual_cuda import virtual_cuda
+
     file, said, error = f"{snippet.name}.py", io.StringIO(), ""
     names: dict[str, Any] = {"__name__": "__main__"}
     gpus, memory = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
