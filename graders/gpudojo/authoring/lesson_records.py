@@ -14,7 +14,7 @@ from typing import Any, Final
 from virtual_cuda.ledger import COLUMNS, MARKS, Ledger, draw_timeline, line_rows, plain_lines, timeline_of
 
 from gpudojo.model.catalogue import registered
-from gpudojo.model.errors import BadMarkers
+from gpudojo.model.errors import BadDay, BadMarkers
 from gpudojo.model.lessons import FOLDER, SETUP, Snippet, lesson_path, never_run, shown, snippets
 from gpudojo.release.leaks import leaks
 from gpudojo.release.stubs import solutions, stubs
@@ -44,30 +44,37 @@ def remake(day: str, stem: str) -> Path | None:
     path = lesson_path(day, stem)
     if path is None or (made := filled(source := path.read_text(encoding="utf-8"))) == source:
         return None
-    path.write_text(made, encoding="utf-8")
+    path.write_text(made, encoding="utf-8", newline="\n")
     return path
 
 
 def recorded(snippet: Snippet, setup: str = "") -> str:
-    """What a snippet did on a virtual GPU of its own, line by line or as a timeline, what it printed, its error."""
+    """What a snippet did on a virtual GPU of its own, line by line or as a timeline, what it printed, its error.
+
+    Raises BadDay where its options are none.
+    """
     import torch  # not at the top: `dojo lint --help` does without
     from virtual_cuda import virtual_cuda
 
     file, said, error = f"{snippet.name}.py", io.StringIO(), ""
     names: dict[str, Any] = {"__name__": "__main__"}
-    gpus, memory = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
     with contextlib.ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
-        gpu = around.enter_context(virtual_cuda(gpus, memory))
+        try:
+            made_for = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
+            gpu = around.enter_context(virtual_cuda(*made_for))
+        except ValueError as wrong:
+            raise BadDay(f"a lesson's snippet {snippet.name!r}", snippet.line, str(wrong)) from wrong
         around.enter_context(contextlib.redirect_stdout(said))
         if gc.isenabled():  # memory is freed at the same moments each time
             gc.disable()
             around.callback(gc.enable)
         torch.manual_seed(SEED)
-        exec(compile(setup, SETUP_FILE, "exec"), names)
         mark = gpu.ledger.mark()
-        said.truncate(0)
         try:
+            exec(compile(setup, SETUP_FILE, "exec"), names)
+            mark = gpu.ledger.mark()
+            said.seek(said.truncate(0))  # what the setup printed is not shown
             exec(compile(snippet.code, file, "exec"), names)
         except Exception as raised:
             error = f"{type(raised).__module__}.{type(raised).__name__}: {raised}".removeprefix("builtins.")

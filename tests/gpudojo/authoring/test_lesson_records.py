@@ -12,6 +12,7 @@ from gpudojo.authoring.lesson_records import filled, problems
 from gpudojo.cli import main
 from gpudojo.model import lessons
 from gpudojo.model.catalogue import Day, day, registered
+from gpudojo.model.errors import BadDay
 from gpudojo.model.exercise import Exercise
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +55,18 @@ def test_an_error_a_second_gpu_and_a_small_memory() -> None:
     assert two == "The device was not used.\n\nPrinted:\n  2\n"
     full = block(snippet('import torch\ntorch.zeros(1 << 20, device="cuda")', " memory=2MiB", "wrong"))
     assert "Error:\n  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 MiB." in full
+
+
+def test_a_setup_that_fails_is_told_and_what_it_prints_is_not_shown() -> None:
+    made = block(snippet("print('ready')", name="setup") + snippet("print('done')"))
+    assert made == "The device was not used.\n\nPrinted:\n  done\n"
+    assert "ZeroDivisionError" in block(snippet("1 / 0", name="setup") + snippet("print('done')"))
+
+
+@pytest.mark.parametrize("options", [" gpus=many", " gpus=0", " memory=much"])
+def test_options_that_are_none(options: str) -> None:
+    with pytest.raises(BadDay, match="snippet 'right', line 3"):
+        filled(snippet("pass", options))
 
 
 def test_filling_again_changes_nothing() -> None:
