@@ -42,6 +42,19 @@ def test_one_for_each_exercise_and_one_for_the_day(made: dict[str, bytes]) -> No
     assert list(made) == [*(f"notebooks/day8/{stem}.ipynb" for stem in stems), WHOLE]
 
 
+def test_a_lesson_stands_before_the_tasks_of_its_exercise(made: dict[str, bytes]) -> None:
+    for exercise in day("day8"):
+        for name in (f"notebooks/day8/{exercise.stem}.ipynb", WHOLE):
+            ids = [cell["id"] for cell in cells(made[name])]
+            place = ids.index(f"{exercise.number}-lesson")
+            tasks = [ids.index(f"{exercise.number}-{function.name}") for function in exercise.functions]
+            assert place < min(tasks)
+            lesson = text(cells(made[name])[place])
+            assert lesson.startswith("### The idea\n")
+            assert lesson.count("<details>") == 3
+            assert "<!--" not in lesson
+
+
 def test_they_are_valid_and_empty_of_outputs(made: dict[str, bytes]) -> None:
     for name, data in made.items():
         content = json.loads(data)

@@ -70,6 +70,15 @@ def run(python: WarmPython, *arguments: str, cwd: Path) -> str:
     return done.stdout + done.stderr
 
 
+def test_lessons_are_in_it_and_linked_from_the_readme(released: Released) -> None:
+    text = released.files["README.md"].decode()
+    linked = re.findall(r"\]\((lessons/[^)]*)\)", text)
+    assert linked == [f"lessons/day8/{exercise.stem}.md" for exercise in day("day8")]
+    assert all(b"## Check yourself" in released.files[path] and b"<!--" not in released.files[path] for path in linked)
+    with zipfile.ZipFile(released.folder / released.wheel) as wheel:
+        assert {Path(path).name for path in linked} <= {Path(name).name for name in wheel.namelist()}
+
+
 def test_the_two_lines_of_the_readme_show_everything_to_do(
     released: Released, python: WarmPython, tmp_path: Path
 ) -> None:
