@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
@@ -136,7 +136,7 @@ def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool)
 def _two_columns() -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=8)
-    table.add_column()
+    table.add_column(overflow="fold")  # a web address is of no use when it is cut off
     return table
 
 
@@ -147,7 +147,7 @@ def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     shown = textwrap.dedent("\n".join(lines[first - 1 : line + AROUND]))
     code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
     code = Text(shown) if os.environ.get("NO_COLOR") else code
-    table = Table.grid(padding=(0, 1, 0, 0))
+    table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
     for place, text in enumerate(code.split("\n", allow_blank=True), first):
         here = place == line
         table.add_row(
