@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
-from gpudojo.grading.wording import bar, compose, hint_parts
+from gpudojo.grading.wording import bar, compose, hint_parts, hints_about
 from gpudojo.model.lessons import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.course import Course, Work
@@ -117,7 +117,7 @@ def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool)
     if result.outcome is Outcome.TODO:
         yield Padding(Text(_task(work, function.name)), (1, 0, 0, 2))
     elif result.outcome is Outcome.FAILED:
-        every = function.hints_for(result.misconception, result.check)
+        every = hints_about(result, function)
         parts += hint_parts(every, work.exercise, hints, more)
         if not hints and every:
             parts.append(("", f"({len(every)} hints; the first with {more})"))
