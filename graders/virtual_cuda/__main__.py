@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 DESCRIPTION: Final = """\
-Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line what it copied, how often
-the CPU waited for the GPU, and what was allocated. Output and exit status are the script's own; the table goes to stderr.
-Options come before FILE; what follows FILE goes to the script."""
+Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line what it copied, how
+often the CPU waited for the GPU, and what was allocated. Output and exit status are the script's own; the table goes
+to stderr. Options come before FILE; what follows FILE goes to the script."""
 USAGE: Final = "%(prog)s [options] FILE [ARGS ...]\n       %(prog)s [options] -m MODULE [ARGS ...]"
 
 
