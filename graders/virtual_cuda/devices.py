@@ -25,8 +25,8 @@ from virtual_cuda.patching import Opening, around, claim, patch, registry
 from virtual_cuda.real.context import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
-from virtual_cuda.torch_api.compatibility import OriginalImports
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
+from virtual_cuda.torch_api.imports import OriginalImports
 
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 

@@ -12,6 +12,8 @@ from gpudojo import __version__
 # The parts of `dojo --help`, which imports no other module: by command, its module in this package and its line there.
 PARTS: Final = {
     "For students": {
+        "watch": ("watch", "Grade what you save; show what to fix."),
+        "lesson": ("lesson", "Show the lesson of an exercise."),
         "run": ("run", "Run a script on a virtual GPU."),
         "doctor": ("doctor", "Show what this machine has and lacks."),
     },

@@ -15,7 +15,7 @@ from virtual_cuda import ledger
 from virtual_cuda.ledger import COLUMNS, Timeline, draw_timeline, line_rows, questions, timeline_legend
 
 from gpudojo.grading.watching import Busiest
-from gpudojo.grading.wording import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, laid_out
+from gpudojo.grading.wording import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, hints_about, laid_out
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.notebook.session import Live, cell_name
@@ -135,7 +135,7 @@ def function_report(
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     passed = all(result.outcome is Outcome.PASSED for result in results)
     count = hints if failed or (hints > 1 and not passed) else 0
-    every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
+    every = hints_about(failed, function) if failed else function.hints
     shown = tuple(hint_parts(every, exercise, count, f"check({live.name}, hints={count + 1})"))
     return FunctionReport(function.name, exercise.stem, exercise.title, tuple(results), parts, shown, lines, timelines)
 

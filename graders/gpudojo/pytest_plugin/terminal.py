@@ -22,6 +22,7 @@ from gpudojo.grading.wording import (
     bar,
     compose,
     hint_parts,
+    hints_about,
     laid_out,
     where,
 )
@@ -71,7 +72,7 @@ class Feedback(TerminalRepr):
         self.headline, self.parts = compose(result, place, path.name)
         if result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
-            every = function.hints_for(result.misconception, result.check)
+            every = hints_about(result, function)
             self.parts += hint_parts(every, exercise, hints, f"{option} {min(hints, len(every)) + 1}")
         # What pytest shows in its short summary, and what a JUnit file says first.
         short = result.happened if result.outcome is Outcome.FAILED else self.headline
