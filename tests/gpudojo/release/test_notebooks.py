@@ -158,7 +158,7 @@ def _without_docstrings(source: str) -> str:
     return ast.unparse(tree)
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, code: int = 0) -> list[str]:
+def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str | None, code: int = 0) -> list[str]:
     """What the opening cell gives to pip on a machine without gpudojo."""
     asked: list[str] = []
 
@@ -183,12 +183,14 @@ def test_the_opening_cell_installs_what_is_missing(tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     address = "git+https://example.org/it's.git"
     assert opened(monkeypatch, folder, address) == [address]
+    with pytest.raises(RuntimeError, match="from the folder vendor"):  # a name may be anyone's
+        opened(monkeypatch, folder, None)
     wheel = tmp_path / "vendor" / "gpudojo-1.0-py3-none-any.whl"
     wheel.parent.mkdir()
     wheel.touch()
-    assert opened(monkeypatch, folder, "gpudojo") == [str(wheel)]
+    assert opened(monkeypatch, folder, None) == [str(wheel)]
     with pytest.raises(RuntimeError, match="could not be installed"):
-        opened(monkeypatch, folder, "gpudojo", code=1)
+        opened(monkeypatch, folder, None, code=1)
 
 
 def release(*arguments: str) -> tuple[int, str]:

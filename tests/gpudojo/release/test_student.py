@@ -58,6 +58,17 @@ def two_lines(released: Released) -> list[list[str]]:
     return lines
 
 
+def test_the_readme_makes_an_environment_before_it_installs_anything(released: Released) -> None:
+    text = (released.folder / "README.md").read_text(encoding="utf-8")
+    assert text.index("-m venv .venv") < text.index("pip install") < text.index("-r requirements.txt")
+    for system in ("Linux", "Windows", "macOS"):
+        (line,) = re.findall(rf"^\| {system} \| `(pip install .*)` \|$", text, re.M)
+        assert line.startswith("pip install torch==2.13.0")
+        assert line.endswith("/whl/cpu") == (system != "macOS"), "there, the usual one has no CUDA"
+    assert "dojo watch exercises/day8" in text
+    assert "dojo run exercises/day8/01_checking_device.py" in text
+
+
 def student_environment(**more: str) -> dict[str, str]:
     left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
     return left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": ""} | more
