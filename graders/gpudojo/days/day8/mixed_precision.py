@@ -26,30 +26,41 @@ exercise = Exercise(
 )
 step = exercise.function(
     "mixed_precision_step",
-    "Put `with torch.autocast(device_type=...)` around the forward pass and the loss, and end it before backward.",
-    "Zero the gradients; then `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, `scaler.update()`, once each.",
-    "Before clipping, divide the gradients by the scale again: `scaler.unscale_(optimizer)`.",
-    "Move inputs and targets with `.to(device)`, whichever device it is; autocast needs `torch.device(device).type`.",
-    "Return the loss itself, not the scaled one, as a float: `loss.item()`.",
+    "Which of your lines run in half precision, and which of them should?",
+    "Forward pass and loss belong inside the autocast region, and nothing else does. It is on without a scaler too.",
+    "`with torch.autocast(device_type=torch.device(device).type):` around the model and the loss, and nothing more.",
+    "Which calls does one step need, and how often does each of them come?",
+    "Zero, backward from the scaled loss, step and update of the scaler: once each, with what you were given.",
+    "`optimizer.zero_grad()`, `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, `scaler.update()`.",
+    "Who decides that a step is skipped, and what has to happen to the scale then?",
+    "The scaler looks for infinite gradients itself, and its update lowers the scale, after a skipped step too.",
+    "Leave infinite gradients alone; call `scaler.step(optimizer)` and `scaler.update()` in any case.",
+    "What has to be done to scaled gradients before their norm is compared with anything? And without a max_norm?",
+    "Unscale, clip by the norm of all gradients together, step. Without max_norm do none of this, now or later.",
+    "`scaler.unscale_(optimizer)`, then `nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, if it is not None.",
+    "What does the error say, and what did the line get that raised it?",
+    "`max_norm` may be None; `device` may be a string or a torch.device, and autocast wants only its type.",
+    "A scaler wants this order: `scale` and `backward()`, at most one `unscale_`, `step`, one `update`.",
+    "Which loss does the caller want to know, and as what kind of number?",
+    "The loss that this step was made with, before scaling, as a plain number: not a sum, and not computed again.",
+    "`loss.item()`, of the loss as `loss_fn` returned it.",
 )
 SCALE: Final = 1024.0
 STALE: Final = 4096.0  # in the gradients before: large enough to be seen even after division by the scale
 LESS: Final = 16.0  # divides the loss: of large gradients, the sum's root may be as large as the norm
 SOFTLY: Final = 50.0  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.05
-step.when("runs", hint=2)
 step.when("runs_under_autocast", "backward_outside_autocast", hint=1)
-step.when("inputs-on-cpu", "targets-on-cpu", "result-thrown-away", "hard-coded-cuda", hint=4)
-step.when("learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=2, at=("step(",))
-step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=2, at=("step(", "backward("))
-step.when("scaler_is_updated_once", hint=2, at=("GradScaler(", "update(", "step("))
+step.when("learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=4, at=("step(",))
+step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=4, at=("step(", "backward("))
+step.when("scaler_is_updated_once", hint=4, at=("GradScaler(", "update(", "step("))
 FINITE = ("isfinite(", "isinf(", "isnan(", "nan_to_num_(", "nan_to_num(", "step(")
-step.when("skips_the_step_on_overflow", hint=2, at=FINITE)
-step.when("missing-zero-grad", "missing-step", "step-before-backward", "scaler-without-update", hint=2)
+step.when("skips_the_step_on_overflow", hint=7, at=FINITE)
 CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
 WITHOUT = ("if is_enabled", "if get_scale")  # what is done without a scaler only
-step.when("unscales_before_clipping", "clipped-before-unscale", hint=3, at=(*CLIPPING, "unscale_(", "if max_norm"))
-step.when("returns_the_unscaled_loss", "returned-tensor", "returned-scaled-loss", hint=5, at=("return", "last return"))
+step.when("unscales_before_clipping", hint=10, at=(*CLIPPING, "unscale_(", "if max_norm"))
+step.when("runs", hint=13)
+step.when("returns_the_unscaled_loss", hint=16, at=("return", "last return"))
 
 
 TYPES: Final = ("cuda", "cpu", "mps")

@@ -30,43 +30,65 @@ exercise = Exercise(
 )
 clock = exercise.function(
     "time_on_device",
-    "Call, wait, start the clock, call, wait, stop the clock: the two waits are `torch.cuda.synchronize()`.",
-    "Only GPUs need waiting: look at `torch.device(device).type` first. A Mac has `torch.mps.synchronize()`.",
-    "`time.perf_counter()` is the clock; divide the elapsed time by `repeats`, not by all calls.",
-    "`warmup` calls before the clock is started, `repeats` calls while it runs, and no others.",
+    "Is your result in seconds, for one call, and by a clock that runs while the processor waits?",
+    "The mean is the time of all timed calls together, divided by their number; an event counts in milliseconds.",
+    "`(time.perf_counter() - start) / repeats`.",
+    "How often is the function called with repeats=3 and warmup=2? And with warmup=0?",
+    "Two loops: one for the warm-up, before the clock is started, one for the timed calls, and no call besides.",
+    "`for _ in range(warmup): fn()`, start the clock, `for _ in range(repeats): fn()`.",
+    "For which devices is there something to wait for, and how do you tell them apart?",
+    "Ask for the type of the device: CUDA and a Mac's GPU have a call for waiting each, the CPU needs none.",
+    '`torch.cuda.synchronize(device)` for "cuda", `torch.mps.synchronize()` for "mps", before start and stop.',
 )
 compare = exercise.function(
     "compare_devices",
-    "For each device: `time_on_device(make_work(device), device, repeats)`.",
-    "`str(device)` turns a device into its key; a dict keeps the order in which keys are added.",
+    "What does `make_work` return, and what do you do with it?",
+    "For each device: make its work, and time exactly that function on that device, with the repeats you were given.",
+    "Give what `make_work(device)` returns to `time_on_device`; a `lambda` made in a loop sees the last device.",
+    "What are the keys of your result, and in which order do they come?",
+    "Texts, with the whole name of each device, in the order of the list.",
+    "`str(device)` is the key; a dict keeps the order in which keys are added.",
 )
 top = exercise.function(
     "top_operations",
-    "`with torch.profiler.profile() as profiler: fn()`, and then `profiler.key_averages()`.",
-    "A row has `.key`, its name, and `.self_cpu_time_total`, the time of all its calls: sort by it, longest first.",
-    "Return the `.key` of the first `count` rows, in a list.",
+    "What does the profiler record, and when does it do so?",
+    "Call the function inside the profiler; then ask for the averages, which have one row for each operator.",
+    "`with torch.profiler.profile() as profiler:` around `fn()`, and then `profiler.key_averages()`.",
+    "By which number do you sort, and in which direction?",
+    "By the time of all calls of an operator together, longest first: neither by their number nor by the time of one.",
+    "`row.self_cpu_time_total` is the time of all calls; `sorted` takes `key=` and `reverse=True`.",
+    "What is in your list, and how many of them?",
+    "The operators' full names, as many as were asked for, or all there are; no region of your own.",
+    "The `.key` of the first `count` rows; `count` is 5 if nothing else was said.",
 )
 smi = exercise.function(
     "read_nvidia_smi",
-    "`text.splitlines()`, and for each line that is not empty `line.split(', ')`.",
-    "`[N/A]` is no number: check for it before you call `int`.",
-    "Index and memory are ints, the name is a string, and the GPUs are in the order of the lines.",
+    "How do you take one line apart, and what if a name has spaces in it?",
+    "One dict for each line, in the order of the lines. Fields are separated by commas; all but the name are numbers.",
+    "`line.split(',')`, and `strip()` for each field; `int(...)` for the index and the memory.",
+    "Which fields may be something else than a number?",
+    "Look for that text before you convert. A memory of 0 is a number.",
+    "`None if field == '[N/A]' else int(field)`.",
+    "What does an empty line give when you split it?",
+    "Skip lines without text. An empty output has no lines at all.",
+    "`for line in text.splitlines():` and `if line.strip():`.",
 )
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
-clock.when("runs", "waits_for_the_device", hint=1, at=("return", "last return"))
-clock.when("waits_for_the_right_gpu", "current-gpu-used", hint=1, at=("synchronize(", "record(", *CLOCKS))
-clock.when("waits_for_an_apple_gpu", hint=2, at=("synchronize(", *CLOCKS))
-clock.when("works_without_a_gpu", "hard-coded-cuda", hint=2)
-clock.when("gives_the_mean_per_call", "returned-tensor", hint=3, at=("return", "last return"))
+clock.when("runs", "waits_for_the_device", hint=7, at=("return", "last return"))
+clock.when("waits_for_the_right_gpu", hint=7, at=("synchronize(", "record(", *CLOCKS))
+clock.when("waits_for_an_apple_gpu", "works_without_a_gpu", hint=7, at=("synchronize(", *CLOCKS))
+clock.when("gives_the_mean_per_call", hint=1, at=("return", "last return"))
 clock.when("calls_it_as_often_as_asked", hint=4, at=("for",))
-clock.when("leaves_the_warm_up_out", "timed-the-warm-up", hint=4, at=CLOCKS)
-compare.when("times_each_as_it_should", hint=1, at=("make_work(", "time_on_device(", "return"))
-compare.when("names_every_device_in_order", hint=2, at=("sorted(", "return", "last return"))
-top.when("gives_as_many_names_as_asked", hint=3, at=("return", "last return"))
-top.when("puts_the_longest_first", hint=2, at=("sort(", "sorted(", "return", "last return"))
-smi.when("reads_every_gpu", hint=3, at=("append(", "split(", "return"))
-smi.when("reads_missing_values", hint=2, at=("append(", "split(", "return"))
+clock.when("leaves_the_warm_up_out", hint=4, at=CLOCKS)
+compare.when("runs", "times_each_as_it_should", hint=1, at=("make_work(", "time_on_device(", "return"))
+compare.when("names_every_device_in_order", hint=4, at=("sorted(", "return", "last return"))
+top.when("runs", hint=1)
+top.when("puts_the_longest_first", hint=4, at=("sort(", "sorted(", "return", "last return"))
+top.when("gives_as_many_names_as_asked", hint=7, at=("return", "last return"))
+smi.when("runs", "reads_every_gpu", hint=1, at=("append(", "split(", "return"))
+smi.when("reads_missing_values", hint=4, at=("append(", "split(", "return"))
+smi.when("skips_blank_lines", hint=7)
 
 
 # ---- time_on_device and compare_devices ------------------------------------------------------------------------------
