@@ -13,7 +13,7 @@ from typing import Final
 from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import OURS, CheckResult, Outcome
+from gpudojo.model.results import OURS, CheckResult, Outcome, blocked
 
 WIDTH: Final = 100
 BAR_WIDTH: Final = 20
@@ -29,7 +29,7 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
         stub = f"`{result.function}` is still a stub" + (f" in {file}" if file else "")
         return f"to do: {result.happened or stub}.", []
     if result.outcome is Outcome.BLOCKED:
-        return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
+        return blocked(result), []
     if result.outcome is Outcome.ERROR:
         return OURS, [("claim", result.claim), ("happened", result.happened)]
     parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]

@@ -104,7 +104,10 @@ class CheckItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, NotAPass):
             hints, option = int(self.config.getoption("dojo_hints")), option_name(self.config, "hints")
-            return Feedback(excinfo.value.result, self.checks.exercise, self.path, hints, option)
+            result = excinfo.value.result
+            graded = self.file.grader.results(self.checks.exercise, self.checks.function)
+            blocks = [each.check for each in graded if each.blocked_by == result.check]
+            return Feedback(result, self.checks.exercise, self.path, hints, option, blocks)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
