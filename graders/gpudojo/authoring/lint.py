@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpudojo.authoring.lesson_records import problems
 from gpudojo.authoring.variants import parsed
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
@@ -164,6 +165,7 @@ def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution
     row = LintRow(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
+    row.findings += [Finding(exercise.stem, text) for text in problems(name, exercise.stem, root)]
     kept = {path.name.partition("_")[0] for path in (root / "tests" / name).glob("*")}
     if kept & {"right", "solutions"}:  # where one kind is kept elsewhere, nothing is said of it
         row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from virtual_cuda.errors import DeviceClosed
 
+from gpudojo.grading.limits import in_scenario
 from gpudojo.grading.load import raised
 from gpudojo.grading.source_locator import taken
 from gpudojo.model.evidence import Array, Cases, Raised
@@ -150,16 +151,17 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     found = {}
     for name, scenario in scenarios.items():
         try:
-            in_scenario(name)
-            found[name] = scenario()
+            lines_under(name)
+            with in_scenario(name):
+                found[name] = scenario()
         except StudentRaised as error:
             raise error.with_facts(scenario=name) from None
         finally:
-            in_scenario("")
+            lines_under("")
     return found
 
 
-def in_scenario(name: str) -> None:
+def lines_under(name: str) -> None:
     """Record the lines of the calls that follow under this name; "" for calls outside of scenarios."""
     _scenario[0] = name
 
@@ -174,15 +176,16 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
     names = list(scenarios)
     for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
-            in_scenario(name)
-            found[name] = scenarios[name]()
+            lines_under(name)
+            with in_scenario(name):
+                found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
             found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
         finally:
-            in_scenario("")
+            lines_under("")
     # In the order given, whatever the seed: checks report the first that is wrong.
     errors = {name: found.errors[name] for name in names if name in found.errors}
     return Cases({name: found[name] for name in names if name in found}, errors)

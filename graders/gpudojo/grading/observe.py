@@ -26,7 +26,7 @@ from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, executed, torch
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged, in_scenario
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line, described
@@ -81,14 +81,14 @@ def scenarios(
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
-    began, late = _now(), None
+    began, waited, late = _now(), limits.waited(), None
     for probe in function.probes:
         if late is not None:
             yield probe, late
             continue
         left = limits.seconds
         if limits.shared and left is not None:
-            left -= _now() - began
+            left -= charged(_now() - began, limits.waited() - waited)
         seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
         late = seen if seen.timed_out else None
         yield probe, seen
@@ -113,7 +113,7 @@ def observe_one(
     if limits.seconds and left is not None and left <= 0:
         return _out_of_time(limits, None)
     try:
-        with limits.applied(path, left) as (stop, limit):
+        with limits.applied(path, left) as (stop, limit), in_scenario(probe.name):
             try:
                 seen = _anywhere(exercise, function, probe, submission, kind, seed)
                 try:

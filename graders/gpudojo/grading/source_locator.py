@@ -37,8 +37,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
     `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
     value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
-    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`. The
-    second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
+    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`.
+    The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
@@ -63,13 +63,14 @@ def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int
     """The line of the first of these patterns that the failing call executed; None where there is none.
 
     Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
-    is the condition by which a place was left out. Without a record of what ran, any place will do.
+    is the condition by which a place was left out, and the empty pattern where the function begins. Without a record
+    of what ran, any place will do.
     """
     for pattern in patterns:
         skipped, last = pattern.startswith("skipped "), pattern.startswith("last ") or pattern == "return"
         what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
         keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
-        places = [lines[key] for key in keys if key in lines]
+        places = [lines[key] for key in (keys if what else [function]) if key in lines]
         if ran is None:
             places = [] if skipped or (pattern == "return" and len(places) > 1) else places
         elif skipped:
@@ -221,7 +222,12 @@ def _compared(node: ast.AST) -> Iterator[ast.AST]:
 
 def _returns(function: ast.FunctionDef) -> list[int]:
     lines = [node.lineno for node in _statements(function.body) if isinstance(node, ast.Return)]
-    return [*dict.fromkeys(lines)][-PLACES:] or [function.body[-1].lineno]
+    if lines:
+        return [*dict.fromkeys(lines)][-PLACES:]
+    last: Any = function.body[-1]
+    while inside := [part for name in _BODIES for part in getattr(last, name, ())]:
+        last = inside[-1]
+    return [last.lineno]
 
 
 def _names(test: ast.expr) -> Iterator[str]:
@@ -305,11 +311,7 @@ def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = No
         inside = min((part.lineno for part in blocks if hasattr(part, "lineno")), default=0)
         last = max(statement.lineno, inside - 1) if blocks else statement.end_lineno or statement.lineno
         if lines is None:
-            at = {name: getattr(statement, name) for name in statement._attributes}
-            lines = ast.Constant(0, **at)
-            lines.value = (first or statement.lineno, last)
-            add = ast.Attribute(ast.Constant(_MARK, **at), "add", ast.Load(), **at)
-            found.append(ast.Expr(ast.Call(add, [lines], [], **at), **at))
+            lines = _add_mark(found, statement, first or statement.lineno, last)
         else:
             lines.value = (lines.value[0], last)
         if blocks and not isinstance(statement, _OWN):
@@ -319,11 +321,23 @@ def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = No
                     setattr(statement, name, _with_marks(part, caught))
             for case in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                 line = case.lineno if isinstance(case, ast.ExceptHandler) else case.pattern.lineno
+                if isinstance(case, ast.ExceptHandler):  # the `try` asks it whether it catches an error
+                    _add_mark(found, statement, line, line)
                 case.body = _with_marks(case.body, caught, line)
         if blocks or each:
             lines, first = None, None
         found.append(statement)
     return found
+
+
+def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
+    """The constant of the mark that is added, which has the lines."""
+    at = {name: getattr(before, name) for name in before._attributes}
+    lines: Any = ast.Constant(0, **at)
+    lines.value = (first, last)
+    add = ast.Attribute(ast.Constant(_MARK, **at), "add", ast.Load(), **at)
+    found.append(ast.Expr(ast.Call(add, [lines], [], **at), **at))
+    return lines  # type: ignore[no-any-return]
 
 
 def _filled_in(code: types.CodeType) -> types.CodeType:

@@ -41,7 +41,7 @@ def line_table(busiest: Busiest, live: Live) -> LineTable | None:
         found = line_rows(records, file, [linecache.getline(file, line)], line) if file != live.file else []
         number = f"{cell_name(file)}:{line}".lstrip(":")
         rows += [(number, row.code, row.cells) for row in found if any(row.cells)]
-    hot = questions.hot_lines(questions.syncs(records), at_least=2).items()
+    hot = questions.hot_lines(questions.waits(records), at_least=2).items()
     told = "Line {} made the host wait for the device {} times."
     waits = tuple(told.format(line, count) for (file, line), count in hot if file == live.file)
     return LineTable((*rows, ("", "total", sums)), waits, busiest.device)

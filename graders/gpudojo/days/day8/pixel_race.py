@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudojo.grading.call import Call, StudentRaised, array, in_scenario, torch
+from gpudojo.grading.call import Call, StudentRaised, array, lines_under, torch
 from gpudojo.grading.load import load
 from gpudojo.model.evidence import Array, Race, Raised
 from gpudojo.model.exercise import Failed
@@ -128,7 +128,7 @@ def race(
             order = list(racers)[rounds % len(racers) :] + list(racers)[: rounds % len(racers)]
             made = inputs(rounds)
             for name in order:
-                in_scenario(timed_call(rounds + 1))
+                lines_under(timed_call(rounds + 1))
                 given = tuple(tensor.clone() for tensor in made)  # the same values for all, each in its own memory
                 pauses, worked, start = _pauses(), thread_time(), clock()
                 values = arrived(racers[name](*given))
@@ -143,7 +143,7 @@ def race(
         speedup = fastest["loop"] / max(fastest["student"], 1e-9)
         if speedup >= 2 * BAR or (attempt and speedup < BAR / 2):
             break
-    in_scenario("")
+    lines_under("")
     times = fastest["student"], fastest["loop"], fastest.get("reference")
     return Race(*times, rounds, outputs=kept["student"], loop_outputs=kept["loop"])
 
