@@ -143,7 +143,7 @@ def explained(
         if "raised: RecursionError" in happened:
             expected = RECURSION
         elif result.line is None and f"raised: TypeError: {function.name}() " in happened:
-            line, expected = lines.get(function.name), f"a function that can be called as `{function.name}{signature}`"
+            return _other_signature(result, function, lines, signature)
         return msgspec.structs.replace(result, line=line, expected=expected)
     raised = first.raised or Raised("", "", None)
     if first.status is CallStatus.MISSING:
@@ -164,8 +164,14 @@ def explained(
     elif raised.type == "RecursionError":
         expected = RECURSION
     elif raised.type == "TypeError" and raised.line is None and first.status is CallStatus.RAISED:
-        line, expected = lines.get(function.name), f"a function that can be called as `{function.name}{signature}`"
+        return _other_signature(result, function, lines, signature)
     return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
+
+
+def _other_signature(result: CheckResult, function: Function, lines: Mapping[str, int], signature: str) -> CheckResult:
+    expected, line = f"a function that can be called as `{function.name}{signature}`", lines.get(function.name)
+    key = result.misconception or "wrong-signature"
+    return msgspec.structs.replace(result, line=line, expected=expected, misconception=key)
 
 
 def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -> str | None:

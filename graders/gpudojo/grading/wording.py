@@ -38,6 +38,15 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     return result.claim, [part for part in parts if part[1]]
 
 
+def same_cause(result: CheckResult, results: Sequence[CheckResult]) -> str | None:
+    """An earlier check of the function that fails at the same line, by no other mistake: it is to be mended first."""
+    for other in results[: [each.check for each in results].index(result.check)]:
+        mistakes = {other.misconception, result.misconception} - {None}
+        if other.outcome is Outcome.FAILED and other.line == result.line is not None and len(mistakes) < 2:
+            return other.check
+    return None
+
+
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
     """The hints about one failure, and no others."""
     mistake = misconceptions().get(result.misconception or "")
