@@ -13,7 +13,7 @@ from typing import Final
 from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import OURS, CheckResult, Outcome
+from gpudojo.model.results import OURS, CheckResult, Outcome, blocked
 
 WIDTH: Final = 100
 BAR_WIDTH: Final = 20
@@ -30,13 +30,22 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
         stub = f"`{result.function}` is still a stub" + (f" in {file}" if file else "")
         return f"to do: {result.happened or stub}.", []
     if result.outcome is Outcome.BLOCKED:
-        return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first.", []
+        return blocked(result), []
     if result.outcome is Outcome.ERROR:
         return OURS, [("claim", result.claim), ("happened", result.happened)]
     parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]
     if known := misconceptions().get(result.misconception or ""):
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     return result.claim, [part for part in parts if part[1]]
+
+
+def same_cause(result: CheckResult, results: Sequence[CheckResult]) -> str | None:
+    """An earlier check of the function that fails at the same line, by no other mistake: it is to be mended first."""
+    for other in results[: [each.check for each in results].index(result.check)]:
+        mistakes = {other.misconception, result.misconception} - {None}
+        if other.outcome is Outcome.FAILED and other.line == result.line is not None and len(mistakes) < 2:
+            return other.check
+    return None
 
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:

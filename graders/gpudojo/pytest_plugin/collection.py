@@ -14,6 +14,7 @@ from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.limits import SECONDS, Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.wording import same_cause
 from gpudojo.model.catalogue import day, day_of, days, exercise_for, registered
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Check, Exercise, Function
@@ -103,7 +104,10 @@ class CheckItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, NotAPass):
             hints, option = int(self.config.getoption("dojo_hints")), option_name(self.config, "hints")
-            return Feedback(excinfo.value.result, self.checks.exercise, self.path, hints, option)
+            result = excinfo.value.result
+            graded = self.file.grader.results(self.checks.exercise, self.checks.function)
+            blocks = [each.check for each in graded if each.blocked_by == result.check]
+            return Feedback(result, self.checks.exercise, self.path, hints, option, blocks, same_cause(result, graded))
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -179,7 +179,7 @@ def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedC
 def _note(item: CheckItem) -> str:
     """Where the file stopped half-way although what was graded had been defined before."""
     student = item.file.grader.submission
-    if student is None or student.broken is None:
+    if student is None or student.broken is None or item.checks.function.name not in student.names:
         return ""
     error = student.broken
     text = f"{error.type}: {error.message.splitlines()[0]}" if error.message else error.type

@@ -66,14 +66,27 @@ class Feedback(TerminalRepr):
     """The text of one check that did not pass, coloured where the terminal has colours."""
 
     def __init__(
-        self, result: CheckResult, exercise: Exercise, path: Path, hints: int, option: str = "--hints"
+        self,
+        result: CheckResult,
+        exercise: Exercise,
+        path: Path,
+        hints: int,
+        option: str = "--hints",
+        blocks: Sequence[str] = (),
+        first: str | None = None,
     ) -> None:
+        """`blocks` are checks that wait for this one, `first` is one with the same cause, which says the rest."""
         place = where(path, result.line) if result.line is not None else ""
         self.headline, self.parts = compose(result, place, path.name)
-        if result.outcome is Outcome.FAILED:
+        if first is not None:
+            self.parts = [part for part in self.parts if part[0] in ("happened", "expected", "line")]
+            self.parts.append(("first", f"the same line as for {first}: mend that first"))
+        elif result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
             every = hints_about(result, function)
             self.parts += hint_parts(every, exercise, hints, f"{option} {min(hints, len(every)) + 1}")
+        if blocks:
+            self.parts.append(("blocks", f"{', '.join(blocks)}: checked as soon as this passes"))
         # What pytest shows in its short summary, and what a JUnit file says first.
         short = result.happened if result.outcome is Outcome.FAILED else self.headline
         self.reprcrash = ReprFileLocation(str(path), result.line or 1, short)
