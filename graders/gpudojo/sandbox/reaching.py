@@ -71,7 +71,7 @@ FILES: Final = frozenset("pathlib codecs tokenize linecache inspect shutil filei
 _FRAME, _FUNCTION, _MEMORY = "the variables and callers of a frame", "the variables of a function", "Python's memory"
 NAMES: Final = {
     **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace"), _FRAME),
-    **dict.fromkeys(("__globals__", "__closure__", "cell_contents"), _FUNCTION),
+    **dict.fromkeys(("__globals__", "__closure__", "cell_contents", "getclosurevars"), _FUNCTION),
     **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove"), _MEMORY),
     "__subclasses__": "all classes that are loaded",
     **dict.fromkeys(("_inner", "_block"), "the inside of a tensor on the virtual device"),
