@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/02_moving_model_to_device.py
 Check me: pytest exercises/day8/02_moving_model_to_device.py
+Read me: dojo lesson 02
 """
 
 import torch

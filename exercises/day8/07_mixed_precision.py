@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/07_mixed_precision.py
 Check me: pytest exercises/day8/07_mixed_precision.py
+Read me: dojo lesson 07
 """
 
 import warnings

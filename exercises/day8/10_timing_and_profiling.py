@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/10_timing_and_profiling.py
 Check me: pytest exercises/day8/10_timing_and_profiling.py
+Read me: dojo lesson 10
 """
 
 import time

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from virtual_cuda.__main__ import run_script
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
     from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
@@ -46,6 +47,7 @@ __all__ = [
     "patch_imported_names",
     "real_device",
     "record_wait",
+    "run_script",
     "site",
     "virtual_cuda",
     "virtual_mps",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "__main__": "run_script",
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",

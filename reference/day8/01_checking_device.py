@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/01_checking_device.py
 Check me: pytest exercises/day8/01_checking_device.py
+Read me: dojo lesson 01
 """
 
 import torch

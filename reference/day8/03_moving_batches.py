@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/03_moving_batches.py
 Check me: pytest exercises/day8/03_moving_batches.py
+Read me: dojo lesson 03
 """
 
 from typing import NamedTuple

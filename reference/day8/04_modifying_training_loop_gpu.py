@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/04_modifying_training_loop_gpu.py
 Check me: pytest exercises/day8/04_modifying_training_loop_gpu.py
+Read me: dojo lesson 04
 """
 
 import torch

@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/05_modifying_evaluation_loop_gpu.py
 Check me: pytest exercises/day8/05_modifying_evaluation_loop_gpu.py
+Read me: dojo lesson 05
 """
 
 import torch

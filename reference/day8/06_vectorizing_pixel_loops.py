@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/06_vectorizing_pixel_loops.py
 Check me: pytest exercises/day8/06_vectorizing_pixel_loops.py
+Read me: dojo lesson 06
 """
 
 import time

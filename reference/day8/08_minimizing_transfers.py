@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/08_minimizing_transfers.py
 Check me: pytest exercises/day8/08_minimizing_transfers.py
+Read me: dojo lesson 08
 """
 
 import torch

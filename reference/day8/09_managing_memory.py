@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/09_managing_memory.py
 Check me: pytest exercises/day8/09_managing_memory.py
+Read me: dojo lesson 09
 """
 
 import traceback

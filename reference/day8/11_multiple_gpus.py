@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/11_multiple_gpus.py
 Check me: pytest exercises/day8/11_multiple_gpus.py
+Read me: dojo lesson 11
 """
 
 import torch

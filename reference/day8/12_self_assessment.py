@@ -2,6 +2,7 @@
 
 Run me: python exercises/day8/12_self_assessment.py
 Check me: pytest exercises/day8/12_self_assessment.py
+Read me: dojo lesson 12
 """
 
 QUESTIONS = {

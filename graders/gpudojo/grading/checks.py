@@ -117,7 +117,9 @@ def runs(
                 raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
         for name in expected if chosen is None else chosen:
             if (error := found[name]) is not None:
-                raise scenario_raised(error, named(error, seen))
+                failed = scenario_raised(error, named(error, seen))
+                seen.about(None, name)
+                raise failed
 
     judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
     function.check(0, needs=())(judge)
@@ -251,10 +253,25 @@ def leaves_its_input_alone(function: Function, probe: Ready, points: float, afte
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------
 
 
+# How each setting of torch is changed, for the line to show.
+SETTERS: Final = {
+    "the default device": ("set_default_device(",),
+    "the default dtype": ("set_default_dtype(",),
+    "the gradient mode": ("set_grad_enabled(",),
+    "the current GPU": ("set_device(",),
+    "the precision of matrix products": ("set_float32_matmul_precision(", ".allow_tf32"),
+    "the detection of anomalies": ("set_detect_anomaly(",),
+    "the use of deterministic algorithms": ("use_deterministic_algorithms(",),
+    "the search for the fastest convolution": (".benchmark",),
+    "the choice of deterministic convolutions": (".deterministic",),
+    "the seed of the random numbers": ("manual_seed(", "seed(", "manual_seed_all("),
+}
+
+
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
     """Raises Failed if a setting of torch was changed."""
     if settings:
-        raise Failed(f"it changed {settings[0]} (scenario `{scenario}`)", "no change")
+        raise Failed(f"it changed {settings[0]} (scenario `{scenario}`)", "no change", at=SETTERS.get(settings[0], ()))
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:

@@ -10,6 +10,7 @@ What runs student code is imported where it is called, so that torch is not impo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,16 +59,23 @@ class FileGrader:
     """The results of one student file; each function is graded once, when its results are first asked for.
 
     A `submission` that is given is not loaded, as in a notebook. With `watching`, what functions do is kept in `pairs`.
+    `references` are used where they have the exercise, by its stem.
     """
 
     def __init__(
-        self, path: Path, kind: str, seed: int, submission: Submission | None = None, watching: bool = False
+        self,
+        path: Path,
+        kind: str,
+        seed: int,
+        submission: Submission | None = None,
+        watching: bool = False,
+        references: Mapping[str, Reference] | None = None,
     ) -> None:
         self.path, self.kind, self.seed, self.watching = path, kind, seed, watching
         self.submission = submission
         self.pairs: dict[str, Pair] = {}  # by the name of the function
         self._results: dict[str, list[CheckResult]] = {}
-        self._references: dict[str, Reference] = {}
+        self._references: dict[str, Reference] = dict(references or {})
 
     def results(self, exercise: Exercise, function: Function, limits: Limits = UNLIMITED) -> list[CheckResult]:
         """One result for each check. What is not the student's fault is an ERROR, which costs no points."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from gpudojo.grading.checks import scenario_raised
+from gpudojo.grading.source_locator import line_to_show
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, ScenarioRaised
-from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, pattern_key
+from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo
 from gpudojo.model.results import CheckResult, Outcome
 
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
@@ -69,9 +70,11 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
     too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
     held against the student, spoiling it would pay.
     """
+    seen.ran = None
     try:
         check.judge(seen, wanted)
     except Failed as error:
+        error.ran = seen.ran if error.ran is None else error.ran
         return Outcome.FAILED, error
     except Todo as error:
         return Outcome.TODO, Failed(str(error), "")
@@ -82,7 +85,10 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
         except Exception:
             return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict")
         if isinstance(error, ScenarioRaised):
-            return Outcome.FAILED, scenario_raised(error.raised, function.diagnose(error.raised, seen))
+            failed = scenario_raised(error.raised, function.diagnose(error.raised, seen))
+            seen.about(None, error.raised.scenario)
+            failed.ran = seen.ran
+            return Outcome.FAILED, failed
         return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
     return Outcome.PASSED, None
 
@@ -110,6 +116,7 @@ def result_of(
         misconception=failed.misconception,
         blocked_by=blocked_by,
         at=failed.at,
+        ran=failed.ran,
     )
 
 
@@ -159,18 +166,10 @@ def explained(
 
 
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
-    """The line to change: of the mistake itself, the recorded one, that of a pattern, or where the function begins."""
+    """The line to change: of the mistake itself, the recorded one, or that of a pattern; one that was executed."""
     known = misconceptions().get(result.misconception or "", Misconception("", ""))
-    cause = _first(known.cause, function, lines)
-    if cause is not None:
-        return cause
-    if result.line is not None:
-        return result.line
-    patterns = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
-    return _first((*patterns, ""), function, lines)
-
-
-def _first(patterns: Iterable[str], function: Function, lines: Mapping[str, int]) -> int | None:
-    """The line of the first of these patterns that the function's source has; the empty one is its beginning."""
-    keys = (pattern_key(function.name, what) if what else function.name for what in patterns)
-    return next((lines[key] for key in keys if key in lines), None)
+    cause = line_to_show((*known.cause, *result.at), function.name, lines, result.ran)
+    if cause is not None or result.line is not None:
+        return result.line if cause is None else cause
+    patterns = (*function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
+    return line_to_show(patterns, function.name, lines, result.ran)

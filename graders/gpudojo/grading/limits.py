@@ -179,21 +179,43 @@ def interrupts() -> Iterator[Interrupts]:
             signal.signal(signal.SIGINT, before)
 
 
+_scenario: list[str] = [""]  # the scenario that runs, of those that have a name
+
+
+@contextlib.contextmanager
+def in_scenario(name: str) -> Iterator[None]:
+    """While a scenario runs: its name is put above what is printed in it."""
+    before = _scenario[0]
+    _scenario[0] = name
+    try:
+        yield
+    finally:
+        _scenario[0] = before
+
+
 @contextlib.contextmanager
 def bounded_output(characters: int) -> Iterator[None]:
-    """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured."""
+    """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured.
+
+    Above what is printed in a scenario stands the scenario's name.
+    """
     with contextlib.ExitStack() as undo:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in {id(each): each for each in (sys.stdout, sys.stderr)}.values():
             _bound(stream, characters, undo)
         yield
 
 
 def _bound(stream: Any, characters: int, undo: contextlib.ExitStack) -> None:
     original, left = stream.write, characters
+    told, last = "", "\n"  # the scenario whose name was written last, and the last text
 
     def write(text: str) -> int:
-        nonlocal left
-        if left > 0:
+        nonlocal left, told, last
+        if left > 0 and text:
+            if told != _scenario[0]:
+                told = _scenario[0]
+                original(f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n" if told else "")
+            last = text
             original(text[:left])
             left -= len(text)
             if left <= 0:

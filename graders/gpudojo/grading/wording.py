@@ -12,7 +12,7 @@ from typing import Final
 
 from gpudojo.grading import load
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import OURS, CheckResult, Outcome
 
 WIDTH: Final = 100
@@ -36,6 +36,12 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     if known := misconceptions().get(result.misconception or ""):
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     return result.claim, [part for part in parts if part[1]]
+
+
+def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
+    """The hints about one failure, and no others."""
+    mistake = misconceptions().get(result.misconception or "")
+    return function.hints_for(result.misconception, result.check, mistake=mistake)
 
 
 def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:

@@ -36,6 +36,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     misconception: str | None = None
     blocked_by: str | None = None
     at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
+    ran: tuple[tuple[int, int], ...] | None = None  # lines that the failing call executed
 
     @property
     def id(self) -> str:
@@ -176,9 +177,9 @@ def rows_of(
         checks = []
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
             function = functions.get(result.function)
-            every = function.hints_for(result.misconception, result.check) if function else ()
-            hint = "\n".join(every[: max(hints, 0)])
             mistake = (misconceptions or {}).get(result.misconception or "")
+            every = function.hints_for(result.misconception, result.check, mistake=mistake) if function else ()
+            hint = "\n".join(every[: max(hints, 0)])
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
         rows.append(ExerciseRow(exercise.stem, exercise.title, score, worth, checks))

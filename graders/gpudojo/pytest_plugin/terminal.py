@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 
-from gpudojo.grading.wording import ALL_PASSED, BAR_WIDTH, ExercisePoints, bar, compose, hint_parts, laid_out, where
+from gpudojo.grading.wording import (
+    ALL_PASSED,
+    BAR_WIDTH,
+    ExercisePoints,
+    bar,
+    compose,
+    hint_parts,
+    hints_about,
+    laid_out,
+    where,
+)
 from gpudojo.model.exercise import Check, Exercise
 from gpudojo.model.results import CheckResult, Outcome
 
@@ -59,7 +69,7 @@ class Feedback(TerminalRepr):
         self.headline, self.parts = compose(result, place, path.name)
         if result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
-            every = function.hints_for(result.misconception, result.check)
+            every = hints_about(result, function)
             self.parts += hint_parts(every, exercise, hints, f"{option} {min(hints, len(every)) + 1}")
         # What pytest shows in its short summary, and what a JUnit file says first.
         short = result.happened if result.outcome is Outcome.FAILED else self.headline

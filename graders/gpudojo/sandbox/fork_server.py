@@ -30,7 +30,7 @@ assert sys.platform != "win32"  # forks
 
 # Imported late by probes and students' files; each costs milliseconds to seconds.
 LATE: Final = (
-    *("torch.optim", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
+    *("torch.optim", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
     *("torch.distributed", "torch.nn.parallel", "torch.utils.benchmark", "torch.testing", "torch.func", "torch.fx"),
     *("numpy", "nbformat", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools"),
     *("dataclasses", "typing", "time", "timeit", "copy", "random", "csv", "io", "re", "gc", "warnings", "inspect"),
