@@ -19,7 +19,7 @@ from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
 from gpudojo.grading.references import Reference, Written
-from gpudojo.model.catalogue import day, misconceptions_of, registered, sources, whole
+from gpudojo.model.catalogue import day, general_mistakes, misconceptions_of, registered, sources, whole
 from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult
@@ -398,7 +398,8 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
 
 def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = False) -> Iterator[Finding]:
     """Misconceptions that the day does not declare, and those that no wrong solution makes."""
-    known = misconceptions_of(name)
+    own = misconceptions_of(name)
+    known = {**general_mistakes(), **own}
     folder = registered()[name].folder
     for path in sorted(folder.rglob("*.py")):
         for key, line in keys_in(path.read_text(encoding="utf-8")):
@@ -412,7 +413,7 @@ def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = Fals
         if claim[2] is not None and claim[2] not in known:
             yield Finding(one.exercise, f"{one.where}: {name} has no misconception {claim[2]!r}")
     unfinished = unfinished or any(finding.warning for finding in wholeness(name))
-    for key in sorted(set(known) - {claim[2] for _, claim in wrong}):
+    for key in sorted(set(own) - {claim[2] for _, claim in wrong}):
         yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
     for key, mistake in known.items():
         if not mistake.name.strip() or not mistake.why.strip():
@@ -423,7 +424,7 @@ def steep_hints(name: str, root: Path) -> Iterator[Finding]:
     """Misconceptions without three different hints, and those whose first hint shows code of a reference."""
     paths = sorted((root / "reference" / name).glob("*.py"))
     solved = "\n".join(line for path in paths for _, line in solution_lines(path.read_text(encoding="utf-8")))
-    for key, mistake in misconceptions_of(name).items():
+    for key, mistake in {**general_mistakes(), **misconceptions_of(name)}.items():
         if len({hint.strip() for hint in mistake.hints} - {""}) != STEPS or len(mistake.hints) != STEPS:
             yield Finding("misconceptions", f"{key!r} needs {STEPS} different hints and has {len(mistake.hints)}")
         for code in re.findall(r"`([^`]+)`", (*mistake.hints, "")[0]):

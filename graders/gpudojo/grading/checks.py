@@ -107,8 +107,9 @@ def runs(
             error = observation.raised
             assert error is not None
             if observation.status is CallStatus.BROKEN:
-                key = diagnosis(error.message)
-                raise Failed(f"the file could not be run: {error.short}", "no error", error.line, key)
+                key = diagnosis(error.message) or ("file-without-memory" if error.out_of_memory else general(error))
+                said = "is not valid Python" if key == "syntax-error" else "could not be run"
+                raise Failed(f"the file {said}: {error.short}", EXPECTED.get(key or "", "no error"), error.line, key)
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
             raise scenario_raised(error, named(error, seen))
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
@@ -138,11 +139,30 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 
 def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     """The failure of a check that looks at a scenario in which the student's function raised."""
-    line = raised.line
+    line, misconception = raised.line, misconception or general(raised)
     if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
         line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
-    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", "no error", line, misconception)
+    expected = EXPECTED.get(misconception or "", "no error")
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception)
+
+
+# What is expected instead of a mistake that can be made anywhere.
+EXPECTED: Final = {
+    "syntax-error": "a file that Python can read",
+    "unknown-name": "a name that exists here",
+    "not-implemented-left": "the function without this line of the stub",
+    "file-without-memory": "a file that needs little memory when it is imported",
+}
+
+
+def general(raised: Raised) -> str | None:
+    """The mistake behind an error that is none of torch."""
+    if raised.type in ("SyntaxError", "IndentationError", "TabError"):
+        return "syntax-error"
+    if raised.type == "NotImplementedError" and not raised.message:  # torch's have a message
+        return "not-implemented-left"
+    return "unknown-name" if raised.type in ("NameError", "UnboundLocalError") else None
 
 
 def between_gpus(message: str) -> bool:

@@ -85,8 +85,18 @@ class FileGrader:
             except DojoError as error:
                 why = Failed(str(error), "a verdict")
                 found = [result_of(exercise, function, check, Outcome.ERROR, why) for check in function.checks]
+            if self.submission is not None and self.submission.broken and function.name not in self.submission.names:
+                found = self._told_once(exercise, function, found)
             self._results[function.name] = found
         return self._results[function.name]
+
+    def _told_once(self, exercise: Exercise, function: Function, found: list[CheckResult]) -> list[CheckResult]:
+        """The results; those of a function that the same error of the file keeps from being graded are blocked."""
+        for other, told in self._results.items():
+            if told[0].outcome is found[0].outcome is Outcome.FAILED and told[0].happened == found[0].happened:
+                by = f"{other}::{told[0].check}"
+                return [result_of(exercise, function, c, Outcome.BLOCKED, None, by) for c in function.checks]
+        return found
 
     def _grade(self, exercise: Exercise, function: Function, limits: Limits) -> list[CheckResult]:
         from gpudojo.grading.observe import load_file

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gpudojo.model.evidence import Raised
 
+SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
 TIDYING: Final = 1.0  # seconds that our own code has at least, once it was interrupted, to close what it has opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpudojo.model.exercise import pattern_key
@@ -43,7 +43,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
     nodes = {s.name: _in_order(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
-    shown = {name: [*_shown(inside, functions)] for name, inside in nodes.items()}
+    devices = {name for s in statements for name in _device_names(s)}
+    shown = {name: [*_shown(inside, functions, devices)] for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
         places: dict[str, list[int]] = {"return": _returns(node)}
@@ -54,7 +55,9 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
         every = ((what, n, line) for what, lines in places.items() for n, line in enumerate(lines, 1))
         numbered = [(what if n == 1 else f"{what} {n}", line) for what, n, line in every]
         found |= {pattern_key(name, what): line for what, line in numbered[:MOST]}
-    for node in functions.values():
+    for name, node in functions.items():
+        if not any(_gives(each) for each in _statements(node.body)):
+            found[pattern_key(name, "no return")] = node.lineno
         found |= {f"guard {line}": header for line, header in _guards(node.body)}
     return found
 
@@ -63,13 +66,14 @@ def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int
     """The line of the first of these patterns that the failing call executed; None where there is none.
 
     Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
-    is the condition by which a place was left out. Without a record of what ran, any place will do.
+    is the condition by which a place was left out, and the empty pattern where the function begins. Without a record
+    of what ran, any place will do.
     """
     for pattern in patterns:
         skipped, last = pattern.startswith("skipped "), pattern.startswith("last ") or pattern == "return"
         what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
         keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
-        places = [lines[key] for key in keys if key in lines]
+        places = [lines[key] for key in (keys if what else [function]) if key in lines]
         if ran is None:
             places = [] if skipped or (pattern == "return" and len(places) > 1) else places
         elif skipped:
@@ -106,6 +110,23 @@ def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
             yield from ((target.id, f'["{key}"]', line) for key, line in keys[:MOST])
 
 
+def _gives(statement: ast.AST) -> bool:
+    """Whether a statement gives the caller something other than None: a `return`, or a `yield` somewhere in it."""
+    if isinstance(statement, ast.Return):
+        return not (
+            statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
+        )
+    return isinstance(statement, ast.Expr | ast.Assign) and isinstance(statement.value, ast.Yield | ast.YieldFrom)
+
+
+def _device_names(statement: ast.stmt) -> Iterator[str]:
+    """The names at the top of a file that are set to a device."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant | ast.IfExp | ast.Call):
+        texts = {each.value for each in ast.walk(statement.value) if isinstance(each, ast.Constant)}
+        if any(str(text).partition(":")[0] in DEVICES for text in texts):
+            yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+
+
 def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     """The functions and classes of the file that this one names, and those that they name."""
     found, waiting = [name], [name]
@@ -117,7 +138,7 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     return found[1:]
 
 
-def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef]) -> Found:
+def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devices: Container[str]) -> Found:
     """In the order of the source, as far as syntax goes."""
     compared = {part for node in nodes for part in _compared(node)}
     made = {node.id: node.lineno for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -151,6 +172,8 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef]) -> Fo
         elif isinstance(node, ast.Name):
             if node.id in parameters and isinstance(node.ctx, ast.Store):
                 yield f"{node.id} =", node.lineno
+            elif node.id in devices and "device" in parameters and node.id not in made:
+                yield "global device", node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = node.value.partition(":")[0]
             if kind in DEVICES:
@@ -221,7 +244,12 @@ def _compared(node: ast.AST) -> Iterator[ast.AST]:
 
 def _returns(function: ast.FunctionDef) -> list[int]:
     lines = [node.lineno for node in _statements(function.body) if isinstance(node, ast.Return)]
-    return [*dict.fromkeys(lines)][-PLACES:] or [function.body[-1].lineno]
+    if lines:
+        return [*dict.fromkeys(lines)][-PLACES:]
+    last: Any = function.body[-1]
+    while inside := [part for name in _BODIES for part in getattr(last, name, ())]:
+        last = inside[-1]
+    return [last.lineno]
 
 
 def _names(test: ast.expr) -> Iterator[str]:
@@ -305,11 +333,7 @@ def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = No
         inside = min((part.lineno for part in blocks if hasattr(part, "lineno")), default=0)
         last = max(statement.lineno, inside - 1) if blocks else statement.end_lineno or statement.lineno
         if lines is None:
-            at = {name: getattr(statement, name) for name in statement._attributes}
-            lines = ast.Constant(0, **at)
-            lines.value = (first or statement.lineno, last)
-            add = ast.Attribute(ast.Constant(_MARK, **at), "add", ast.Load(), **at)
-            found.append(ast.Expr(ast.Call(add, [lines], [], **at), **at))
+            lines = _add_mark(found, statement, first or statement.lineno, last)
         else:
             lines.value = (lines.value[0], last)
         if blocks and not isinstance(statement, _OWN):
@@ -319,11 +343,23 @@ def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = No
                     setattr(statement, name, _with_marks(part, caught))
             for case in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                 line = case.lineno if isinstance(case, ast.ExceptHandler) else case.pattern.lineno
+                if isinstance(case, ast.ExceptHandler):  # the `try` asks it whether it catches an error
+                    _add_mark(found, statement, line, line)
                 case.body = _with_marks(case.body, caught, line)
         if blocks or each:
             lines, first = None, None
         found.append(statement)
     return found
+
+
+def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
+    """The constant of the mark that is added, which has the lines."""
+    at = {name: getattr(before, name) for name in before._attributes}
+    lines: Any = ast.Constant(0, **at)
+    lines.value = (first, last)
+    add = ast.Attribute(ast.Constant(_MARK, **at), "add", ast.Load(), **at)
+    found.append(ast.Expr(ast.Call(add, [lines], [], **at), **at))
+    return lines  # type: ignore[no-any-return]
 
 
 def _filled_in(code: types.CodeType) -> types.CodeType:

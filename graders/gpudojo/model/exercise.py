@@ -27,6 +27,7 @@ class Misconception:
     at: tuple[str, ...] = ()  # where to look in the source when no record tells the line
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
     hints: tuple[str, ...] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
+    rather: str = ""  # the mistake that it is if the source shows that one's cause and not this one's
 
 
 @dataclass(eq=False)

@@ -34,7 +34,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     expected: str = ""
     line: int | None = None
     misconception: str | None = None
-    blocked_by: str | None = None
+    blocked_by: str | None = None  # a check of the same function, or `function::check`
     at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
     ran: tuple[tuple[int, int], ...] | None = None  # lines that the failing call executed
 
@@ -222,6 +222,12 @@ def _row(
     )
 
 
+def blocked(result: CheckResult) -> str:
+    """Which check has to pass first; one of another function is named as `function::check`."""
+    function, _, check = (result.blocked_by or "").rpartition("::")
+    return f"blocked: the check `{check}` of `{function or result.function}` has to pass first."
+
+
 def _message(result: CheckResult) -> str:
     """One line, for places that have room for one."""
     match result.outcome:
@@ -230,7 +236,7 @@ def _message(result: CheckResult) -> str:
         case Outcome.TODO:
             return f"to do: {result.happened or f'`{result.function}` is still a stub'}."
         case Outcome.BLOCKED:
-            return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first."
+            return blocked(result)
         case Outcome.ERROR:
             return OURS
         case Outcome.FAILED:

@@ -50,17 +50,19 @@ STALE: Final = 4096.0  # in the gradients before: large enough to be seen even a
 LESS: Final = 16.0  # divides the loss: of large gradients, the sum's root may be as large as the norm
 SOFTLY: Final = 50.0  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.05
-step.when("runs_under_autocast", "backward_outside_autocast", hint=1)
-step.when("learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=4, at=("step(",))
-step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=4, at=("step(", "backward("))
-step.when("scaler_is_updated_once", hint=4, at=("GradScaler(", "update(", "step("))
+step.when("runs_under_autocast", "backward_outside_autocast", hint=(1, 2, 3))
+step.when(
+    "learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=(4, 5, 6), at=("step(",)
+)
+step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=(4, 5, 6), at=("step(", "backward("))
+step.when("scaler_is_updated_once", hint=(4, 5, 6), at=("GradScaler(", "update(", "step("))
 FINITE = ("isfinite(", "isinf(", "isnan(", "nan_to_num_(", "nan_to_num(", "step(")
-step.when("skips_the_step_on_overflow", hint=7, at=FINITE)
+step.when("skips_the_step_on_overflow", hint=(7, 8, 9), at=FINITE)
 CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
 WITHOUT = ("if is_enabled", "if get_scale")  # what is done without a scaler only
-step.when("unscales_before_clipping", hint=10, at=(*CLIPPING, "unscale_(", "if max_norm"))
-step.when("runs", hint=13)
-step.when("returns_the_unscaled_loss", hint=16, at=("return", "last return"))
+step.when("unscales_before_clipping", hint=(10, 11, 12), at=(*CLIPPING, "unscale_(", "if max_norm"))
+step.when("runs", hint=(13, 14, 15))
+step.when("returns_the_unscaled_loss", hint=(16, 17, 18), at=("return", "last return"))
 
 
 TYPES: Final = ("cuda", "cpu", "mps")

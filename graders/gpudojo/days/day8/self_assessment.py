@@ -181,15 +181,15 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
         said = f"the file could not be run: {raised.short}" if raised else "ANSWERS is missing, or is None"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
-        raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file")
+        raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file", at=("",))
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
-    found, at = seen[letters], (f'["{question}"]',)
+    found, at = seen[letters], (f'["{question}"]', "")
     if question in found.missing:
         others = "".join(f', but "{name}"' for name in found.others[:1])
         misspelt = tuple(f'["{name}"]' for name in found.others[:1])
-        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=misspelt)
+        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=(*misspelt, ""))
     answer = found.answers[question]
     if answer is None:
         others = ", ".join(name for name in SHOWS if found.answers[name] is None and name != question)
@@ -211,9 +211,9 @@ CLAIMS: Final = {
     "out_of_memory": ("knows_what_to_do_when_memory_is_full", "The first thing to try if memory runs out."),
     "another_process": ("knows_whose_memory_it_is", "What another process in `nvidia-smi` means for you."),
 }
-answers.when("is_a_dict", hint=16)
+answers.when("is_a_dict", hint=(16, 17, 18))
 for _first, (_question, (_name, _doc)) in enumerate(CLAIMS.items()):
-    answers.when(_name, hint=3 * _first + 1)
+    answers.when(_name, hint=(3 * _first + 1, 3 * _first + 2, 3 * _first + 3))
     _check: Any = functools.partial(_judge, _question)
     _check.__name__, _check.__doc__ = _name, _doc
     answers.check(points=0.4, needs=("is_a_dict",))(_check)

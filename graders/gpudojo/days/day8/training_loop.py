@@ -419,7 +419,8 @@ def _learned_wrongly(case: Epoch) -> Failed:
         happened, line = "another optimizer stepped than the one passed in", case.step_lines[0]
         return Failed(happened, "`optimizer.step()`", line, at=("optimizer =",))
     if not backwards:
-        return Failed("there was no backward pass", f"{batches} backward passes", case.step_lines[0])
+        happened, line = "there was no backward pass", case.step_lines[0]
+        return Failed(happened, f"{batches} backward passes", line, "missing-backward")
     if order.index("step") < order.index("backward"):
         expected = "backward(), then step()"
         return Failed("step() came before backward()", expected, case.step_lines[0], "step-before-backward")
@@ -437,6 +438,7 @@ def _learned_wrongly(case: Epoch) -> Failed:
             "in every step, the gradients of this batch only",
             case.backward_lines[which] if which < len(case.backward_lines) else None,
             "stale-gradients" if stale else "missing-zero-grad",
+            ("zero_grad(",) if stale else (),
         )
     if steps < backwards:
         happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
