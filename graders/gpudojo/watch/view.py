@@ -148,7 +148,7 @@ def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
     code = Text(shown) if os.environ.get("NO_COLOR") else code
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for place, text in enumerate(code.split("\n", allow_blank=True), first):
+    for place, text in enumerate(code.split("\n"), first):
         here = place == line
         table.add_row(
             Text("❱" if here else " ", tint("bold red")), Text(f"{place:>3}", "bold" if here else "dim"), text
