@@ -174,7 +174,7 @@ def _aside(work: Work) -> Iterator[RenderableType]:
     first = work.first
     if first is not None:
         blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
-        yield Text(f"\nWaiting for this one: {', '.join(blocked)}" if blocked else "", "dim")
+        yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(
