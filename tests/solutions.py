@@ -100,6 +100,7 @@ def wanted(day_name: str, stem: str, function: str) -> Evidence:
     return reference(day_name, stem).evidence(exercise, target, BENCH, 8)
 
 
+@cache  # for the tests of lines and causes, which look at the same results
 def graded(path: Path) -> list[CheckResult]:
     day_name, stem = of_path(path)
     skip_if_unfinished(day_name, stem)

@@ -11,7 +11,7 @@ What runs student code is imported where it is called, so that torch is not impo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,16 +61,23 @@ class FileGrader:
     """The results of one student file; each function is graded once, when its results are first asked for.
 
     A `submission` that is given is not loaded, as in a notebook. With `watching`, what functions do is kept in `pairs`.
+    `references` are used where they have the exercise, by its stem.
     """
 
     def __init__(
-        self, path: Path, kind: str, seed: int, submission: Submission | None = None, watching: bool = False
+        self,
+        path: Path,
+        kind: str,
+        seed: int,
+        submission: Submission | None = None,
+        watching: bool = False,
+        references: Mapping[str, Reference] | None = None,
     ) -> None:
         self.path, self.kind, self.seed, self.watching = path, kind, seed, watching
         self.submission = submission
         self.pairs: dict[str, Pair] = {}  # by the name of the function
         self._results: dict[str, list[CheckResult]] = {}
-        self._references: dict[str, Reference] = {}
+        self._references: dict[str, Reference] = dict(references or {})
 
     def results(self, exercise: Exercise, function: Function, limits: Limits = UNLIMITED) -> list[CheckResult]:
         """One result for each check. What is not the student's fault is an ERROR, which costs no points."""
@@ -80,6 +87,8 @@ class FileGrader:
             except DojoError as error:
                 why = Failed(str(error), "a verdict")
                 found = [result_of(exercise, function, check, Outcome.ERROR, why) for check in function.checks]
+            if self.submission is not None and self.submission.broken and function.name not in self.submission.names:
+                found = self._told_once(exercise, function, found)
             self._results[function.name] = found
         return self._results[function.name]
 
@@ -104,6 +113,14 @@ class FileGrader:
             if self.watching and isinstance(found, Kept):
                 found = found.written
             self._references[exercise.stem] = found
+        return found
+
+    def _told_once(self, exercise: Exercise, function: Function, found: list[CheckResult]) -> list[CheckResult]:
+        """The results; those of a function that the same error of the file keeps from being graded are blocked."""
+        for other, told in self._results.items():
+            if told[0].outcome is found[0].outcome is Outcome.FAILED and told[0].happened == found[0].happened:
+                by = f"{other}::{told[0].check}"
+                return [result_of(exercise, function, c, Outcome.BLOCKED, None, by) for c in function.checks]
         return found
 
     def _grade(self, exercise: Exercise, function: Function, limits: Limits) -> list[CheckResult]:

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.messages import KERNEL, SPELLED, device_assert, forked, not_implemented, out_of_memory, worded
@@ -43,8 +44,22 @@ class Rules(NamedTuple):
 @functools.cache
 def rules_of(func: Any) -> Rules:
     """The rules for an overload; made once, since an operator is called often."""
-    facts = facts_of(func)
-    return Rules(call_of(func), _refusal(func, facts), facts.output, waits_of(func))
+    facts, call = facts_of(func), call_of(func)
+    if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"):
+        call = functools.partial(_taken_apart, call)
+    return Rules(call, _refusal(func, facts), facts.output, waits_of(func))
+
+
+_BITS: Final = DispatchKeySet(DispatchKey.Conjugate) | DispatchKeySet(DispatchKey.Negative)
+
+
+def _taken_apart(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator that C++ makes of others: conjugated results between them are resolved, which is off in here."""
+    if not args or not isinstance(args[0], torch.Tensor) or not args[0].is_complex():
+        return call(*args, **kwargs)
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded - _BITS):
+        return call(*args, **kwargs)
 
 
 def _refusal(func: Any, facts: Operator) -> Refuse | None:
@@ -141,7 +156,8 @@ def _copied(value: Any) -> Any:
 
 
 _OUT_OF_RANGE: Final = re.compile(
-    r"out of bounds|out of range|between 0 and 1|`inf`, `nan` or element < 0|invalid multinomial|nonzero value"
+    r"out of bounds(?! for dimension with size 0)|out of range|between 0 and 1|`inf`, `nan` or element < 0|"
+    r"invalid multinomial|nonzero value"
 )
 
 
@@ -208,9 +224,12 @@ _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
 class _ThreadState(threading.local):
-    """The autocast dtype of a thread, and whether a fork has cut this process off from the device."""
+    """What a thread knows: the autocast dtype, and whether a fork has cut this process off from the device."""
 
     autocast: Any = None
+    strides: Any = (
+        None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
+    )
     forked: bool = False
 
 
@@ -238,7 +257,7 @@ def allocate(place: Place, nbytes: int) -> Block:
         raise out_of_memory(error, place.index) from None
 
 
-def write(name: str, place: Place, nbytes: int) -> None:
+def write(name: str, place: Place, nbytes: int, work: Any = None) -> None:
     """One operation into the ledger."""
     frame: Any = _getframe(2)
     while True:
@@ -253,8 +272,24 @@ def write(name: str, place: Place, nbytes: int) -> None:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    live = place.memory.live
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
+    live, dtype = place.memory.live, thread_state.autocast
+    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, dtype, nbytes, live, work))
+
+
+def work_of(out: Any, given: Any) -> tuple[Any, ...]:
+    """What an operator had to do: the dtype, the shape of its (first) result, and those of the tensors it was given."""
+    shapes: list[Any] = []
+    dtype = None
+    for value in given:
+        for tensor in value if type(value) in (list, tuple) else (value,):
+            if isinstance(tensor, _TENSOR):
+                shapes.append(tensor.shape)
+                dtype = dtype or tensor.dtype
+    if isinstance(out, (list, tuple)):
+        out = out[0] if out else None
+    if isinstance(out, _TENSOR):
+        return dtype or out.dtype, out.shape, *shapes
+    return dtype, None, *shapes
 
 
 # ---- the general case ------------------------------------------------------------------------------------------------
@@ -361,15 +396,18 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         out = output(inner, named, out)
     wrapped, nbytes = seen.close(out, target)
     if where is not None:
-        write(str(func), where, nbytes)
+        write(str(func), where, nbytes, work_of(out, (*inner, *named.values())))
         if count_waits is not None:
             count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator itself returns nothing.
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str) -> Any:
-    """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here."""
+def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
+    """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here.
+
+    `given`: the shapes of the tensors it was made from, where they are not the result's.
+    """
     nbytes = out.nbytes
     size = (nbytes + 511) & -512
     memory = place.memory
@@ -401,11 +439,15 @@ def deliver(out: Any, place: Place, name: str) -> Any:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
+    shape, dtype, label, cast = out.shape, out.dtype, place.label, thread_state.autocast
+    work = dtype, shape, *given
+    place.note((OPERATION, perf_counter(), code, offset, name, label, mode, cast, nbytes, live, work))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
-    strides, dtype, lazy = None if out.is_contiguous() else out.stride(), out.dtype, place.lazy
+    # Sizes of 0 and 1 may have any stride.
+    strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
+    lazy = place.lazy
     shell = make_shell(
-        Tensor, out.shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
+        Tensor, shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
     )
     shell._inner = out
     shell._block = block

@@ -30,7 +30,7 @@ select = exercise.function(
     '`torch.device("cuda")` turns a string into a device. Return that, and do not change settings of torch.',
 )
 select.when("built-is-not-available", hint=1)
-select.when("takes_the_gpu", hint=1, at=('"cuda"', "is_available(", "return"))
+select.when("takes_the_gpu", hint=1, at=('skipped "cuda"', '"cuda"', "is_available(", "return"))
 select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=1, at=("is_available(", "return"))
 select.when("keeps_what_is_preferred", hint=2, at=("last return",))
 select.when("device-index-dropped", hint=2, at=("last return",))
@@ -186,10 +186,9 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
 
 def _best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
     _expect_a_choice(seen)
-    answer, right = _best(seen, machine), _best(wanted, machine)
+    why, answer, right = _why_not_the_best(machine, seen), _best(seen, machine), _best(wanted, machine)
     if not _same(answer, right):
-        happened = f"on a machine with {MACHINES[machine]} it chose {answer}"
-        raise Failed(happened, right, misconception=_why_not_the_best(machine, seen))
+        raise Failed(f"on a machine with {MACHINES[machine]} it chose {answer}", right, misconception=why)
 
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
@@ -243,6 +242,7 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
                 continue
             mistaken = asked == "None" or (not present and _same(answer, _best(seen, machine)))
             why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer, present)
+            seen.about(machine.name, name)
             raise Failed(f"{asking} returned {answer}", expected, None, why)
 
 

@@ -172,6 +172,7 @@ class Evaluated(Case, frozen=True):
     flags_before: dict[str, bool]  # `requires_grad` of each parameter
     flags_after: dict[str, bool]
     settings: list[str]
+    losses: int  # calls of `loss_fn`
     batch_means: list[float]
     sizes: list[int]  # of the batches
 
@@ -227,6 +228,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         flags_before=before["flags"],
         flags_after=after["flags"],
         settings=settings,
+        losses=len(call.ledger.forwards("CrossEntropyLoss")),
         batch_means=means,
         sizes=[min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     )
@@ -268,6 +270,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name, old in before.items() if not same(old, after.get(name))]
 
 
+OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
 ON_THE_DEVICE = ("from_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
 
@@ -312,7 +315,8 @@ def runs_on_the_device(seen: Seen, wanted: Seen) -> None:
             where = ", ".join(elsewhere[0].devices)
             happened = f"{len(elsewhere)} of {len(case.passes)} forward passes ran on {where}"
             key = "model-not-moved" if where == "cpu" else None
-            raise Failed(happened, f"all of them on {case.wanted_device}", case.forward_line, key)
+            at = ("device =",) if key else ()
+            raise Failed(happened, f"all of them on {case.wanted_device}", case.forward_line, key, at)
 
 
 @evaluate.check(points=1, needs=CALLED)
@@ -347,7 +351,8 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
             misconception = "batch-norm-changed"
         parts = "the whole model" if "model" in training[0] and len(training[0]) == 3 else " and ".join(training[0])
         happened = f"{len(training)} of {len(case.passes)} forward passes ran with {parts} in training mode"
-        raise Failed(happened, "model.eval() before the first pass", case.forward_line, misconception)
+        at = ("eval not called", ".training", "eval(") if len(training) == len(case.passes) else ()
+        raise Failed(happened, "model.eval() before the first pass", case.forward_line, misconception, at)
 
 
 @evaluate.check(points=2, needs=CALLED)
@@ -388,7 +393,7 @@ def _unchanged(seen: Seen, kind: str, misconception: str | None) -> None:
                 f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}",
                 f"the {kind} from before the call",
                 case.forward_line if training else None,
-                misconception,
+                misconception if training else None,
             )
 
 
@@ -453,13 +458,23 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         assert right is not None
         if _close(found, right):
             continue
+        seen.about(None, name)
         note = ""
+        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "loss_fn(")
+        if not place and not case.losses:
+            raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
+        if len(case.passes) < len(case.sizes):
+            happened = f"only {len(case.passes)} of {len(case.sizes)} batches were used (scenario `{name}`)"
+            raise Failed(happened, "all of them, also a smaller one", at=("continue", "for"))
         if place and _close(found, 100 * right):
-            note = " (in [0, 1], not in percent)"
+            note, at = " (in [0, 1], not in percent)", ()
+        elif any(found == round(right, digits) for digits in (1, 2, 3)):
+            note, at = " (not rounded)", ()
         elif _close(found, reference.batch_means[place] * len(reference.sizes) / sum(reference.sizes)):
             note = " (weight each batch by its number of samples)"
         misconception = "mean-of-batch-means" if of_means else None
-        raise Failed(f"scenario `{name}`: {what} {found:.4f}", f"{right:.4f}{note}", misconception=misconception)
+        happened, at = f"scenario `{name}`: {what} {found:.4f}", at or ("return",)
+        raise Failed(happened, f"{right:.4f}{note}", misconception=misconception, at=at)
 
 
 def _close(found: float | None, right: float) -> bool:

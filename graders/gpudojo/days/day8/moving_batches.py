@@ -45,7 +45,7 @@ move.when("leaves_the_input_alone", "input-modified", hint=2, at=("set_default_d
 move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=5, at=TENSOR)
 move.when("device-index-dropped", hint=5, at=("if type", *TENSOR))
 move.when("passes_non_blocking_on", "non-blocking-dropped", "always-non-blocking", hint=5, at=TENSOR)
-same.when("compares_tensors", "is_true_of_nothing", hint=1, at=("return", "last return"))
+same.when("compares_tensors", "is_true_of_nothing", hint=1, at=("things =", "return", "last return"))
 same.when("searches_structures", hint=2, at=("if list", "if tuple", "if dict", "for"))
 same.when("searches_modules", hint=2, at=("if Module", "parameters(", "return", "last return"))
 same.when("tells_gpus_apart", "device-index-dropped", hint=3, at=("return", "last return"))
@@ -299,6 +299,10 @@ def _holder(case: Moved, path: str) -> tuple[str, ...]:
     return _branch(next((place.was for place in case.places if place.path == outside), ""))
 
 
+def _depth(path: str) -> int:
+    return path.count("[") + path.count(".")
+
+
 def _refuse_errors(seen: Seen, group: str, expected: str) -> None:
     for name, raised in _in(seen, group).errors.items():
         # Something that is no tensor was moved, turned into one, or searched for tensors without end.
@@ -333,7 +337,9 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
             happened = f"{name}: `{place.path}` was {place.was} and became {place.found}"
             if place.was == place.found:
                 happened = f"{name}: the keys or the number of items of `{place.path}` changed"
-            raise Failed(happened, "the same structure", None, "structure-changed", _branch(place.was))
+            made = place.found.rpartition(" ")[2]
+            at = (f"{made}(", *(("_asdict(",) if made == "dict" else ()), *_branch(place.was))
+            raise Failed(happened, "the same structure", None, "structure-changed", at)
         if [place.path for place in case.places] != [place.path for place in right[name].places]:
             raise Failed(f"{name}: not all of the batch came back", "the same structure", None, "structure-changed")
     if not _in(seen, "nested").errors:  # those are the next check's
@@ -365,13 +371,17 @@ def _all_moved(name: str, case: Moved, reference: Moved) -> None:
             other = place is None and root.found not in ("None", root.was)
             key = "structure-changed" if other else None
             happened = f"{name}: it returned {shown}, and `{right.path}` is no tensor"
-            raise Failed(happened, "a tensor, moved", None, key, _holder(case, right.path))
+            at = ("return",) if shown == "None" else _holder(case, right.path)
+            raise Failed(happened, "a tensor, moved", None, key, at)
         if place.device != right.device:
             thrown = case.copies > 0 and not any(each.device == case.device for each in case.places)
             targets = name in PAIRS and right.path == "batch[1]"
             why = "result-thrown-away" if thrown else "targets-on-cpu" if targets else None
             happened, line = f"{name}: `{place.path}` is on {place.device}", case.line if thrown else None
-            raise Failed(happened, str(right.device), line, why, _holder(case, right.path))
+            # Where others inside a container were moved, it is how this tensor is treated.
+            deep = [each.device == case.device for each in case.places if _depth(each.path) >= _depth(right.path)]
+            at = TENSOR if any(deep) and not targets else ("for", *_holder(case, right.path))
+            raise Failed(happened, str(right.device), line, why, () if thrown else at)
         if place.value != right.value:
             happened = f"{name}: the values or the dtype of `{place.path}` changed"
             raise Failed(happened, "only the device changed", at=("if Tensor", "if is_tensor", "to("))
@@ -436,7 +446,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             elif name in second and place.device == "cuda:0":
                 key = "device-index-dropped"
             happened = f"with device={case.device!r}, `{place.path}` ended up on {place.device}"
-            raise Failed(happened, f"{case.device}, as asked", case.line, key)
+            raise Failed(happened, f"{case.device}, as asked", case.line if key else None, key)
 
 
 @move.check(points=0.5, needs=MOVED)
@@ -492,6 +502,9 @@ def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) ->
     }
 
 
+BETWEEN = "a string between two tensors on different devices"  # no structure to search
+
+
 @same.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
     here, classes = pair(call.seed)
@@ -517,7 +530,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a nested batch with one tensor on the CPU": (deep,),
             "a nested batch on the device": (alike,),
             'a list on the CPU and {"b": a tensor on the device}': ([here, {"a": here}], {"b": there}),
-            "a string between two tensors on different devices": (there, "mushroom", here),
+            BETWEEN: (there, "mushroom", here),
             "strings between tensors on the device": (
                 *("mushroom", [there, "cpu", None, 3]),
                 {"device": "cpu", "t": there},
@@ -575,7 +588,8 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
             if answer.kind != "bool":
                 raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool")
             if answer.value != right.value:
-                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, keys.get(title))
+                at = ("return",) if title == BETWEEN else ()
+                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, keys.get(title), at)
             expect_settings_kept(answer.settings, title)
 
     judge.__name__, judge.__doc__ = name, claim

@@ -30,7 +30,7 @@ tell = exercise.function(
     "`model.named_parameters()` gives qualified names and parameters; buffers have their own `model.named_buffers()`.",
     "`state_dict()` is what is saved. Buffers registered with `persistent=False` are not in it.",
 )
-move.when("uses_the_device_it_is_given", hint=2, at=("to(", "cuda("))
+move.when("uses_the_device_it_is_given", hint=2, at=("skipped to(", "to(", "cuda("))
 move.when("hard-coded-cuda", "device-index-dropped", hint=2)
 move.when("moves_every_parameter", hint=1, at=("for", "to("))
 move.when("returns_the_same_model", hint=1, at=("return", "last return"))
@@ -39,7 +39,7 @@ move.when("changes_nothing_else", hint=3, at=CHANGING)
 tell.when("runs", "names_every_parameter", hint=2, at=("named_parameters(", "return"))
 tell.when("names_every_buffer", "buffers-forgotten", hint=2, at=("named_buffers(", "named_parameters(", "return"))
 tell.when("state-dict-is-not-all", hint=3)
-tell.when("tells_the_device", hint=1, at=("to(", ".device", "return"))
+tell.when("tells_the_device", hint=1, at=("to(", "cpu(", "cuda(", ".device", "return"))
 tell.when("device-index-dropped", hint=1)
 
 

@@ -58,13 +58,15 @@ for each in (grayscale, recolor, nearest):
     each.when("right_on_the_smallest", hint=last, at=("squeeze(", "return", "last return"))
     each.when("stays_on_the_device", "leaves_its_inputs_alone", hint=last - 1, at=("[] =", "return", "last return"))
     each.when("trip-through-numpy", "numpy-on-device-tensor", "hard-coded-cuda", "input-modified", hint=last - 1)
-    each.when("python-loop-over-elements", "no_loop_over_pixels", "faster_than_the_loop", hint=1)
+    each.when("python-loop-over-elements", "no_loop_over_pixels", hint=1)
+    each.when("faster_than_the_loop", hint=1, at=("sleep(", "for", "return"))
 grayscale.when("runs", hint=3)
-grayscale.when("right_values", "wrong-weights", hint=4, at=("mean(", "tensor(", "return", "last return"))
-recolor.when("right_values", "channels-last", hint=2, at=("permute(", "movedim(", "return", "last return"))
+grayscale.when("right_values", "wrong-weights", hint=4, at=("sprites =", "mean(", "tensor(", "return", "last return"))
+ORDERING = ("indices =", "palette =", "permute(", "movedim(", "return", "last return")
+recolor.when("right_values", "channels-last", hint=2, at=ORDERING)
 recolor.when("reshape-for-permute", hint=3)
-nearest.when("right_values", hint=2, at=("argmin(", "return", "last return"))
-nearest.when("lowest_index_on_a_tie", hint=3, at=("argmin(", "return", "last return"))
+nearest.when("right_values", hint=2, at=("sprites =", "palette =", "argmin(", "return", "last return"))
+nearest.when("lowest_index_on_a_tie", hint=3, at=("where(", "argmin(", "return", "last return"))
 
 
 Size = tuple[int, int, int, int]  # sprites, height, width, colours
@@ -449,10 +451,10 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         """It is several times as fast as the loop, timed in turns with the loop and the reference."""
         found = seen[timed]
         if found.raised is not None:
-            raise Failed(f"a timed call raised {found.raised.short}", "no error", found.raised.line)
+            raise Failed(f"a timed call raised {found.raised.short}", "no error", found.raised.line, None, ("return",))
         if not found.outputs or len(found.outputs) != len(found.loop_outputs):
             raise Failed(f"{len(found.outputs)} timed calls returned a result", "a result of each timed call")
-        judge_speed(limited(found, wanted[timed]), wanted[timed], same)
+        judge_speed(limited(found, wanted[timed]), wanted[timed], same, partial(seen.about, timed.name))
 
 
 # The timed sizes make each loop take some milliseconds: a hundred times a vectorized call, and little beside the rest.
