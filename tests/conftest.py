@@ -33,6 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    if "DOJO_CACHE" not in os.environ:  # one for all workers, and not the user's
+        folder = tempfile.TemporaryDirectory(prefix="gpudojo-cache-")
+        os.environ["DOJO_CACHE"] = folder.name
+        config.add_cleanup(folder.cleanup)
     sys.dont_write_bytecode = False  # half the time of collecting is compiling the tests themselves
     if not hasattr(config, "workerinput"):
         os.environ[VERDICTS] = tempfile.mkdtemp(prefix="verdicts-")
