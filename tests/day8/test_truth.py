@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 from gpudojo.authoring.lint import solutions
+from gpudojo.grading.source_locator import executed
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import Outcome
@@ -32,7 +33,10 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
         causes = truth[stem]["cause"] if isinstance(truth[stem]["cause"], list) else [truth[stem]["cause"]]
         assert set(causes) <= {"-", *misconceptions()}, stem
         assert max(lines) <= len(path.read_text(encoding="utf-8").splitlines()), stem
-        first = next(result for result in graded(path) if result.outcome is Outcome.FAILED)
+        failed = [result for result in graded(path) if result.outcome is Outcome.FAILED]
+        first = failed[0]
+        for each in failed:
+            assert not each.line or each.ran is None or executed(each.line, each.ran), f"{stem}: {each.happened}"
         if (first.line or 0) not in lines or (first.misconception or "-") not in causes:
             shown = f"line {first.line}, {first.misconception or '-'}: {first.happened}"
             untrue.append(f"{stem}: {shown}; the truth: {lines}, {causes}")
