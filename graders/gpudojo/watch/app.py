@@ -66,7 +66,7 @@ class WatchApp(App[None]):
         self.course = course
         self.session = Session(course, self._tell, kind)
         self.thread = threading.Thread(target=self.session.loop, name="gpudojo session", daemon=True)
-        self.hints, self.page, self.step = 0, "fix", 0
+        self.hints, self.page, self.step, self.drawn = 0, "fix", 0, False
         self.theme = "textual-dark" if self.dark else "textual-light"
 
     def _tell(self, event: Event, work: Work) -> None:
@@ -113,8 +113,10 @@ class WatchApp(App[None]):
 
     @on(OptionList.OptionHighlighted)
     def _chosen(self, event: OptionList.OptionHighlighted) -> None:
+        # The list chooses its first line by itself when it is shown, and tells it late.
+        stale = not self.drawn or event.option_index != event.option_list.highlighted
         work = self.course.works[event.option_index]
-        if work is not self.course.current:
+        if not stale and work is not self.course.current:
             self.course.move(work)
             self._go_to("fix")
             self._draw()
@@ -178,6 +180,7 @@ class WatchApp(App[None]):
         for place, work in enumerate(self.course.works):
             exercises.replace_option_prompt_at_index(place, view.entry(work, max(width, 20)))
         exercises.highlighted = self.course.works.index(self.course.current)
+        self.drawn = True
         if self.page == "fix":
             exercises.focus()  # which it loses when it is hidden
         self.query_one("#body", Static).update(self._body())
@@ -185,7 +188,10 @@ class WatchApp(App[None]):
         self.query_one("#status", Static).update(self._status())
 
     def _top(self) -> Text:
-        title, score = Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis"), view.score(self.course)
+        title, score = (
+            Text(f"{self.course.title}  ", no_wrap=True, overflow="ellipsis"),
+            view.score(self.course, 20 if self.size.width >= WIDE else 10),
+        )
         title.truncate(max(self.size.width - len(score) - 2, 0), overflow="ellipsis", pad=True)
         return Text.assemble(title, score)
 

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rich.align import Align
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Column, Table
 from rich.text import Text
+from rich.theme import Theme
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
 from gpudojo.grading.wording import bar, compose, hint_parts, hints_about
@@ -67,9 +68,10 @@ def entry(work: Work, width: int) -> Text:
     return Text.assemble((f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or "dim")))
 
 
-def score(course: Course) -> Text:
+def score(course: Course, width: int = 20) -> Text:
+    """The points of the day, after a bar of so many characters."""
     points, most = course.score
-    return Text(f"{bar(points, most)} {number(points)} of {number(most)} points")
+    return Text(f"{bar(points, most, width)} {number(points)} of {number(most)} points")
 
 
 def panel(course: Course, hints: int = 0, more: str = "the key h", dark: bool = True) -> RenderableType:
@@ -207,12 +209,21 @@ def _dim(lines: Iterable[str]) -> Iterator[Text]:
     return (Text(line, "dim", no_wrap=True) for line in lines)
 
 
+class _Lesson:
+    """A lesson in Markdown; code in its text has no background, which rich makes black on a light one too."""
+
+    def __init__(self, text: str, dark: bool) -> None:
+        self.markdown = Markdown(text, code_theme="ansi_dark" if dark else "ansi_light")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with console.use_theme(Theme({"markdown.code": tint("bold cyan")})):
+            yield from console.render(self.markdown, options)
+
+
 def lesson(work: Work, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
-    if text is None:
-        return Text(f"There is no lesson for {work.exercise.number}.")
-    return Markdown(text, code_theme="ansi_dark" if dark else "ansi_light")
+    return Text(f"There is no lesson for {work.exercise.number}.") if text is None else _Lesson(text, dark)
 
 
 def celebration(course: Course, step: int = 0) -> RenderableType:

@@ -77,9 +77,9 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     from textual.pilot import Pilot
 
     monkeypatch.setenv("NO_COLOR", "1")
-    course = Course(folder)
-    app = WatchApp(course)
     path = folder / TRAIN
+    course = Course(path)
+    app = WatchApp(course)
 
     def screen() -> str:
         found = re.findall(r"<text [^>]*>([^<]*)</text>", app.export_screenshot())
@@ -94,6 +94,9 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
     async def morning() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "Save a file to grade it." in screen())
+            assert "04 A training loop" in screen(), "it begins with the file that was named, or where the student was"
+            await pilot.press("up", "up", "up")
             await until(pilot, lambda: "to do: `select_device` is still a stub" in screen())
             path.write_text(written(TRAIN, BODY), encoding="utf-8")
             await until(pilot, lambda: re.search(r"❱ \d+ inputs\.to\(device\)", screen()))
