@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sharing import LoadedForkServers, WarmPython
+from tests.sharing import VERDICTS, LoadedForkServers, WarmPython
 
 # A busy machine is no reason to fail. `DOJO_FUZZ=100` tries a hundred times as many examples.
 settings.register_profile(
@@ -38,7 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
     sys.dont_write_bytecode = False  # half the time of collecting is compiling the tests themselves
     if not hasattr(config, "workerinput"):
+        os.environ[VERDICTS] = tempfile.mkdtemp(prefix="verdicts-")
         compileall.compile_dir(Path(__file__).parents[1] / "graders", quiet=2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(VERDICTS), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

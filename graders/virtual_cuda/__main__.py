@@ -136,6 +136,7 @@ def open_in_child(gpus: int, memory: int) -> None:
     from virtual_cuda.devices import virtual_cuda
 
     _opened.enter_context(virtual_cuda(gpus, memory))
+    atexit.register(_opened.close)  # not later, when the modules it needs are gone
 
 
 def _strip(error: BaseException, seen: set[int] | None = None) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from gpudojo.authoring.lint import solutions
+from gpudojo.grading.source_locator import executed
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import Outcome
@@ -22,6 +24,7 @@ HERE = Path(__file__).parent
 WANTED = 0.98
 
 
+@pytest.mark.slow
 def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
     wrong = {one.path.stem: one.path for one in solutions(HERE, exercise.stem) if one.wrong}
     truth = tomllib.loads((HERE / "truth" / f"{exercise.stem}.toml").read_text(encoding="utf-8"))
@@ -32,7 +35,10 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
         causes = truth[stem]["cause"] if isinstance(truth[stem]["cause"], list) else [truth[stem]["cause"]]
         assert set(causes) <= {"-", *misconceptions()}, stem
         assert max(lines) <= len(path.read_text(encoding="utf-8").splitlines()), stem
-        first = next(result for result in graded(path) if result.outcome is Outcome.FAILED)
+        failed = [result for result in graded(path) if result.outcome is Outcome.FAILED]
+        first = failed[0]
+        for each in failed:
+            assert not each.line or each.ran is None or executed(each.line, each.ran), f"{stem}: {each.happened}"
         if (first.line or 0) not in lines or (first.misconception or "-") not in causes:
             shown = f"line {first.line}, {first.misconception or '-'}: {first.happened}"
             untrue.append(f"{stem}: {shown}; the truth: {lines}, {causes}")

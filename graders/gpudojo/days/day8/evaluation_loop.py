@@ -23,22 +23,32 @@ exercise = Exercise(
 )
 evaluate = exercise.function(
     "evaluate",
-    "You need both: `model.eval()` for the layers and `torch.no_grad()` for autograd.",
-    "Before the loop: move the model to the device and call `eval()`. In the loop: move inputs and targets.",
-    "`loss_fn` gives the mean over its batch: multiply by the batch size, add up, divide by all samples at the end.",
-    "`outputs.argmax(dim=1) == targets` says which samples are right; count them over all batches, then divide once.",
-    "Return two Python floats (`.item()` gives one). If there were no samples, do not divide: return (0.0, 0.0).",
-    "`with torch.no_grad():` ends by itself; change no weight, gradient or `requires_grad`, and no setting of torch.",
+    "Where are the model and each batch when the forward pass begins?",
+    "The model moves once, before the loop; each batch moves inside it. The device is the one you were given.",
+    "Before the loop: move the model to `device`. In the loop: move inputs and targets, and keep both results.",
+    "Which layers behave differently in training?",
+    "Dropout and batch norm do, and batch norm changes as well. One call on the whole model switches them.",
+    "Call `eval()` on the model before the first forward pass.",
+    "What does evaluation need of autograd, and what may it leave changed?",
+    "Nothing: switch the recording off around the forward passes, in a way that ends by itself.",
+    "`with torch.no_grad():` around the loop; change no weight, gradient or `requires_grad`, and no setting of torch.",
+    "Of how many samples is each of the two numbers the mean?",
+    "Weight each batch's loss by its size; count how often the largest output is at the target. Think of no batches.",
+    "Sum `.item()` times the size, and the hits of `argmax`; divide by all samples, or return (0.0, 0.0).",
 )
-evaluate.when("runs", "calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=2, at=("for",))
-evaluate.when("returns_the_mean_loss_per_sample", hint=3, at=("return", "last return"))
-evaluate.when("returns_the_accuracy", hint=4, at=("return", "last return"))
-evaluate.when("returns_two_floats", "returned-tensor", hint=5, at=("last return",))
-evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=5, at=("return", "first return"))
+evaluate.when(
+    "runs", "calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",)
+)
+evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
+evaluate.when("returns_the_accuracy", hint=(10, 11, 12), at=("return", "last return"))
+evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
+evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
 CHANGING = ("backward(", "zero_grad(", "step(", "set_grad_enabled(", "requires_grad_(", ".requires_grad", "copy_(")
-evaluate.when("leaves_weights_and_gradients_as_they_were", hint=6, at=(*CHANGING, ".data", "half(", "round_("))
-evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=6, at=CHANGING)
-evaluate.when("leaves_batch_norm_as_it_was", hint=1, at=("reset_running_stats(", "train("))
+evaluate.when("leaves_weights_and_gradients_as_they_were", hint=(7, 8, 9), at=(*CHANGING, ".data", "half(", "round_("))
+evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=(7, 8, 9), at=CHANGING)
+evaluate.when("evaluates_in_evaluation_mode", hint=(4, 5, 6))
+evaluate.when("builds_no_graph", hint=(7, 8, 9))
+evaluate.when("leaves_batch_norm_as_it_was", hint=(4, 5, 6), at=("reset_running_stats(", "train("))
 
 
 BATCH: Final = 3

@@ -31,27 +31,33 @@ exercise = Exercise(
 )
 train = exercise.function(
     "train_epoch",
-    "Before the loop: move the model to the device, once, and call `train()`. In the loop: move inputs and targets.",
-    "Per batch: zero the gradients, forward, loss, backward, step, in this order.",
-    "`loss_fn` gives the mean over its batch: multiply by the batch size, add up, divide by all samples at the end.",
-    "`.item()` gives a Python float without the graph. If there were no samples, do not divide: return 0.0.",
-    "Use the `device` you were given unchanged, and set no seed: both are the caller's choice.",
+    "Where are the model and each batch when the forward pass begins?",
+    "The model moves once, before the loop; each batch moves inside it. The device is the one you were given.",
+    "Before the loop: move the model to `device`. In the loop: move inputs and targets, and keep both results.",
+    "What has to happen, in which order, for one batch to change the weights once?",
+    "Clear the old gradients, forward pass and loss, compute gradients, change weights: with what you were given.",
+    "`zero_grad()`, `loss_fn` of outputs and targets, `backward()`, `step()`: in this order, in the loop, once each.",
+    "In which state should the model be while you train, and torch afterwards?",
+    "Layers such as dropout have a training mode, which is set for the whole model. The rest is the caller's choice.",
+    "Call `train()` on the model before the loop; set no seed and no option of torch.",
+    "How much does each sample count in the number you return?",
+    "`loss_fn` gives the mean over its batch. Undo that before you add up, and think of a loader without batches.",
+    "Add `.item()` times the batch's size, divide by all samples at the end, and return 0.0 where there were none.",
 )
 train.when(
     "runs",
     "calls_the_model",
     "moves_the_model_once",
-    hint=1,
+    hint=(1, 2, 3),
     at=("eval(", "cpu(", "to(", "for"),
 )
-train.when("computes_the_loss_on_the_device", hint=1, at=("cpu(", "loss_fn("))
-train.when("learns_as_it_should", "steps_once_for_every_batch", hint=2, at=("last step(", "step(", "for"))
-train.when("trains_in_training_mode", hint=1, at=("train not called", ".training", "eval(", "for"))
-train.when("returns_the_mean_loss_per_sample", hint=3, at=("last item(", "return", "last return"))
-train.when("returned-tensor", hint=4)
-train.when("copes_with_nothing", "empty-loader-forgotten", hint=4, at=("return", "first return"))
-train.when("uses_the_device_it_is_given", "hard-coded-cuda", "device-index-dropped", hint=5)
-train.when("changes_no_settings", hint=5, at=("manual_seed(", "seed(", "set_default_device("))
+train.when("computes_the_loss_on_the_device", hint=(1, 2, 3), at=("cpu(", "loss_fn("))
+train.when("learns_as_it_should", "steps_once_for_every_batch", hint=(4, 5, 6), at=("last step(", "step(", "for"))
+train.when("trains_in_training_mode", hint=(7, 8, 9), at=("train not called", ".training", "eval(", "for"))
+train.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("last item(", "return", "last return"))
+train.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
+train.when("uses_the_device_it_is_given", hint=(1, 2, 3))
+train.when("changes_no_settings", hint=(7, 8, 9), at=("manual_seed(", "seed(", "set_default_device("))
 
 
 class TrainForward(Case, frozen=True):
