@@ -56,6 +56,12 @@ class FunctionChecks(pytest.Collector):
         # What the student's code printed: it runs in the first check, and is shown where one fails.
         self.printed: list[tuple[str, str]] = []
 
+    @property
+    def file(self) -> ExerciseFile:
+        found = self.getparent(ExerciseFile)
+        assert found is not None
+        return found
+
     def collect(self) -> Iterator[pytest.Item]:
         # A marker would override what the user has chosen.
         asked = self.config.getoption("timeout", None) is not None or "PYTEST_TIMEOUT" in os.environ
@@ -89,9 +95,7 @@ class CheckItem(pytest.Item):
 
     @property
     def file(self) -> ExerciseFile:
-        found = self.getparent(ExerciseFile)
-        assert found is not None
-        return found
+        return self.checks.file
 
     def runtest(self) -> None:
         limits = self.stash.get(LIMITS, Limits(characters=CHARACTERS, on_raised=quit_debugger))

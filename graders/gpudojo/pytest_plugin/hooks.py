@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -74,7 +75,13 @@ class ExerciseHooks:
         # A worker of pytest-xdist cannot end the run with a sentence; the process it works for does.
         if self.config.getoption("collectonly") or not checks or hasattr(self.config, "workerinput"):
             return []
-        return [self._start({item.path: item.checks.exercise for item in checks})]
+        line = self._start({item.path: item.checks.exercise for item in checks})
+        for checked in {id(item.checks): item.checks for item in checks}.values():
+            checked.file.grader.prepare(checked.exercise, [checked.function])
+        # What is here now stays until the end: to look through all of torch in every collection, five of them pytest's
+        # own, and once more when Python ends, takes a second.
+        gc.freeze()
+        return [line]
 
     def _start(self, files: Mapping[Path, Exercise]) -> str:
         """The line about device and seed; raises UsageError where an option asks for what is not here."""

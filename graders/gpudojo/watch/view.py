@@ -148,7 +148,7 @@ def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
     code = Text(shown) if os.environ.get("NO_COLOR") else code
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for place, text in enumerate(code.split("\n", allow_blank=True), first):
+    for place, text in enumerate(code.split("\n"), first):
         here = place == line
         table.add_row(
             Text("❱" if here else " ", tint("bold red")), Text(f"{place:>3}", "bold" if here else "dim"), text
@@ -174,7 +174,7 @@ def _aside(work: Work) -> Iterator[RenderableType]:
     first = work.first
     if first is not None:
         blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
-        yield Text(f"\nWaiting for this one: {', '.join(blocked)}" if blocked else "", "dim")
+        yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(

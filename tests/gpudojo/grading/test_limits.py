@@ -132,7 +132,7 @@ def test_time_in_which_others_had_the_processors_does_not_count(share: float, ti
 def test_the_scenario_stands_above_what_is_printed_in_it() -> None:
     written = io.StringIO()
     # One stream under two names, and a line without an end before the next scenario.
-    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written), bounded_output(60):
+    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written), bounded_output(60, named=True):
         print("loading")
         with in_scenario("first"):
             print("a", 1)

@@ -82,7 +82,7 @@ def test_collecting_does_not_import_torch() -> None:
     question = (
         "import sys, pytest; plugins = ['-p', 'pytest_timeout', '-p', 'gpudojo.pytest_plugin'];"
         "code = pytest.main(['--collect-only', '-q', 'exercises/day8', *plugins]);"
-        "print('ended', int(code), sorted({'torch', 'numpy'} & set(sys.modules)))"
+        "print('ended', int(code), sorted({'torch', 'numpy', 'nbformat', 'rich', 'jinja2'} & set(sys.modules)))"
     )
     # Only the two plugins asked for: where gpudojo is installed pytest would load ours a second time.
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -90,6 +90,45 @@ def test_collecting_does_not_import_torch() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=300)
     assert "ended 0 []" in done.stdout, done.stdout + done.stderr
     assert f"exercises/day8/{TRAIN}::train_epoch::learns_as_it_should" in done.stdout
+
+
+SPY = """
+import sys
+def pytest_unconfigure():
+    print("loaded", *sys.modules)
+"""
+# What takes long to import, and what a student's run does not need of ours.
+UNNEEDED = (
+    *(
+        "torch._dynamo",
+        "torch._inductor",
+        "torch.distributed.tensor",
+        "torch.onnx",
+        "torch.fx.experimental.symbolic_shapes",
+    ),
+    *("sympy", "networkx", "gpudojo.sandbox", "gpudojo.submissions", "gpudojo.classes", "gpudojo.report"),
+    *("gpudojo.notebook", "gpudojo.cli", "gpudojo.days.day8.mixed_precision"),
+)
+
+
+def test_a_run_imports_little_more_than_torch_and_runs_the_reference_once(
+    student: Student, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOJO_CACHE", str(tmp_path / "cache"))
+    shutil.copy(REPOSITORY / "reference" / "day8" / TRAIN, student.write(f"day8/{TRAIN}", ""))
+    solution = tmp_path / "reference" / "day8" / TRAIN
+    solution.parent.mkdir(parents=True)
+    source = (REPOSITORY / "reference" / "day8" / TRAIN).read_text(encoding="utf-8")
+    solution.write_text(source + "\nprint('the reference was loaded')\n", encoding="utf-8")
+    student.write("day8/conftest.py", SPY)
+    for first in (True, False):
+        done = student.pytest("day8", "-s")
+        assert done.returncode == 0, done.stdout + done.stderr
+        (modules,) = re.findall(r"^loaded (.*)$", done.stdout, re.M)
+        loaded = [name for name in UNNEEDED for module in modules.split() if f"{module}.".startswith(f"{name}.")]
+        assert "torch" in modules.split()
+        assert loaded == []
+        assert ("the reference was loaded" in done.stdout) is first
 
 
 def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(student: Student) -> None:
