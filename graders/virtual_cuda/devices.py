@@ -59,7 +59,7 @@ def virtual_cuda(
     """
     if clock not in CLOCKS:
         raise UnknownClock(clock, CLOCKS)
-    model = gpu_named(gpu or "H200") if gpu is not None or clock == "modelled" else None
+    model = gpu_named("H200" if gpu is None else gpu) if gpu is not None or clock == "modelled" else None
     if memory is None:
         memory = model.memory if model is not None and gpu is not None else "8 GiB"
     if name is None:

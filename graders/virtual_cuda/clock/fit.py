@@ -106,6 +106,13 @@ def without_arithmetic() -> Iterator[None]:
         "baddbmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, *a.shape[:2], b.shape[2]),
         "convolution": convolution,
         "convolution_backward": gradients,
+        "_scaled_dot_product_flash_attention_for_cpu": lambda q, *rest, **named: (
+            zeros(q, *q.shape),
+            torch.zeros(q.shape[:3]),
+        ),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": lambda g, q, k, v, *rest, **named: tuple(
+            zeros(t, *t.shape) for t in (q, k, v)
+        ),
     }
     library = torch.library.Library("aten", "IMPL")
     threads = torch.get_num_threads()
@@ -188,7 +195,8 @@ _LEAST: Final = 0.25  # of the usual figure
 # Usual figures, in seconds. Of kernels: the least time; bytes and FLOPs take what the peak rates say.
 _USUAL: Final = {
     "event": 9e-6, "module": 4e-6, "backward": 100e-6, "step": 100e-6, "scaler": 30e-6,
-    "transfer": 10e-6, "launch": 4e-6, "recurrent launch": 8e-6, "list": 15e-6, "list tensor": 2e-6,
+    "transfer": 10e-6, "launch": 4e-6, "recurrent launch": 8e-6,
+    "recurrent launch backward": 12e-6, "list": 15e-6, "list tensor": 2e-6,
     "allocation": 3e-6, "view": 3e-6, "view backward": 2e-6, "operator": 10e-6,
     "operator gradient": 15e-6, "operator backward": 20e-6, "cuBLAS": 8e-6,
     "cuDNN": 20e-6, "cuDNN norm": 20e-6, "cuDNN recurrent": 100e-6, "attention": 20e-6, "indexing": 10e-6,

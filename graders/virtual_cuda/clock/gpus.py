@@ -49,6 +49,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         share = min(max((size - low) / (high - low), 0.0), 1.0)
         return size * (0.5 + 0.5 * share)
 
+    def least(self, kernel: Kernel) -> float:
+        """The least time of a kernel of this kind, and at least that of a launch."""
+        return max(self.kernels.get(kernel.kind, self.kernels["pointwise"])[0], self.gap)
+
     def seconds(self, kernel: Kernel) -> float:
         """How long a kernel takes."""
         least, moved, computed = self.kernels.get(kernel.kind, self.kernels["pointwise"])
