@@ -1,4 +1,4 @@
-"""The files in examples/: tests that can be copied, and pictures that are up to date."""
+"""The files in examples/: tests that can be copied, a class, and output that the README shows."""
 
 from __future__ import annotations
 
@@ -34,18 +34,14 @@ def test_every_test_of_an_example_passes(
     assert found == {"passed": len(re.findall("^def test_", source, re.MULTILINE))}, said
 
 
-def words(picture: Path) -> list[str]:
-    return re.findall("<text[^>]*>([^<]*)</text>", picture.read_text(encoding="utf-8"))
-
-
-def test_the_picture_is_what_dojo_bench_shows_today(tmp_path: Path) -> None:
-    """If not: `dojo bench --picture examples/dojo-bench.svg`."""
-    anew = tmp_path / "anew.svg"
-    assert CliRunner().invoke(main, ["bench", "--picture", str(anew)]).exit_code == 0
-    stored = EXAMPLES / "dojo-bench.svg"
-    assert "loss.backward" in "".join(words(anew)).replace("&#160;", " "), "or the comparison compares nothing"
-    assert words(stored) == words(anew)
-    assert stored.stat().st_size < 200_000
+def test_the_readme_shows_what_dojo_run_prints_today(warm_python: WarmPython) -> None:
+    """If not: `COLUMNS=120 dojo run examples/training_loop.py`, and copy what follows the script's own output."""
+    environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(REPOSITORY / "graders")}
+    done = warm_python.run("gpudojo", "run", "examples/training_loop.py", cwd=REPOSITORY, env=environment)
+    assert done.stdout.endswith("of 256 right\n")
+    shown = re.search(r"<!-- run -->\n\n```\n(.*?)```\n", (REPOSITORY / "README.md").read_text("utf-8"), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == done.stderr.lstrip("\n")
 
 
 def test_the_class_is_made_of_todays_solutions(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from virtual_cuda.__main__ import run_script
     from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus
     from virtual_cuda.clock.lanes import Interval, Times, times_of
     from virtual_cuda.device.state import VirtualGpu
@@ -53,6 +54,7 @@ __all__ = [
     "patch_imported_names",
     "real_device",
     "record_wait",
+    "run_script",
     "site",
     "times_of",
     "virtual_cuda",
@@ -61,6 +63,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "__main__": "run_script",
     "clock.gpus": "Gpu gpu_named gpus",
     "clock.lanes": "Interval Times times_of",
     "device.state": "VirtualGpu",

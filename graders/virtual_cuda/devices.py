@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 import torch.utils._device
+from torch.utils.data._utils import pin_memory as pinning
 
 from virtual_cuda import ops, torch_api
 from virtual_cuda.clock.gpus import gpu_named
@@ -22,12 +23,12 @@ from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.patching import Opening, Patch, claim, patch, registry
+from virtual_cuda.patching import Opening, Patch, around, claim, patch, registry
 from virtual_cuda.real.context import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
-from virtual_cuda.torch_api.compatibility import OriginalImports
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
+from virtual_cuda.torch_api.imports import OriginalImports
 
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 CLOCKS: Final = ("measured", "modelled")
@@ -102,8 +103,15 @@ def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
     imports = OriginalImports(patches)
     sys.meta_path.insert(0, imports)
     undo.callback(sys.meta_path.remove, imports)
+    # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
+    patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
     undo.callback(_close, gpu)
     now.gpu = gpu
+
+
+def _after_imports(lock: Any, original: Any, *args: Any) -> Any:
+    with lock:
+        return original(*args)
 
 
 def _close(gpu: VirtualGpu) -> None:

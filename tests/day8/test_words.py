@@ -34,8 +34,8 @@ CASES = {
     "04_modifying_training_loop_gpu/missing_step": ("loss.backward()", "Per batch: zero the gradients"),
     "04_modifying_training_loop_gpu/hard_coded_data": ('x, y = x.to("cuda")', "Use the `device` you were given"),
     "05_modifying_evaluation_loop_gpu/returned_tensor": ("return (total / count", "Return two Python floats"),
-    "12_self_assessment/no_grad_zeroes": ('"no_grad": "c"', "Try it: every question can be answered"),
-    "09_managing_memory/any_word_of_memory": ("except ", "`try:` calls try_batch"),
+    "12_self_assessment/no_grad_zeroes": ('"no_grad": "c"', "What does autograd do while the model runs"),
+    "09_managing_memory/any_word_of_memory": ("except ", "Which errors does your handler catch"),
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,3 +117,15 @@ def test_losses_do_not_depend_on_workers() -> None:
     expected = run("cpu", 0)
     with virtual_cuda():
         assert run("cuda", 0) == run("cuda", 2) == expected
+
+
+def test_batches_are_pinned_while_another_thread_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patches are put aside for an import of torch's, and the thread that pins must not go on without them."""
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(0.3)\n")
+    monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
+    with virtual_cuda():
+        batches = iter(DataLoader(Numbers(), 1, num_workers=1, pin_memory=True, prefetch_factor=8, **FORK))
+        first = next(batches)
+        importlib.import_module("torch.slow_module")
+        del sys.modules["torch.slow_module"]
+        assert all(batch["x"].is_pinned() for batch in (first, *batches))

@@ -9,6 +9,7 @@ import sys
 import msgspec
 import pytest
 from virtual_cuda.errors import BadTimeline
+from virtual_cuda.ledger import COLUMNS, totals
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -80,6 +81,7 @@ def test_a_call_record_by_record() -> None:
     ]
     assert made.wait_count == 3, "a copy to the device makes nobody read, and who was told to wait knows it"
     assert made.waits == {4: 3}
+    assert dict(zip(COLUMNS, totals(LEDGER), strict=True))["waits"] == "3", "a table counts the same"
     assert (made.to_device, made.to_host, made.peak_bytes, made.left_out) == (64, 8, 4096, 0)
     assert made.lines == {2: SOURCE[1], 3: SOURCE[2], 4: SOURCE[3]}
     first, _, _, passing, _, second, backward, *_ = made.events

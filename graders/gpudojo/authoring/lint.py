@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpudojo.authoring.lesson_records import problems
 from gpudojo.authoring.variants import parsed
 from gpudojo.grading.call import put_back
 from gpudojo.grading.engine import grade_function
 from gpudojo.grading.load import Unparsable, bindings, load, parse
 from gpudojo.grading.references import Reference, Written
-from gpudojo.model.catalogue import day, misconceptions_of, registered, sources, whole
+from gpudojo.model.catalogue import day, general_mistakes, misconceptions_of, registered, sources, whole
 from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult
@@ -94,6 +95,7 @@ VALUES: Final = (
     *("None", "0", "1", "0.0", "1.0", "True", "False", "''", "'cpu'", "[]", "{}", "()", "(0.0, 0.0)"),
     *("torch.empty(0)", "object()"),
 )
+STEPS: Final = 3  # hints on a misconception
 LAST: Final = "delete this line "  # how the note begins that keeps an exercise unfinished to the end
 
 
@@ -142,6 +144,7 @@ def lint(name: str, root: Path, quick: bool = False) -> LintReport:
     rows = [examined(e, name, root, [one for one in tried if one.exercise == e.stem], quick) for e in day(name)]
     unfinished = [row.stem for row in rows if row.notes]
     general = [*wholeness(name, unfinished), *named_mistakes(name, tried, bool(unfinished))]
+    general += steep_hints(name, root)
     for one in tried:
         if one.wrong and one.claim is None:
             general.append(Finding(one.exercise, f"{one.where}: its first line does not say which check it fails"))
@@ -162,6 +165,7 @@ def examined(exercise: Exercise, name: str, root: Path, tried: Sequence[Solution
     row = LintRow(exercise.stem, exercise.points, len(exercise.functions), checks, len(wrong), notes=len(left))
     row.findings += declared(exercise, misconceptions_of(name))
     row.findings += stub_and_reference(exercise, name, root)
+    row.findings += [Finding(exercise.stem, text) for text in problems(name, exercise.stem, root)]
     kept = {path.name.partition("_")[0] for path in (root / "tests" / name).glob("*")}
     if kept & {"right", "solutions"}:  # where one kind is kept elsewhere, nothing is said of it
         row.findings += too_few_spellings(exercise, [one for one in tried if not one.wrong])
@@ -218,8 +222,9 @@ def declared(exercise: Exercise, mistakes: Container[str] = ()) -> Iterator[Find
         for key, advice in function.advice.items():
             if key not in names and key not in mistakes:
                 yield Finding(exercise.stem, f"`{function.name}` has advice on {key!r}, no check of it and no mistake")
-            if advice.hint is not None and not 1 <= advice.hint <= len(function.hints):
-                yield Finding(exercise.stem, f"`{function.name}` has no hint {advice.hint}, which is for {key!r}")
+            for number in advice.hints:
+                if not 1 <= number <= len(function.hints):
+                    yield Finding(exercise.stem, f"`{function.name}` has no hint {number}, which is for {key!r}")
         for check in function.checks:
             for need in check.needs:
                 if need not in names[: names.index(check.name)]:
@@ -393,7 +398,8 @@ def paid_for_nothing(exercise: Exercise, source: str, reference: Reference) -> I
 
 def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = False) -> Iterator[Finding]:
     """Misconceptions that the day does not declare, and those that no wrong solution makes."""
-    known = misconceptions_of(name)
+    own = misconceptions_of(name)
+    known = {**general_mistakes(), **own}
     folder = registered()[name].folder
     for path in sorted(folder.rglob("*.py")):
         for key, line in keys_in(path.read_text(encoding="utf-8")):
@@ -407,11 +413,23 @@ def named_mistakes(name: str, tried: Sequence[Solution], unfinished: bool = Fals
         if claim[2] is not None and claim[2] not in known:
             yield Finding(one.exercise, f"{one.where}: {name} has no misconception {claim[2]!r}")
     unfinished = unfinished or any(finding.warning for finding in wholeness(name))
-    for key in sorted(set(known) - {claim[2] for _, claim in wrong}):
+    for key in sorted(set(own) - {claim[2] for _, claim in wrong}):
         yield Finding("misconceptions", f"no wrong solution makes the mistake {key!r}", warning=unfinished)
     for key, mistake in known.items():
         if not mistake.name.strip() or not mistake.why.strip():
             yield Finding("misconceptions", f"{key!r} has no name or does not say why it matters")
+
+
+def steep_hints(name: str, root: Path) -> Iterator[Finding]:
+    """Misconceptions without three different hints, and those whose first hint shows code of a reference."""
+    paths = sorted((root / "reference" / name).glob("*.py"))
+    solved = "\n".join(line for path in paths for _, line in solution_lines(path.read_text(encoding="utf-8")))
+    for key, mistake in {**general_mistakes(), **misconceptions_of(name)}.items():
+        if len({hint.strip() for hint in mistake.hints} - {""}) != STEPS or len(mistake.hints) != STEPS:
+            yield Finding("misconceptions", f"{key!r} needs {STEPS} different hints and has {len(mistake.hints)}")
+        for code in re.findall(r"`([^`]+)`", (*mistake.hints, "")[0]):
+            if code in solved:
+                yield Finding("misconceptions", f"the first hint on {key!r} shows code of a reference: {code}")
 
 
 def keys_in(source: str) -> list[tuple[str, int]]:

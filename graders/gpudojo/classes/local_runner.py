@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpudojo.classes.store import Record
-from gpudojo.classes.submission_run import SubmissionRun
+from gpudojo.classes.submission_run import GAP, SubmissionRun
 from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.model.results import SubmissionRow
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
@@ -66,6 +66,38 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+class Stops:
+    """Finds out for how long this process was stopped (Ctrl-Z) or the whole machine stood still.
+
+    Time in which it ran, or waited for a processor, is no such time: submissions can use up the processors.
+    """
+
+    def __init__(self) -> None:
+        self._looked, self._threads = time.monotonic(), _scheduled()
+
+    def length(self) -> float:
+        """Seconds since the last call, to be called after each time this process has slept for TICK or less."""
+        now = time.monotonic()
+        if now - self._looked < TICK:
+            return 0.0
+        threads = _scheduled()
+        own = sum(seconds - self._threads.get(name, 0.0) for name, seconds in threads.items())
+        slept = 2 * TICK  # in this call's turn, and in turns that were too short to look
+        stopped = now - self._looked - own - slept
+        self._looked, self._threads = now, threads
+        return max(0.0, stopped)
+
+
+def _scheduled() -> dict[str, float]:
+    """By thread of this process, the seconds that it ran or waited for a processor."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/self/task/{name}/schedstat", "rb") as file:
+                found[name] = sum(map(int, file.read().split()[:2])) / 1e9
+    return found or {"all": time.process_time()}
+
+
 class ChildScheduler:
     """Runs tasks in children of one fork server, `jobs` at a time; `watch` is called with those under way.
 
@@ -84,7 +116,7 @@ class ChildScheduler:
         self.under_way: dict[int, GradingTask] = {}
         self._waiting = selectors.DefaultSelector()
         self._deaths = 0
-        self._looked = time.monotonic()
+        self._stops = Stops()
 
     def run(self, tasks: Iterator[GradingTask | None]) -> None:
         """Run tasks until none is left."""
@@ -93,7 +125,7 @@ class ChildScheduler:
             self._waiting.register(self.bell, selectors.EVENT_READ, "bell")
         more = True
         last = 0.0
-        self._looked = time.monotonic()
+        self._stops = Stops()
         try:
             while more or self.under_way:
                 while more and len(self.under_way) < self.jobs:
@@ -133,19 +165,21 @@ class ChildScheduler:
     def _step(self) -> None:
         """Read what has arrived, and only then end those whose time is over."""
         ready = self._waiting.select(TICK)
-        now = time.monotonic()
-        late, self._looked = now - self._looked - TICK, now
-        if late > 0:  # the grader was stopped, the machine stalled, or something here took its time
+        stopped = self._stops.length()
+        if stopped >= GAP:
             for task in self.under_way.values():
-                task.run.postpone(late)
+                task.run.postpone(stopped)
         for key, _ in ready:
             if key.data is None:
-                exits = self.client.exits()
-                if exits is None:
+                events = self.client.events()
+                if events is None:
                     self._renew()
                     return
-                for exit_ in exits:
-                    self._exited(exit_)
+                for event in events:
+                    if isinstance(event, ChildExit):
+                        self._exited(event)
+                    elif event.number in self.under_way:
+                        self.under_way[event.number].run.waited(event.seconds)
             elif self.bell is not None and key.fileobj is self.bell:
                 self.bell.recv(CHUNK)
             else:

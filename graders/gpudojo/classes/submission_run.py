@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gpudojo.classes.store import FunctionRecord, Incident, IncidentKind, Record
+from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, Raised
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.protocol import ALL, ELSEWHERE, HERE, WHOLE, Frames, Job, RunOptions
@@ -23,7 +24,7 @@ AGAIN: Final = 3  # times that a child killed by something else is run again
 CHILDREN: Final = 24
 INCIDENTS: Final = 500  # that are told of a submission
 OUTPUT: Final = 64 << 10
-GAP: Final = 1.0  # seconds in which the grader did not look, after which a child's own clock is not trusted
+GAP: Final = 1.0  # seconds for which the grader was stopped, after which a child's own clock is not trusted
 # Not printed by student code: a message of torch's profiler in a process that cannot read its own name.
 REMOVED: Final = re.compile(r"^Failed to read process name for pid \d+\n", re.MULTILINE)
 # Different in every run: the folder a child runs in. Found in two steps, each of which looks at a character once.
@@ -62,6 +63,9 @@ class SubmissionRun:
         # With a real GPU two kinds of children observe, each the machines that the other cannot stand for.
         self._machines = [HERE, ELSEWHERE] if options.bench == "cuda" else [ALL]
         self._received: set[str] = set()  # from this child
+        self._waited = self._spare = (
+            0.0  # seconds: that this child waited, and by which its step may still be prolonged
+        )
         self._killed: Counter[str] = Counter()
         self._over = False  # nothing more of this child counts
         self._again = False  # and it is run again
@@ -78,7 +82,8 @@ class SubmissionRun:
         self._frames = Frames(token, EVIDENCE)
         self.step, self.killed_by_us, self.finished, self.paused, self.stumbled = None, False, False, False, ""
         self.stood_still, self._over, self._again = False, False, False
-        self.deadline = self.clock() + STARTING
+        self._waited = 0.0
+        self._begin(STARTING)
         self._received = set()
         complete = set(self.record.seen) if self.options.bench != "cuda" else set()
         return Job(
@@ -106,18 +111,18 @@ class SubmissionRun:
         return self.trusted and not self._over
 
     def _handle(self, frame: protocol.Frame) -> bool:
-        now, record = self.clock(), self.record
+        record = self.record
         if isinstance(frame, protocol.Isolated):
             record.layers = {
                 name: record.layers.get(name) or why for name, why in (record.layers | frame.layers).items()
             }
-            self.deadline = now + self.options.seconds + GRACE
+            self._begin(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Chosen):
             if not any((p.exercise, p.function) == (frame.exercise, frame.function) for p in record.places):
                 record.places.append(frame)
         elif isinstance(frame, protocol.Began):
             self.step = frame.step
-            self.deadline = now + self.options.seconds + GRACE
+            self._begin(self.options.seconds + GRACE)
         elif isinstance(frame, protocol.Loaded):
             if self._late_by_our_fault([frame.broken] if frame.broken else []):
                 return False
@@ -164,7 +169,6 @@ class SubmissionRun:
     def _late_by_our_fault(self, raised: Sequence[Raised]) -> bool:
         """Whether time ran out in a child while the grader stood still: it may have waited for us, and is run again."""
         late = self.stood_still and any(error.type == "TimedOut" for error in raised)
-        # Once: a submission that keeps all processors busy makes the grader late, too.
         self._over = self._again = late and not self._killed[self.step or BEFORE]
         return self._again
 
@@ -193,11 +197,21 @@ class SubmissionRun:
         self._printed += len(data)
         self._output += data[: max(0, OUTPUT - len(self._output))]
 
+    def _begin(self, seconds: float) -> None:
+        self.deadline, self._spare = self.clock() + seconds, (STRETCH - 1) * self.options.seconds
+
     def postpone(self, seconds: float) -> None:
-        """The grader has not looked for so long (Ctrl-Z, a stalled machine): no time has run out meanwhile."""
+        """The grader was stopped for so long (Ctrl-Z, a stalled machine): no time has run out meanwhile."""
         self.deadline += seconds
         self.began += seconds
         self.stood_still = self.stood_still or seconds >= GAP
+
+    def waited(self, seconds: float) -> None:
+        """The child has waited so long, in all, for a processor that others used: that is no time of its own."""
+        more = min(seconds - self._waited, self._spare)
+        self._waited, self._spare = seconds, self._spare - more
+        self.deadline += more
+        self.began += more
 
     def overdue(self, now: float) -> bool:
         return now > self.deadline or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import importlib
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from gpudojo import __version__
 
-# By name: the module in this package, and the line of `dojo --help`, which imports no other module.
-COMMANDS: Final = {
-    "bench": ("bench", "Train on a virtual CUDA device and show what each line moved."),
-    "classroom": ("classroom", "Grade a checkout on GitHub Classroom or Classroom 50."),
-    "doctor": ("doctor", "Show what this machine has, and what to do about what is missing."),
-    "export": ("export", "Write results for another program."),
-    "grade": ("grade", "Grade submissions."),
-    "lint": ("authoring", "Check that a day is ready for students."),
-    "new": ("authoring", "Make the files of a new exercise or day."),
-    "release": ("release", "Make what students get."),
-    "report": ("export", "Make HTML pages of results."),
-    "sample": ("authoring", "Make a sample class of submissions."),
+# The parts of `dojo --help`, which imports no other module: by command, its module in this package and its line there.
+PARTS: Final = {
+    "For students": {
+        "watch": ("watch", "Grade what you save; show what to fix."),
+        "lesson": ("lesson", "Show the lesson of an exercise."),
+        "run": ("run", "Run a script on a virtual GPU."),
+        "doctor": ("doctor", "Show what this machine has and lacks."),
+    },
+    "For instructors": {
+        "grade": ("grade", "Grade submissions."),
+        "report": ("export", "Make HTML pages of results."),
+        "export": ("export", "Write results for another program."),
+        "release": ("release", "Make what students get."),
+        "classroom": ("classroom", "Grade a checkout on GitHub Classroom."),
+    },
+    "For authors of exercises": {
+        "new": ("authoring", "Make a new exercise or day."),
+        "lint": ("authoring", "Check that a day is ready for students."),
+        "sample": ("authoring", "Make a sample class of submissions."),
+    },
 }
+COMMANDS: Final = {name: command for part in PARTS.values() for name, command in part.items()}
+
+
+class Interrupted(BaseException):
+    """A Ctrl-C in a student's script: the process ends as Python's would."""
 
 
 class LazyGroup(click.Group):
     """A group that imports its commands when they are used. Errors of gpudojo become messages, not tracebacks."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -37,8 +50,16 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+        wide = max(map(len, COMMANDS))
+        for title, part in PARTS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{wide}}", line) for name, (_, line) in part.items()])
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        try:
+            return super().main(*args, **more)
+        except Interrupted:  # not by click, which would say "Aborted!" and exit with 1
+            raise KeyboardInterrupt from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter, thread_time
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from virtual_cuda.errors import DeviceClosed
 
+from gpudojo.grading.limits import in_scenario
 from gpudojo.grading.load import raised
+from gpudojo.grading.source_locator import taken
 from gpudojo.model.evidence import Array, Cases, Raised
 
 if TYPE_CHECKING:
@@ -48,6 +51,11 @@ else:
 
 
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
+
+
+# The lines of the student's file that were executed, by the scenario that `tried` or `several` had begun; "" for none.
+executed: Final[dict[str, set[tuple[int, int]]]] = {}
+_scenario: Final = [""]
 
 
 def after_call() -> None:
@@ -82,6 +90,8 @@ class Call:
         mark = self.bench.ledger.mark()
         modes = _modes()
         afterwards = after_call  # read before the call, which could replace it
+        line = None
+        taken()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
@@ -90,9 +100,13 @@ class Call:
                     raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
                 return of_known_classes(result)
         except (Exception, SystemExit) as error:
-            raise StudentRaised(raised(error, self.path)) from None
+            evidence = raised(error, self.path)
+            line = evidence.line
+            raise StudentRaised(evidence) from None
         finally:
             began = perf_counter(), thread_time()
+            if ran := taken(line):
+                executed.setdefault(_scenario[0], set()).update(ran)
             afterwards()
             self.aside = perf_counter() - began[0], thread_time() - began[1]
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # without what the probe does next
@@ -101,6 +115,16 @@ class Call:
         """The line of the student's file that caused a record."""
         site = record.site
         return site.line if site is not None and site.file == str(self.path) else None
+
+    def line_now(self, outermost: bool = False) -> int | None:
+        """The line of the student's file that is being run, for what a probe lets student code call."""
+        frame: FrameType | None = sys._getframe(1)
+        line = None
+        while frame is not None and (line is None or outermost):
+            if frame.f_code.co_filename == str(self.path):
+                line = frame.f_lineno
+            frame = frame.f_back
+        return line
 
     def first_line(self, records: Iterable[Any]) -> int | None:
         """The line that caused the first of these records."""
@@ -127,10 +151,19 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     found = {}
     for name, scenario in scenarios.items():
         try:
-            found[name] = scenario()
+            lines_under(name)
+            with in_scenario(name):
+                found[name] = scenario()
         except StudentRaised as error:
             raise error.with_facts(scenario=name) from None
+        finally:
+            lines_under("")
     return found
+
+
+def lines_under(name: str) -> None:
+    """Record the lines of the calls that follow under this name; "" for calls outside of scenarios."""
+    _scenario[0] = name
 
 
 def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
@@ -143,12 +176,16 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
     names = list(scenarios)
     for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
-            found[name] = scenarios[name]()
+            lines_under(name)
+            with in_scenario(name):
+                found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
             found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
+        finally:
+            lines_under("")
     # In the order given, whatever the seed: checks report the first that is wrong.
     errors = {name: found.errors[name] for name in names if name in found.errors}
     return Cases({name: found[name] for name in names if name in found}, errors)

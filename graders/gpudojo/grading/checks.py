@@ -107,8 +107,9 @@ def runs(
             error = observation.raised
             assert error is not None
             if observation.status is CallStatus.BROKEN:
-                key = diagnosis(error.message)
-                raise Failed(f"the file could not be run: {error.short}", "no error", error.line, key)
+                key = diagnosis(error.message) or ("file-without-memory" if error.out_of_memory else general(error))
+                said = "is not valid Python" if key == "syntax-error" else "could not be run"
+                raise Failed(f"the file {said}: {error.short}", EXPECTED.get(key or "", "no error"), error.line, key)
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
             raise scenario_raised(error, named(error, seen))
         found, expected = dict(_scenarios(function, seen)), dict(_scenarios(function, wanted))
@@ -117,7 +118,9 @@ def runs(
                 raise Failed(f"nothing was recorded for scenario `{name}`", "what the function did there")
         for name in expected if chosen is None else chosen:
             if (error := found[name]) is not None:
-                raise scenario_raised(error, named(error, seen))
+                failed = scenario_raised(error, named(error, seen))
+                seen.about(None, name)
+                raise failed
 
     judge.__name__, judge.__doc__ = "runs", f"`{function.name}` runs in every scenario without an error."
     function.check(0, needs=())(judge)
@@ -136,11 +139,30 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 
 def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     """The failure of a check that looks at a scenario in which the student's function raised."""
-    line = raised.line
+    line, misconception = raised.line, misconception or general(raised)
     if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
         line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
-    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", "no error", line, misconception)
+    expected = EXPECTED.get(misconception or "", "no error")
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception)
+
+
+# What is expected instead of a mistake that can be made anywhere.
+EXPECTED: Final = {
+    "syntax-error": "a file that Python can read",
+    "unknown-name": "a name that exists here",
+    "not-implemented-left": "the function without this line of the stub",
+    "file-without-memory": "a file that needs little memory when it is imported",
+}
+
+
+def general(raised: Raised) -> str | None:
+    """The mistake behind an error that is none of torch."""
+    if raised.type in ("SyntaxError", "IndentationError", "TabError"):
+        return "syntax-error"
+    if raised.type == "NotImplementedError" and not raised.message:  # torch's have a message
+        return "not-implemented-left"
+    return "unknown-name" if raised.type in ("NameError", "UnboundLocalError") else None
 
 
 def between_gpus(message: str) -> bool:
@@ -251,10 +273,25 @@ def leaves_its_input_alone(function: Function, probe: Ready, points: float, afte
 # ---- for checks that an exercise declares itself ---------------------------------------------------------------------
 
 
+# How each setting of torch is changed, for the line to show.
+SETTERS: Final = {
+    "the default device": ("set_default_device(",),
+    "the default dtype": ("set_default_dtype(",),
+    "the gradient mode": ("set_grad_enabled(",),
+    "the current GPU": ("set_device(",),
+    "the precision of matrix products": ("set_float32_matmul_precision(", ".allow_tf32"),
+    "the detection of anomalies": ("set_detect_anomaly(",),
+    "the use of deterministic algorithms": ("use_deterministic_algorithms(",),
+    "the search for the fastest convolution": (".benchmark",),
+    "the choice of deterministic convolutions": (".deterministic",),
+    "the seed of the random numbers": ("manual_seed(", "seed(", "manual_seed_all("),
+}
+
+
 def expect_settings_kept(settings: Sequence[str], scenario: str) -> None:
     """Raises Failed if a setting of torch was changed."""
     if settings:
-        raise Failed(f"it changed {settings[0]} (scenario `{scenario}`)", "no change")
+        raise Failed(f"it changed {settings[0]} (scenario `{scenario}`)", "no change", at=SETTERS.get(settings[0], ()))
 
 
 def expect_float(kind: str, is_float: bool, what: str = "it returned ") -> None:

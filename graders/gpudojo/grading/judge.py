@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 
 import msgspec
 
 from gpudojo.grading.checks import scenario_raised
+from gpudojo.grading.source_locator import line_to_show
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import author_line
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, ScenarioRaised
@@ -15,6 +17,7 @@ from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconcept
 from gpudojo.model.results import CheckResult, Outcome
 
 UNJUDGED = "what it did or returned is so unlike the reference's that it cannot be judged"
+NONE = re.compile(r"\b(returned|is|gave) None\b")
 RECURSION = "an end; a function that calls itself needs a case in which it does not"
 _references: dict[tuple[str, str], tuple[Evidence, Seen]] = {}  # the last one of each function, converted once
 
@@ -69,9 +72,11 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
     too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
     held against the student, spoiling it would pay.
     """
+    seen.ran = None
     try:
         check.judge(seen, wanted)
     except Failed as error:
+        error.ran = seen.ran if error.ran is None else error.ran
         return Outcome.FAILED, error
     except Todo as error:
         return Outcome.TODO, Failed(str(error), "")
@@ -82,7 +87,10 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
         except Exception:
             return Outcome.ERROR, Failed(f"the check itself failed: {said}", "a verdict")
         if isinstance(error, ScenarioRaised):
-            return Outcome.FAILED, scenario_raised(error.raised, function.diagnose(error.raised, seen))
+            failed = scenario_raised(error.raised, function.diagnose(error.raised, seen))
+            seen.about(None, error.raised.scenario)
+            failed.ran = seen.ran
+            return Outcome.FAILED, failed
         return Outcome.FAILED, Failed(f"{UNJUDGED} ({said})", "what the docstring promises")
     return Outcome.PASSED, None
 
@@ -110,6 +118,7 @@ def result_of(
         misconception=failed.misconception,
         blocked_by=blocked_by,
         at=failed.at,
+        ran=failed.ran,
     )
 
 
@@ -123,6 +132,7 @@ def explained(
     """The result with what the check does not know: the line to show, and what a time-out or a missing name means."""
     if result.outcome is not Outcome.FAILED:
         return result
+    result = msgspec.structs.replace(result, misconception=_rather(result, function, lines))
     line = shown(result, function, lines)
     happened, expected = result.happened, result.expected
     ended = ((n, o) for n, o in found.items() if o.status is not CallStatus.RETURNED)
@@ -133,7 +143,7 @@ def explained(
         if "raised: RecursionError" in happened:
             expected = RECURSION
         elif result.line is None and f"raised: TypeError: {function.name}() " in happened:
-            expected = f"a function that can be called as `{function.name}{signature}`"
+            return _other_signature(result, function, lines, signature)
         return msgspec.structs.replace(result, line=line, expected=expected)
     raised = first.raised or Raised("", "", None)
     if first.status is CallStatus.MISSING:
@@ -154,23 +164,37 @@ def explained(
     elif raised.type == "RecursionError":
         expected = RECURSION
     elif raised.type == "TypeError" and raised.line is None and first.status is CallStatus.RAISED:
-        expected = f"a function that can be called as `{function.name}{signature}`"
+        return _other_signature(result, function, lines, signature)
     return msgspec.structs.replace(result, line=line, happened=happened, expected=expected)
 
 
+def _other_signature(result: CheckResult, function: Function, lines: Mapping[str, int], signature: str) -> CheckResult:
+    expected, line = f"a function that can be called as `{function.name}{signature}`", lines.get(function.name)
+    key = result.misconception or "wrong-signature"
+    return msgspec.structs.replace(result, line=line, expected=expected, misconception=key)
+
+
+def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -> str | None:
+    """The misconception, where the source tells another one than what happened."""
+    if result.misconception is None:
+        forgotten = NONE.search(result.happened) and pattern_key(function.name, "no return") in lines
+        return "return-forgotten" if forgotten else None
+    known = misconceptions()
+    mistake = known.get(result.misconception)
+    other = known.get(mistake.rather) if mistake is not None else None
+    if mistake is None or other is None or line_to_show(mistake.cause, function.name, lines, result.ran) is not None:
+        return result.misconception
+    found = line_to_show(other.cause, function.name, lines, result.ran)
+    return result.misconception if found is None else mistake.rather
+
+
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:
-    """The line to change: of the mistake itself, the recorded one, that of a pattern, or where the function begins."""
+    """The line to change: of the mistake itself, the recorded one, or that of a pattern; one that was executed."""
     known = misconceptions().get(result.misconception or "", Misconception("", ""))
-    cause = _first(known.cause, function, lines)
-    if cause is not None:
-        return cause
-    if result.line is not None:
-        return result.line
-    patterns = (*result.at, *function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
-    return _first((*patterns, ""), function, lines)
-
-
-def _first(patterns: Iterable[str], function: Function, lines: Mapping[str, int]) -> int | None:
-    """The line of the first of these patterns that the function's source has; the empty one is its beginning."""
-    keys = (pattern_key(function.name, what) if what else function.name for what in patterns)
-    return next((lines[key] for key in keys if key in lines), None)
+    cause = line_to_show((*known.cause, *result.at), function.name, lines, result.ran)
+    if cause is not None or result.line is not None:
+        return result.line if cause is None else cause
+    patterns = (*function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
+    if any(probe.machine == "value" for probe in function.probes):  # nothing is called
+        patterns = (*patterns, "")
+    return line_to_show(patterns, function.name, lines, result.ran)

@@ -16,9 +16,11 @@ from typing import Any, Final
 
 from gpudojo.model.evidence import Raised
 
+SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
 TIDYING: Final = 1.0  # seconds that our own code has at least, once it was interrupted, to close what it has opened
+STRETCH: Final = 4.0  # times its limit is the longest that student code runs on a busy machine
 
 
 class TimedOut(BaseException):
@@ -55,30 +57,46 @@ def _debugging() -> bool:
     return pytest_timeout is not None and bool(pytest_timeout.is_debugging())
 
 
+def charged(elapsed: float, waited: float) -> float:
+    """The seconds that count of those elapsed, where code has waited so long for a processor that others used."""
+    return max(elapsed - waited, elapsed / STRETCH)
+
+
 @contextlib.contextmanager
-def time_limit(seconds: float | None, file: str, method: str = "signal") -> Iterator[Limit]:
-    """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a device to close."""
+def time_limit(
+    seconds: float | None, file: str, method: str = "signal", waited: Callable[[], float] = lambda: 0.0
+) -> Iterator[Limit]:
+    """Raise TimedOut in the code of `file` once the seconds are over; hardly in ours, which has a device to close.
+
+    `waited` returns the seconds so far in which the process could have run but others had the processors. They do not
+    count, up to a point; only alarms are moved by them.
+    """
     limit = Limit()
     if not seconds or seconds <= 0:
         yield limit
         return
     here = threading.current_thread() is threading.main_thread()
     by_signal = method == "signal" and here and hasattr(signal, "SIGALRM")
-    with _by_signal(seconds, file, limit) if by_signal else _by_thread(seconds, file, limit):
+    with _by_signal(seconds, file, limit, waited) if by_signal else _by_thread(seconds, file, limit):
         yield limit
 
 
 @contextlib.contextmanager
-def _by_signal(seconds: float, file: str, limit: Limit) -> Iterator[None]:
+def _by_signal(seconds: float, file: str, limit: Limit, waited: Callable[[], float]) -> Iterator[None]:
     if sys.platform == "win32":
         raise NotImplementedError
-    end = time.monotonic() + seconds
+    began, before_that = time.monotonic(), waited()
+    end = began + seconds
 
     def handler(signum: int, frame: FrameType | None) -> None:
         if sys.platform == "win32":
             raise NotImplementedError
         nonlocal end
         if limit.over or _debugging():
+            return
+        if not limit.raised and (left := seconds - charged(time.monotonic() - began, waited() - before_that)) > 0:
+            end = max(end, time.monotonic() + left)
+            signal.setitimer(signal.ITIMER_REAL, max(left, INSIST), AGAIN)
             return
         if (line := _line(frame, file)) is not None:
             limit.line = limit.line or line
@@ -162,21 +180,43 @@ def interrupts() -> Iterator[Interrupts]:
             signal.signal(signal.SIGINT, before)
 
 
+_scenario: list[str] = [""]  # the scenario that runs, of those that have a name
+
+
 @contextlib.contextmanager
-def bounded_output(characters: int) -> Iterator[None]:
-    """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured."""
+def in_scenario(name: str) -> Iterator[None]:
+    """While a scenario runs: its name is put above what is printed in it."""
+    before = _scenario[0]
+    _scenario[0] = name
+    try:
+        yield
+    finally:
+        _scenario[0] = before
+
+
+@contextlib.contextmanager
+def bounded_output(characters: int, named: bool = False) -> Iterator[None]:
+    """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured.
+
+    With `named`, the name of a scenario stands above what is printed in it.
+    """
     with contextlib.ExitStack() as undo:
-        for stream in (sys.stdout, sys.stderr):
-            _bound(stream, characters, undo)
+        for stream in {id(each): each for each in (sys.stdout, sys.stderr)}.values():
+            _bound(stream, characters, named, undo)
         yield
 
 
-def _bound(stream: Any, characters: int, undo: contextlib.ExitStack) -> None:
+def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack) -> None:
     original, left = stream.write, characters
+    told, last = "", "\n"  # the scenario whose name was written last, and the last text
 
     def write(text: str) -> int:
-        nonlocal left
-        if left > 0:
+        nonlocal left, told, last
+        if left > 0 and text:
+            if named and told != _scenario[0]:
+                told = _scenario[0]
+                original(f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n" if told else "")
+            last = text
             original(text[:left])
             left -= len(text)
             if left <= 0:
@@ -200,6 +240,7 @@ class Limits:
     shared: bool = False  # whether all scenarios of a function share the seconds
     method: str = "signal"  # how TimedOut is raised: "signal" or "thread"
     characters: int | None = None  # that may be printed, each time
+    waited: Callable[[], float] = lambda: 0.0  # see `time_limit`
     interruptible: bool = True  # whether a Ctrl-C ends grading; in a sandbox, student code could send itself one
     on_raised: Callable[[Raised], None] = lambda raised: None  # may end the run, where an exception is the user's wish
 
@@ -208,8 +249,8 @@ class Limits:
         """Around code of the file at `path`, which may take so many seconds."""
         with (
             interrupts() if self.interruptible else contextlib.nullcontext(Interrupts(True)) as stop,
-            contextlib.nullcontext() if self.characters is None else bounded_output(self.characters),
-            time_limit(seconds, str(path), self.method) as limit,
+            contextlib.nullcontext() if self.characters is None else bounded_output(self.characters, named=True),
+            time_limit(seconds, str(path), self.method, self.waited) as limit,
         ):
             yield stop, limit
 

@@ -16,13 +16,14 @@ import tempfile
 import tokenize
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gpudojo.grading.clock import replaceable
-from gpudojo.grading.source_locator import pattern_lines
+from gpudojo.grading.source_locator import marked, pattern_lines
 from gpudojo.model.errors import described
 from gpudojo.model.evidence import Raised
 
@@ -299,7 +300,10 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
         for number, tree in trees.items():
             try:
                 with _warning(), replaceable():
-                    exec(compile(tree, str(path), "exec"), module.__dict__)
+                    # A reference's lines are shown to nobody.
+                    plain = found.reference
+                    code = compile(tree, str(path), "exec") if plain else marked(tree, str(path))
+                    exec(code, module.__dict__)
             except BaseException as error:
                 if ours(error):
                     raise
@@ -326,6 +330,15 @@ def _warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         yield
+
+
+def solved(path: Path) -> frozenset[str]:
+    """The names that a file binds, without those still to do; it is not run."""
+    bound: dict[str, bool] = {}
+    with contextlib.suppress(Unparsable), _warning():
+        for source, first in _parts(path):
+            bound |= {name: stub for name, _, stub in bindings(parse(source, path, first))}
+    return frozenset(name for name, stub in bound.items() if not stub)
 
 
 class Unparsable(Exception):
@@ -443,11 +456,15 @@ def is_stub(node: ast.FunctionDef) -> bool:
 
 
 def raised(error: BaseException, path: Path) -> Raised:
-    """An exception as evidence, with the last line of the student's file it passed through."""
-    line = None
+    """An exception as evidence, with the last line of the student's file it passed through.
+
+    Of an endless recursion the line that it passed through most often, which is the call.
+    """
+    lines: list[int] = []
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
+            lines.append(trace.tb_lineno)
         trace = trace.tb_next
-    return Raised(*described(error), line)
+    often = isinstance(error, RecursionError) and lines
+    return Raised(*described(error), Counter(lines).most_common(1)[0][0] if often else lines[-1] if lines else None)

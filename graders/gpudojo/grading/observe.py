@@ -25,8 +25,8 @@ from virtual_cuda import OpenDevice, nothing_above, patch_imported_names
 from virtual_cuda.errors import DeviceClosed, RealDeviceInUse
 from virtual_cuda.ledger import Ledger
 
-from gpudojo.grading.call import Call, StudentRaised, torch
-from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut
+from gpudojo.grading.call import Call, StudentRaised, executed, torch
+from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged, in_scenario
 from gpudojo.grading.load import Submission, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line, described
@@ -81,14 +81,14 @@ def scenarios(
     limits: Limits = UNLIMITED,
 ) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
-    began, late = _now(), None
+    began, waited, late = _now(), limits.waited(), None
     for probe in function.probes:
         if late is not None:
             yield probe, late
             continue
         left = limits.seconds
         if limits.shared and left is not None:
-            left -= _now() - began
+            left -= charged(_now() - began, limits.waited() - waited)
         seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
         late = seen if seen.timed_out else None
         yield probe, seen
@@ -113,7 +113,7 @@ def observe_one(
     if limits.seconds and left is not None and left <= 0:
         return _out_of_time(limits, None)
     try:
-        with limits.applied(path, left) as (stop, limit):
+        with limits.applied(path, left) as (stop, limit), in_scenario(probe.name):
             try:
                 seen = _anywhere(exercise, function, probe, submission, kind, seed)
                 try:
@@ -190,8 +190,11 @@ def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, ki
             submission = load(submission.path)
             student = submission.names.get(name, student)
         names.enter_context(patch_imported_names(submission.names))
+        executed.clear()
         try:
-            return Observation(CallStatus.RETURNED, probe.facts(Call(student, submission.path, device, seed)))
+            facts = probe.facts(Call(student, submission.path, device, seed))
+            ran = {scenario: sorted(lines) for scenario, lines in executed.items()}
+            return Observation(CallStatus.RETURNED, facts, executed=ran)
         except StudentRaised as error:
             return Observation(CallStatus.RAISED, raised=error.evidence)
         except Exception as error:  # the probe cannot use what came out; with the reference's result it can

@@ -1,39 +1,101 @@
-"""Finds the line of a source that a failure is about."""
+"""Finds the line of a source that a failure is about, and records which lines a call executes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import Final
+import types
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from gpudojo.model.exercise import pattern_key
 
-MOST: Final = 80  # of one function
+MOST: Final = 120  # of one function
+PLACES: Final = 8  # of one pattern in one function
 DEVICES: Final = ("cuda", "mps", "cpu")
 Found = Iterator[tuple[str, int]]
+Ran = tuple[tuple[int, int], ...]  # lines that were executed, each as the first and last of some that follow each other
 _OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
 _NOTHING = frozenset({"ctx", "op", "ops", "id", "attr", "name", "lineno", "type_comment", "returns"})
+_SIGNS: Final[dict[type[ast.operator], str]] = {
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Sub: "-",
+    ast.Mult: "*",
+}
+SHORT: Final = 12  # characters of a text that is compared
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+# ---- patterns --------------------------------------------------------------------------------------------------------
 
 
 def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
-    """The line of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
+    """The lines of each pattern that a function's source has, itself or in a helper that it names; of a dict, its keys.
 
-    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `"cuda"`, `for`, `except`, `first return`.
+    Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
+    `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
+    value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
+    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`.
+    The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
-    nodes = {name: _in_order(node) for name, node in functions.items()}
-    shown = {name: _first_and_last([*_shown(inside)]) for name, inside in nodes.items()}
+    nodes = {s.name: _in_order(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
+    devices = {name for s in statements for name in _device_names(s)}
+    shown = {name: [*_shown(inside, functions, devices)] for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
     for name, node in functions.items():
-        own = dict(_returns(node))
+        places: dict[str, list[int]] = {"return": _returns(node)}
         for other in (name, *_helpers(name, nodes)):
-            own |= {what: line for what, line in shown[other].items() if what not in own}
-        found |= {pattern_key(name, what): line for what, line in [*own.items()][:MOST]}
+            for what, line in shown[other]:
+                if line not in (lines := places.setdefault(what, [])) and len(lines) < PLACES:
+                    lines.append(line)
+        every = ((what, n, line) for what, lines in places.items() for n, line in enumerate(lines, 1))
+        numbered = [(what if n == 1 else f"{what} {n}", line) for what, n, line in every]
+        found |= {pattern_key(name, what): line for what, line in numbered[:MOST]}
+    for name, node in functions.items():
+        if not any(_gives(each) for each in _statements(node.body)):
+            found[pattern_key(name, "no return")] = node.lineno
+        found |= {f"guard {line}": header for line, header in _guards(node.body)}
     return found
+
+
+def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int], ran: Ran | None) -> int | None:
+    """The line of the first of these patterns that the failing call executed; None where there is none.
+
+    Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
+    is the condition by which a place was left out, and the empty pattern where the function begins. Without a record
+    of what ran, any place will do.
+    """
+    for pattern in patterns:
+        skipped, last = pattern.startswith("skipped "), pattern.startswith("last ") or pattern == "return"
+        what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
+        keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
+        places = [lines[key] for key in (keys if what else [function]) if key in lines]
+        if ran is None:
+            places = [] if skipped or (pattern == "return" and len(places) > 1) else places
+        elif skipped:
+            guards = (_guard(line, lines, ran) for line in places if not executed(line, ran))
+            places = [line for line in guards if line]
+        else:
+            places = [line for line in places if executed(line, ran)]
+            last = last or what == "return"
+        if places:
+            return places[-1] if last else places[0]
+    return None
+
+
+def _guard(line: int, lines: Mapping[str, int], ran: Ran) -> int:
+    """The innermost condition around a line that was executed; 0 where none was."""
+    while (line := lines.get(f"guard {line}", 0)) and not executed(line, ran):
+        pass
+    return line
+
+
+def executed(line: int, ran: Ran) -> bool:
+    return any(first <= line <= last for first, last in ran)
 
 
 def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
@@ -48,14 +110,25 @@ def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
             yield from ((target.id, f'["{key}"]', line) for key, line in keys[:MOST])
 
 
-def _first_and_last(shown: list[tuple[str, int]]) -> dict[str, int]:
-    """Where each pattern is first, and of a call that is made on several lines where it is last."""
-    first, last = dict(reversed(shown)), dict(shown)
-    return first | {f"last {what}": last[what] for what in first if what.endswith("(") and last[what] > first[what]}
+def _gives(statement: ast.AST) -> bool:
+    """Whether a statement gives the caller something other than None: a `return`, or a `yield` somewhere in it."""
+    if isinstance(statement, ast.Return):
+        return not (
+            statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
+        )
+    return isinstance(statement, ast.Expr | ast.Assign) and isinstance(statement.value, ast.Yield | ast.YieldFrom)
+
+
+def _device_names(statement: ast.stmt) -> Iterator[str]:
+    """The names at the top of a file that are set to a device."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant | ast.IfExp | ast.Call):
+        texts = {each.value for each in ast.walk(statement.value) if isinstance(each, ast.Constant)}
+        if any(str(text).partition(":")[0] in DEVICES for text in texts):
+            yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
 
 
 def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
-    """The functions of the file that this one names, and those that they name."""
+    """The functions and classes of the file that this one names, and those that they name."""
     found, waiting = [name], [name]
     while waiting:
         for each in nodes[waiting.pop()]:
@@ -65,33 +138,101 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
     return found[1:]
 
 
-def _shown(nodes: list[ast.AST]) -> Found:
-    """In the order of the source, as far as syntax goes; the first of the same kind counts."""
+def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devices: Container[str]) -> Found:
+    """In the order of the source, as far as syntax goes."""
     compared = {part for node in nodes for part in _compared(node)}
+    made = {node.id: node.lineno for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    parameters = {each.arg for each in nodes if isinstance(each, ast.arg)}
+    if isinstance(nodes[0], ast.FunctionDef):
+        yield from (("@", each.lineno) for each in nodes[0].decorator_list)
+        yield from ((f"{each.arg}={default.value!r}", each.lineno) for each, default in _defaults(nodes[0]))
     for node in nodes:
         how = "== " if node in compared else ""
         if isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Name):
                 yield f"{called.id}(", node.lineno
+                if called.id in functions:
+                    yield from ((f"without {name}", node.lineno) for name in _left_out(node, functions[called.id]))
             elif isinstance(called, ast.Attribute):
-                yield f"{called.attr}(", called.end_lineno or called.lineno
+                line = called.end_lineno or called.lineno
+                yield f"{called.attr}(", line
+                if called.attr.endswith("_") and not called.attr.endswith("__"):
+                    yield "in place", line
+        elif isinstance(node, ast.keyword):
+            value = node.value
+            yield f"{node.arg}=", made.get(value.id, value.lineno) if isinstance(value, ast.Name) else value.lineno
+            if isinstance(value, ast.Constant) and isinstance(value.value, bool):
+                yield f"{node.arg}={value.value}", value.lineno
         elif isinstance(node, ast.Attribute):
-            yield f"{how}.{node.attr}", node.end_lineno or node.lineno
+            line = node.end_lineno or node.lineno
+            yield f"{how}.{node.attr}", line
+            if isinstance(node.ctx, ast.Store):
+                yield f".{node.attr} =", line
+        elif isinstance(node, ast.Name):
+            if node.id in parameters and isinstance(node.ctx, ast.Store):
+                yield f"{node.id} =", node.lineno
+            elif node.id in devices and "device" in parameters and node.id not in made:
+                yield "global device", node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = node.value.partition(":")[0]
             if kind in DEVICES:
                 yield f'{how}"{kind}"', node.lineno
+            elif how and len(node.value) <= SHORT:
+                yield f'{how}"{node.value}"', node.lineno
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
         elif isinstance(node, _LOOPS):
             yield "for", node.lineno
         elif isinstance(node, ast.ExceptHandler):
             yield "except", node.lineno
+        elif isinstance(node, ast.Continue | ast.Break):
+            yield "continue", node.lineno
+        elif isinstance(node, ast.Raise | ast.Lambda):
+            yield type(node).__name__.lower(), node.lineno
+        elif isinstance(node, ast.BinOp | ast.AugAssign):
+            if type(node.op) in _SIGNS:
+                yield _SIGNS[type(node.op)], node.lineno
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in parameters:
+                yield "in place", node.lineno
+        elif isinstance(node, ast.Expr):
+            if isinstance(node.value, ast.Attribute):
+                yield f"{node.value.attr} not called", node.lineno
+            elif isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name | ast.Attribute):
+                yield f"unused {getattr(node.value.func, 'attr', None) or ast.unparse(node.value.func)}(", node.lineno
         elif isinstance(node, ast.If):
             returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
             line = next(returns, node.body[0].lineno)
             yield from ((f"if {name}", line) for name in _names(node.test))
+
+
+def _defaults(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.Constant]]:
+    """The parameters whose default is True or False."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    every = [*zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)]
+    every += [(each, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
+    return [(a, v) for a, v in every if isinstance(v, ast.Constant) and isinstance(v.value, bool)]
+
+
+def _left_out(call: ast.Call, callee: ast.FunctionDef) -> list[str]:
+    """The parameters that a call does not pass; none where it may pass anything."""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+        return []
+    positional = [each.arg for each in (*callee.args.posonlyargs, *callee.args.args)]
+    given = {*positional[: len(call.args)], *(each.arg for each in call.keywords)}
+    return [name for name in (*positional, *(each.arg for each in callee.args.kwonlyargs)) if name not in given]
+
+
+def _guards(body: list[ast.stmt]) -> Iterator[tuple[int, int]]:
+    """Each line of a statement that a condition or a loop may leave out, and the line of the innermost of these."""
+    for node in _statements(body):
+        if isinstance(node, ast.If | ast.For | ast.While):
+            for name in ("body", "orelse"):
+                for part in getattr(node, name):
+                    last = part.body[0].lineno - 1 if hasattr(part, "body") else part.end_lineno
+                    lines = range(max(part.lineno, node.lineno + 1), max(last or 0, part.lineno) + 1)
+                    yield from ((line, node.lineno) for line in lines)
 
 
 def _compared(node: ast.AST) -> Iterator[ast.AST]:
@@ -101,13 +242,14 @@ def _compared(node: ast.AST) -> Iterator[ast.AST]:
         yield from ast.walk(node)
 
 
-def _returns(function: ast.FunctionDef) -> Found:
+def _returns(function: ast.FunctionDef) -> list[int]:
     lines = [node.lineno for node in _statements(function.body) if isinstance(node, ast.Return)]
-    lines = lines or [function.body[-1].lineno]
-    if len(lines) == 1:
-        yield "return", lines[0]
-    yield "first return", lines[0]
-    yield "last return", lines[-1]
+    if lines:
+        return [*dict.fromkeys(lines)][-PLACES:]
+    last: Any = function.body[-1]
+    while inside := [part for name in _BODIES for part in getattr(last, name, ())]:
+        last = inside[-1]
+    return [last.lineno]
 
 
 def _names(test: ast.expr) -> Iterator[str]:
@@ -152,3 +294,87 @@ def _in_order(top: ast.AST) -> list[ast.AST]:
             inside.reverse()
             waiting += inside
     return found
+
+
+# ---- executed lines --------------------------------------------------------------------------------------------------
+
+_MARK: Final = "\0ran"
+# Of a class that can be a constant of code, which must be hashable. A set's own `add` costs next to nothing.
+RAN: Final[set[Any]] = type("Lines", (set,), {"__hash__": object.__hash__, "__slots__": (), "__module__": "builtins"})()
+RUNS: Final = 400  # of lines that are kept of one call
+
+
+def marked(tree: ast.Module, name: str) -> types.CodeType:
+    """The code of a file, with marks in its functions that put into `RAN` the lines that are executed.
+
+    A mark stands before each run of statements that are executed together, on the line of the first of them, so that
+    tracebacks and debuggers see nothing of it. The tree is changed.
+    """
+    waiting: list[Any] = [*tree.body]
+    functions = []
+    while waiting:
+        node = waiting.pop()
+        waiting += (part for name in _BODIES for part in getattr(node, name, ()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions.append(node)
+    for function in functions:
+        text = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
+        first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
+        function.body[text:] = _with_marks(function.body[text:], first=first)
+    return _filled_in(compile(tree, name, "exec"))
+
+
+def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = None) -> list[ast.stmt]:
+    """The statements with marks; `each` is for those of which any may be the last one, because errors are caught."""
+    found: list[ast.stmt] = []
+    lines: Any = None  # a Constant, with a tuple in it
+    for statement in body:
+        blocks = [part for name in _BODIES for part in getattr(statement, name, ())]
+        inside = min((part.lineno for part in blocks if hasattr(part, "lineno")), default=0)
+        last = max(statement.lineno, inside - 1) if blocks else statement.end_lineno or statement.lineno
+        if lines is None:
+            lines = _add_mark(found, statement, first or statement.lineno, last)
+        else:
+            lines.value = (lines.value[0], last)
+        if blocks and not isinstance(statement, _OWN):
+            caught = each or isinstance(statement, ast.Try)
+            for name in ("body", "orelse", "finalbody"):
+                if part := getattr(statement, name, None):
+                    setattr(statement, name, _with_marks(part, caught))
+            for case in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+                line = case.lineno if isinstance(case, ast.ExceptHandler) else case.pattern.lineno
+                if isinstance(case, ast.ExceptHandler):  # the `try` asks it whether it catches an error
+                    _add_mark(found, statement, line, line)
+                case.body = _with_marks(case.body, caught, line)
+        if blocks or each:
+            lines, first = None, None
+        found.append(statement)
+    return found
+
+
+def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
+    """The constant of the mark that is added, which has the lines."""
+    at = {name: getattr(before, name) for name in before._attributes}
+    lines: Any = ast.Constant(0, **at)
+    lines.value = (first, last)
+    add = ast.Attribute(ast.Constant(_MARK, **at), "add", ast.Load(), **at)
+    found.append(ast.Expr(ast.Call(add, [lines], [], **at), **at))
+    return lines  # type: ignore[no-any-return]
+
+
+def _filled_in(code: types.CodeType) -> types.CodeType:
+    """The code with the set in the place of its name."""
+    same = tuple(
+        RAN if type(each) is str and each == _MARK else _filled_in(each) if isinstance(each, types.CodeType) else each
+        for each in code.co_consts
+    )
+    return code.replace(co_consts=same)
+
+
+def taken(error_line: int | None = None) -> Ran:
+    """What has been executed since the last time; where an error ended it, nothing after its line in that run."""
+    found = [each for each in RAN.copy() if type(each) is tuple and len(each) == 2 and {*map(type, each)} == {int}]
+    RAN.clear()
+    if error_line is not None:
+        found = [(first, min(last, error_line) if first <= error_line else last) for first, last in found]
+    return tuple(sorted(found)[:RUNS])

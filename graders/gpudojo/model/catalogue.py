@@ -147,10 +147,19 @@ def title(name: str) -> str:
 @functools.cache
 def misconceptions_of(name: str) -> Mapping[str, Misconception]:
     """The named mistakes of a day, by key, from the `misconceptions.toml` in its folder; raises BadDay."""
+    return _mistakes(registered()[name].folder / "misconceptions.toml")
+
+
+@functools.cache
+def general_mistakes() -> Mapping[str, Misconception]:
+    """The named mistakes that can be made in every exercise, by key."""
+    return _mistakes(Path(__file__).with_name("mistakes.toml"))
+
+
+def _mistakes(path: Path) -> Mapping[str, Misconception]:
     from gpudojo.model.errors import BadDay
     from gpudojo.model.exercise import Misconception
 
-    path = registered()[name].folder / "misconceptions.toml"
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return {key: Misconception(**{name: _frozen(value) for name, value in e.items()}) for key, e in entries.items()}
@@ -164,8 +173,9 @@ def _frozen(value: Any) -> Any:
 
 @functools.cache
 def misconceptions() -> Mapping[str, Misconception]:
-    """The named mistakes of all installed days, by key."""
-    return {key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()}
+    """The named mistakes of all installed days, and the general ones, by key."""
+    own = {key: known for name in reversed(days()) for key, known in misconceptions_of(name).items()}
+    return {**general_mistakes(), **own}
 
 
 def sources(name: str, exercise: Exercise) -> list[Path]:

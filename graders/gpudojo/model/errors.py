@@ -144,6 +144,16 @@ class NoReference(DojoError, FileNotFoundError):
 
 
 @dataclass(eq=False, repr=False)
+class NoExercises(DojoError, FileNotFoundError):
+    """A folder has no file that is named like an exercise."""
+
+    folder: str
+
+    def __str__(self) -> str:
+        return f"no exercise files in {self.folder}; name the folder that has them, such as exercises/day8"
+
+
+@dataclass(eq=False, repr=False)
 class NoSuchSeed(DojoError, ValueError):
     """A release has the reference's evidence for some seeds, and another one is asked for."""
 

@@ -6,7 +6,7 @@ import enum
 import gc
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -88,14 +88,38 @@ class Cases(dict[str, T], Generic[T]):
     ) -> None:
         super().__init__(cases)
         self.errors = dict(errors)
+        self.asked: Callable[[str], None] | None = None  # is told each scenario that is asked for
+        self._parts: list[Cases[T]] = []
+
+    def __getitem__(self, name: str) -> T:
+        self._tell(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._tell(name)
+        return super().get(name, default)
+
+    def items(self) -> Iterator[tuple[str, T]]:  # type: ignore[override]
+        return ((name, self[name]) for name in self)
+
+    def values(self) -> Iterator[T]:  # type: ignore[override]
+        return (self[name] for name in self)
+
+    def _tell(self, name: str) -> None:
+        if self.asked is not None:
+            self.asked(name)
+        for part in self._parts:
+            if name in part or name in part.errors:
+                part._tell(name)
 
     def __missing__(self, name: str) -> T:
         raise ScenarioRaised(self.errors[name]) if name in self.errors else KeyError(name)
 
     def add(self, other: Cases[T]) -> Cases[T]:
         """Take over the scenarios of another probe or part of one."""
-        self.update(other)
+        dict.update(self, other)
         self.errors.update(other.errors)
+        self._parts.append(other)
         return self
 
 
@@ -160,12 +184,13 @@ def typed(facts: Any, kind: Any) -> Any:
         raise BadEvidence(str(error)) from None
 
 
-class Observation(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one probe saw."""
 
     status: CallStatus
     facts: dict[str, Fact] = {}
     raised: Raised | None = None
+    executed: dict[str, list[tuple[int, int]]] = {}  # by scenario, "" for none: first and last of lines that were run
 
     @property
     def timed_out(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
 from gpudojo.model.evidence import CallStatus, Cases, Fact, Observation, Raised, ScenarioRaised, plain, typed
@@ -26,6 +26,8 @@ class Misconception:
     why: str
     at: tuple[str, ...] = ()  # where to look in the source when no record tells the line
     cause: tuple[str, ...] = ()  # the mistake itself, better than the line where it was noticed
+    hints: tuple[str, ...] = ()  # three steps: a question that gives nothing away, a pointer, nearly the answer
+    rather: str = ""  # the mistake that it is if the source shows that one's cause and not this one's
 
 
 @dataclass(eq=False)
@@ -37,6 +39,7 @@ class Failed(Exception):
     line: int | None = None
     misconception: str | None = None
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
+    ran: tuple[tuple[int, int], ...] | None = None  # the lines that the failing call executed, where they are recorded
 
 
 class Todo(Exception):
@@ -77,6 +80,7 @@ class Seen:
 
     def __init__(self, observations: Mapping[str, Observation]) -> None:
         self.observations = observations
+        self.ran: tuple[tuple[int, int], ...] | None = None  # lines that the calls executed which were asked about last
         self._typed: dict[str, Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
@@ -85,9 +89,25 @@ class Seen:
             seen = self.observations[probe.name]
             if seen.status is CallStatus.RAISED and seen.raised is not None:
                 raise ScenarioRaised(seen.raised)
-            self._typed[probe.name] = typed(seen.facts, probe.returns)
+            self._typed[probe.name] = made = typed(seen.facts, probe.returns)
+            for cases in made.values() if isinstance(made, dict) and not isinstance(made, Cases) else [made]:
+                if isinstance(cases, Cases):
+                    cases.asked = partial(self.about, probe.name)
+        self.about(probe.name)
         found: T = self._typed[probe.name]
         return found
+
+    def about(self, probe: str | None, scenario: str | None = None) -> None:
+        """Note what is asked about, in one probe or any: the line shown for a failure is one that these calls executed.
+
+        Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
+        """
+        seen = [each for name, each in self.observations.items() if probe in (name, None)]
+        chosen = [each.executed[scenario] for each in seen if scenario is not None and scenario in each.executed]
+        if not chosen and scenario is not None:
+            chosen = [each.executed[""] for each in seen if "" in each.executed]
+        chosen = chosen or [lines for each in seen for lines in each.executed.values()]
+        self.ran = tuple(sorted({each for lines in chosen for each in lines})) or None
 
     def cases(self, *probes: Probe[Cases[T]]) -> Cases[T]:
         """The scenarios of several probes."""
@@ -118,7 +138,7 @@ class Check:
 class Advice:
     """What helps with one misconception, or with one failing check."""
 
-    hint: int | None = None  # which one to read first, counted from 1
+    hints: tuple[int, ...] = ()  # which of the function's hints are about it, counted from 1
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`
 
 
@@ -138,15 +158,17 @@ class Function:
     advice: dict[str, Advice] = field(default_factory=dict)  # by a misconception, or by the name of a check
     diagnose: Diagnose = lambda raised, seen: None
 
-    def when(self, *keys: str, hint: int | None = None, at: tuple[str, ...] = ()) -> None:
-        """Say which hint and which source lines go with these misconceptions or checks."""
+    def when(self, *keys: str, hint: int | tuple[int, ...] = (), at: tuple[str, ...] = ()) -> None:
+        """Say which hints, by number, and which source lines go with these misconceptions or checks."""
         for key in keys:
-            self.advice[key] = Advice(hint, at)
+            self.advice[key] = Advice(hint if isinstance(hint, tuple) else (hint,), at)
 
-    def hints_for(self, *keys: str | None) -> tuple[str, ...]:
-        """All hints; first the one that goes with the first of these keys that has one."""
-        first = next((a.hint for key in keys if key is not None and (a := self.advice.get(key)) and a.hint), 1)
-        return (self.hints[first - 1], *self.hints[: first - 1], *self.hints[first:]) if self.hints else ()
+    def hints_for(self, *keys: str | None, mistake: Misconception | None = None) -> tuple[str, ...]:
+        """The steps of a mistake; else the hints about the first of these keys that has some; else all hints."""
+        if mistake is not None and mistake.hints:
+            return mistake.hints
+        found = (a.hints for key in keys if key is not None and (a := self.advice.get(key)) and a.hints)
+        return tuple(self.hints[number - 1] for number in next(found, ())) or self.hints
 
     def signs_for(self, *keys: str | None) -> tuple[str, ...]:
         """The source patterns that go with these keys, the best first."""

@@ -34,8 +34,9 @@ class CheckResult(msgspec.Struct, frozen=True):
     expected: str = ""
     line: int | None = None
     misconception: str | None = None
-    blocked_by: str | None = None
+    blocked_by: str | None = None  # a check of the same function, or `function::check`
     at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
+    ran: tuple[tuple[int, int], ...] | None = None  # lines that the failing call executed
 
     @property
     def id(self) -> str:
@@ -176,9 +177,9 @@ def rows_of(
         checks = []
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
             function = functions.get(result.function)
-            every = function.hints_for(result.misconception, result.check) if function else ()
-            hint = "\n".join(every[: max(hints, 0)])
             mistake = (misconceptions or {}).get(result.misconception or "")
+            every = function.hints_for(result.misconception, result.check, mistake=mistake) if function else ()
+            hint = "\n".join(every[: max(hints, 0)])
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
         rows.append(ExerciseRow(exercise.stem, exercise.title, score, worth, checks))
@@ -221,6 +222,12 @@ def _row(
     )
 
 
+def blocked(result: CheckResult) -> str:
+    """Which check has to pass first; one of another function is named as `function::check`."""
+    function, _, check = (result.blocked_by or "").rpartition("::")
+    return f"blocked: the check `{check}` of `{function or result.function}` has to pass first."
+
+
 def _message(result: CheckResult) -> str:
     """One line, for places that have room for one."""
     match result.outcome:
@@ -229,7 +236,7 @@ def _message(result: CheckResult) -> str:
         case Outcome.TODO:
             return f"to do: {result.happened or f'`{result.function}` is still a stub'}."
         case Outcome.BLOCKED:
-            return f"blocked: the check `{result.blocked_by}` of `{result.function}` has to pass first."
+            return blocked(result)
         case Outcome.ERROR:
             return OURS
         case Outcome.FAILED:

@@ -15,7 +15,7 @@ from virtual_cuda import ledger
 from virtual_cuda.ledger import COLUMNS, Timeline, draw_timeline, line_rows, questions, timeline_legend
 
 from gpudojo.grading.watching import Busiest
-from gpudojo.grading.wording import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, laid_out
+from gpudojo.grading.wording import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, hints_about, laid_out
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.notebook.session import Live, cell_name
@@ -41,7 +41,7 @@ def line_table(busiest: Busiest, live: Live) -> LineTable | None:
         found = line_rows(records, file, [linecache.getline(file, line)], line) if file != live.file else []
         number = f"{cell_name(file)}:{line}".lstrip(":")
         rows += [(number, row.code, row.cells) for row in found if any(row.cells)]
-    hot = questions.hot_lines(questions.syncs(records), at_least=2).items()
+    hot = questions.hot_lines(questions.waits(records), at_least=2).items()
     told = "Line {} made the host wait for the device {} times."
     waits = tuple(told.format(line, count) for (file, line), count in hot if file == live.file)
     return LineTable((*rows, ("", "total", sums)), waits, busiest.device)
@@ -135,7 +135,7 @@ def function_report(
     failed = next((result for result in results if result.outcome is Outcome.FAILED), None)
     passed = all(result.outcome is Outcome.PASSED for result in results)
     count = hints if failed or (hints > 1 and not passed) else 0
-    every = function.hints_for(failed.misconception, failed.check) if failed else function.hints
+    every = hints_about(failed, function) if failed else function.hints
     shown = tuple(hint_parts(every, exercise, count, f"check({live.name}, hints={count + 1})"))
     return FunctionReport(function.name, exercise.stem, exercise.title, tuple(results), parts, shown, lines, timelines)
 

@@ -6,15 +6,15 @@ The bytes depend on the reference alone: cell ids are made from names, and there
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model import catalogue
+from gpudojo.model import catalogue, lessons
 from gpudojo.release.stubs import Section, Task, sections, task_text, title_text
 from gpudojo.release.wheel import write_files
 
-PACKAGE: Final = "gpudojo"
 FOLDER: Final = "notebooks"
 METADATA: Final = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -26,11 +26,11 @@ EVERYTHING: Final = "All tasks at once, and your points. Save the notebook befor
 Cell = dict[str, Any]
 
 
-def of_day(root: Path, day: str, package: str = PACKAGE) -> dict[str, bytes]:
-    """Every notebook of a day, by its path in the student's repository; `package` is what pip installs by name."""
+def of_day(root: Path, day: str, package: str | None = None) -> dict[str, bytes]:
+    """Every notebook of a day, by its path in the repository; `package` is what pip installs where no wheel is."""
     made = {path.stem: sections(path) for path in sorted((root / "reference" / day).glob("*.py"))}
     names = {stem: f"{FOLDER}/{day}/{stem}.ipynb" for stem in made}
-    found = {names[stem]: _notebook(_exercise(stem, found, package)) for stem, found in made.items()}
+    found = {names[stem]: _notebook(_exercise(day, stem, found, package)) for stem, found in made.items()}
     if made:
         found[f"{FOLDER}/{day}/{day}.ipynb"] = _notebook(_whole(day, made, package))
     return found
@@ -44,15 +44,15 @@ def write(folder: Path, made: dict[str, bytes]) -> list[Path]:
     return [folder / name for name in changed]
 
 
-def _exercise(stem: str, found: list[Section], package: str) -> Iterator[Cell]:
+def _exercise(day: str, stem: str, found: list[Section], package: str | None) -> Iterator[Cell]:
     prefix = _prefix(stem)
     title, *rest = found
     yield _markdown(f"{prefix}-title", title_text(title.text, stem))
     yield _code(f"{prefix}-opening", OPENING.format(package=package))
-    yield from _body(stem, rest)
+    yield from _body(day, stem, rest)
 
 
-def _whole(day: str, made: dict[str, list[Section]], package: str) -> Iterator[Cell]:
+def _whole(day: str, made: dict[str, list[Section]], package: str | None) -> Iterator[Cell]:
     lines = [f"# {catalogue.title(day)}", "", "| exercise | points |", "| --- | ---: |"]
     points = {exercise.stem: exercise.points for exercise in catalogue.day(day)}
     for stem, (title, *_) in made.items():
@@ -62,13 +62,16 @@ def _whole(day: str, made: dict[str, list[Section]], package: str) -> Iterator[C
     yield _code(f"{day}-opening", OPENING.format(package=package))
     for stem, (title, *rest) in made.items():
         yield _markdown(f"{_prefix(stem)}-title", title_text(title.text, stem, level=2))
-        yield from _body(stem, rest)
+        yield from _body(day, stem, rest)
     yield _markdown(f"{day}-everything-text", EVERYTHING)
     yield _code(f"{day}-everything", "check()")
 
 
-def _body(stem: str, rest: list[Section]) -> Iterator[Cell]:
+def _body(day: str, stem: str, rest: list[Section]) -> Iterator[Cell]:
     prefix, given = _prefix(stem), 0
+    if path := lessons.lesson_path(day, stem):
+        _, _, text = lessons.shown(path.read_text(encoding="utf-8"), folded=True).partition("\n")  # the title is there
+        yield _markdown(f"{prefix}-lesson", re.sub(r"(?m)^## ", "### ", text))
     for section in rest:
         if isinstance(section, Task):
             yield _markdown(f"{prefix}-{section.name}-text", task_text(section))

@@ -202,7 +202,7 @@ def _is_demo(statement: ast.stmt) -> bool:
 
 HOW: Final = "Fill in the cells that say `raise NotImplementedError`, run them, and run the check below each."
 HOW_ANSWERS: Final = "Fill in the cell, run it, and run the check below it."
-_RUN: Final = re.compile(r"^(Run|Check) me: .*$", re.M)
+_RUN: Final = re.compile(r"^(Read|Run|Check) me: .*$", re.M)
 _COMMAND: Final = re.compile(r"[\w./-]+( --?[\w-]+(=\S+)?)+")
 _SIZE: Final = re.compile(r"(About )?\d+ lines?\.")
 _READING: Final = re.compile(r"^(?P<size>.*?)\s*Read: (?P<address>https://\S+)$", re.S)

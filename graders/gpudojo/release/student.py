@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gpudojo.model.catalogue import day, registered, title
 from gpudojo.model.errors import BadMarkers, CannotRelease
+from gpudojo.model.lessons import FOLDER, lesson_of
 from gpudojo.release import leaks, notebooks, recording
 from gpudojo.release.recording import SEEDS
 from gpudojo.release.stubs import stubs
@@ -90,17 +91,27 @@ def pages(name: str, wheel: str) -> dict[str, bytes]:
         ".gitignore": IGNORED,
         ".vscode/settings.json": f"{json.dumps(SETTINGS, indent=4)}\n",
     }
-    return {path: text.encode() for path, text in texts.items()}
+    return {path: text.encode() for path, text in {**texts, **lessons(name)}.items()}
+
+
+def lessons(name: str) -> dict[str, str]:
+    """The lessons of a day, by path."""
+    texts = {f"{FOLDER}/{name}/{each.stem}.md": lesson_of(each, folded=True) for each in day(name)}
+    return {path: text for path, text in texts.items() if text is not None}
 
 
 def readme(name: str) -> str:
     exercises = day(name)
     *most, last = map(str, SEEDS)
-    rows = [f"| `{e.stem}.py` | {e.points:g} | {e.title} |" for e in exercises]
+    (torch,) = re.findall(r"(?m)^torch==\S+$", (PROJECT / "constraints.txt").read_text(encoding="utf-8"))
+    pages = {Path(path).stem: f"]({path})" for path in lessons(name)}
+    topics = {e.stem: f"[{e.title}{pages[e.stem]}" if e.stem in pages else e.title for e in exercises}
+    rows = [f"| `{e.stem}.py` | {e.points:g} | {topics[e.stem]} |" for e in exercises]
     return README.read_text(encoding="utf-8").format(
         title=title(name),
         day=name,
         python=_project()["requires-python"].lstrip(">="),
+        torch=torch,
         first=exercises[0].stem,
         function=exercises[0].functions[0].name,
         exercises=f"{len(exercises)} exercise{'s' * (len(exercises) != 1)}",
@@ -117,7 +128,8 @@ def requirements(name: str, wheel: str) -> str:
     pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", text))
     lines: list[str] = []
     more = [each for each in registered()[name].requires if not re.match(r"gpudojo\b|.*;.*\bextra\b", each)]
-    for dependency in [*_project()["dependencies"], *more]:
+    watch = _project()["optional-dependencies"].get("watch", [])
+    for dependency in [*_project()["dependencies"], *watch, *more]:
         asked, semicolon, marker = dependency.partition(";")
         (package,) = re.findall(r"^[\w.-]+", asked)
         wanted = f"{package}=={pins[package]}" if package in pins else asked.strip()

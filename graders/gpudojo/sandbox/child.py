@@ -9,6 +9,7 @@ import inspect
 import itertools
 import os
 import random
+import resource
 import sys
 import threading
 import time
@@ -47,7 +48,8 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
     pack, number = protocol.HEAD.pack, protocol.NUMBER.pack
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
     saw, stumbled, tampered, glimpse = protocol.Saw, protocol.Stumbled, protocol.Tampered, protocol.Glimpse
-    raw, replace, reached = msgspec.Raw, msgspec.structs.replace, protocol.Reached
+    raw, replace, reached, began = msgspec.Raw, msgspec.structs.replace, protocol.Reached, protocol.Began
+    running = False  # whether student code has run since things were compared
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
     one_at_a_time = threading.RLock()  # what is reached for is told by the thread that does it
 
@@ -58,6 +60,7 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
             signed_and_written(frame)
 
     def signed_and_written(frame: protocol.Frame | protocol.Glimpse) -> None:
+        nonlocal running
         what = None
         if kind(frame) is glimpse:
             seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
@@ -65,8 +68,11 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
         if kind(frame) is stumbled:  # our own code failed, perhaps because it was changed
             what = changed()
         if kind(frame) is saw:
-            what = None if frame.interrupted else changed()  # type: ignore[union-attr]
+            # A function that is missing begins nothing, and from a step that did not begin nothing else is accepted.
+            what = changed() if running and not frame.interrupted else None  # type: ignore[union-attr]
+            running = False
             frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
+        running = running or kind(frame) is began
         body = encode(frame if what is None else tampered(what))
         if kind(frame) is not reached:
             seen.clear()
@@ -85,7 +91,7 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
 LINES = 2000  # a notebook with all functions of a day has some 700, most of them what sources show
 
 
-def grade(job: protocol.Job, home: Path) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
+def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.Frame | protocol.Glimpse, None, bool]:
     """Load each file that matters and look at each function in it; True if another child has to go on."""
     from gpudojo.grading.observe import load_file
 
@@ -115,12 +121,12 @@ def grade(job: protocol.Job, home: Path) -> Generator[protocol.Frame | protocol.
         if file not in loaded:
             yield protocol.Began(f"file {file}")
             began = time.perf_counter()
-            loaded[file] = read = load_file(home / file, _limits(job))
+            loaded[file] = read = load_file(home / file, limits)
             broken = None if read.broken is None else _plain(read.broken, home)
             lines = dict(itertools.islice(read.lines.items(), LINES))
             yield protocol.Loaded(file, time.perf_counter() - began, lines, read.cells[:LINES], broken)
         yield protocol.Began(key)
-        saw = yield from observed(job, exercise, function, loaded[file], home)
+        saw = yield from observed(job, exercise, function, loaded[file], home, limits)
         yield saw
         if saw.interrupted or saw.spent:
             return True
@@ -135,14 +141,35 @@ def _left(job: protocol.Job, exercise: Exercise, function: Function) -> Function
     return dataclasses.replace(function, probes=[p for p in here if f"{key}::{p.name}" not in job.done])
 
 
-def _limits(job: protocol.Job) -> Limits:
-    from gpudojo.grading.limits import Limits
+def _waiting_for_others() -> Callable[[], float]:
+    """A function that returns how long this process waited for a processor while others, not its own, used them all."""
+    if sys.platform != "linux":
+        return lambda: 0.0
+    try:
+        end = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # a kernel that does not count it
+        return lambda: 0.0
+    read, process, thread, usage = os.pread, time.process_time, time.thread_time, resource.getrusage
+    wait, every, how = os.waitid, os.P_ALL, os.WEXITED | os.WNOHANG | os.WNOWAIT
 
-    return Limits(job.seconds, shared=True, interruptible=False)
+    def waited() -> float:
+        try:
+            nanoseconds = int(read(end, 100, 0).split()[1])
+        except (OSError, ValueError, IndexError):  # closed by student code
+            return 0.0
+        try:
+            wait(every, 0, how)
+        except ChildProcessError:  # there are none
+            ended = usage(resource.RUSAGE_CHILDREN)
+            own = process() - thread() + ended.ru_utime + ended.ru_stime
+            return max(0.0, nanoseconds / 1e9 - own)
+        return 0.0
+
+    return waited
 
 
 def observed(
-    job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, home: Path
+    job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, home: Path, limits: Limits
 ) -> Generator[protocol.Glimpse, None, protocol.Saw]:
     """The evidence of one function."""
     from virtual_cuda import device_failure
@@ -159,7 +186,7 @@ def observed(
     spent = False
     busiest = Busiest()
     watched = busiest.over(function)
-    for probe, seen in scenarios(exercise, watched, submission, job.bench, seed_of, _limits(job)):
+    for probe, seen in scenarios(exercise, watched, submission, job.bench, seed_of, limits):
         if seen.raised is not None:
             seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
         late = seen if seen.timed_out else None
@@ -180,7 +207,7 @@ def observed(
     timeline, every = None, []
     if job.drawn_with is not None:
         if late is None and not spent and busiest.records:
-            every = _drawn(job, exercise, function, submission)
+            every = _drawn(job, exercise, function, submission, limits)
     elif late is None:
         # For the report: whatever student code has done to what it is made of, its evidence is worth the same without.
         with contextlib.suppress(Exception):
@@ -188,7 +215,9 @@ def observed(
     return protocol.Saw(evidence, seconds, signature, interrupted, timeline, every, spent)
 
 
-def _drawn(job: protocol.Job, exercise: Exercise, function: Function, submission: Submission) -> list[Timeline]:
+def _drawn(
+    job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, limits: Limits
+) -> list[Timeline]:
     """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
     from gpudojo.grading.observe import observe_one
     from gpudojo.grading.watching import EveryCall
@@ -197,7 +226,6 @@ def _drawn(job: protocol.Job, exercise: Exercise, function: Function, submission
     assert job.drawn_with is not None
     for probe in map(every.watched, function.probes):
         if probe.machine not in ("value", "reference"):
-            limits = _limits(job)
             observe_one(exercise, function, probe, submission, job.bench, job.drawn_with, limits, limits.seconds)
     return every.timelines
 
@@ -217,30 +245,36 @@ def run(
     changed: Changed | None,
 ) -> None:
     """Everything a child does. An exception of our own goes to its output, and the grader sees that it crashed."""
+    from gpudojo.grading.limits import Limits
+
     if sys.platform == "win32":
         raise NotImplementedError
     with os.fdopen(job_end, "rb") as file:
         file.seek(0)
         job = msgspec.msgpack.decode(file.read(), type=protocol.Job)
     evidence_end = _close_descriptors(evidence_end, output_end)
+    waited = _waiting_for_others()  # now, as it reads a file of the system
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
     os.register_at_fork(after_in_child=_closing(evidence_end))
-    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers))
+    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers, reaching.rewritten))
     reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))
     job = msgspec.structs.replace(job, token=b"")
-    for frame in _frames(job, layers, Path(os.getcwd())):
+    limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)
+    for frame in _frames(job, layers, Path(os.getcwd()), limits):
         emit(frame)
 
 
-def _frames(job: protocol.Job, layers: dict[str, str], home: Path) -> Iterator[protocol.Frame | protocol.Glimpse]:
+def _frames(
+    job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
+) -> Iterator[protocol.Frame | protocol.Glimpse]:
     try:
         if job.on_gpu:
             from virtual_cuda import limit_memory
 
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
-        paused = yield from grade(job, home)
+        paused = yield from grade(job, home, limits)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
         yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,13 @@ class ChildExit:
     over_memory: bool = False  # ended because its processes together held more memory than allowed
     device_bytes: int = 0  # peak, of the GPU
     on_gpu: bool = False  # it was the GPU's memory
+
+
+class ChildWaited(NamedTuple):
+    """How long a child has waited so far for a processor that others used."""
+
+    number: int
+    seconds: float
 
 
 class ForkClient:
@@ -150,8 +157,8 @@ class ForkClient:
         with contextlib.suppress(OSError):
             self._control.sendall(REQUEST.pack(Request.KILL, number, 0, 0))
 
-    def exits(self) -> list[ChildExit] | None:
-        """The children that have ended, to be called when the client is readable; None where the fork server has."""
+    def events(self) -> list[ChildExit | ChildWaited] | None:
+        """What became of children, to be called when the client is readable; None where the fork server has ended."""
         assert self._control is not None
         data = b""
         with contextlib.suppress(OSError):
@@ -160,8 +167,11 @@ class ForkClient:
             return None
         self._received += data
         whole = len(self._received) // EVENT.size * EVENT.size
-        found = []
+        found: list[ChildExit | ChildWaited] = []
         for event, number, code, peak, cpu, device in EVENT.iter_unpack(bytes(self._received[:whole])):
+            if event == Event.WAITED:
+                found.append(ChildWaited(number, cpu / 1e6))
+                continue
             ended, on_gpu = None if event == Event.FAILED else code, event == Event.OVER_GPU_MEMORY
             over = on_gpu or event == Event.OVER_MEMORY
             found.append(ChildExit(number, ended, peak << 10, cpu / 1e6, over, device << 10, on_gpu))

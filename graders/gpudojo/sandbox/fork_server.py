@@ -30,7 +30,7 @@ assert sys.platform != "win32"  # forks
 
 # Imported late by probes and students' files; each costs milliseconds to seconds.
 LATE: Final = (
-    *("torch.optim", "torch._dynamo", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
+    *("torch.optim", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
     *("torch.distributed", "torch.nn.parallel", "torch.utils.benchmark", "torch.testing", "torch.func", "torch.fx"),
     *("numpy", "nbformat", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools"),
     *("dataclasses", "typing", "time", "timeit", "copy", "random", "csv", "io", "re", "gc", "warnings", "inspect"),
@@ -109,6 +109,8 @@ class Usage(NamedTuple):
     mapped: int = 0  # of files and devices: with CUDA also memory that host and GPU share
     device: int = 0
     threads: int = 0  # of all these processes: how many there are
+    processes: int = 0
+    waited: float = 0.0  # seconds that its first process could have run while others had the processors
 
 
 class MemoryLimits(NamedTuple):
@@ -162,11 +164,12 @@ class MemoryWatch:
         for pid, status in found.items():
             child = child_of(pid)
             if child is not None:
-                host, mapped, device, threads = usages.get(child, Usage())
+                host, mapped, device, threads, processes, waited = usages.get(child, Usage())
                 host += max(0, _bytes(status, *OWN) - self._shared)
                 mapped += max(0, _bytes(status, "RssFile") - self._mapped)
                 threads += status.get("Threads", [1])[0]
-                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0), threads)
+                waited += _waited(pid) if status["PPid"][0] == self._here[0] else 0.0
+                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0), threads, processes + 1, waited)
         return usages
 
 
@@ -182,12 +185,25 @@ def _status(name: str) -> dict[str, list[int]]:
     return {}
 
 
+def _waited(pid: int) -> float:
+    """Seconds that the first thread of a process waited for a processor, less those in which its others ran."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            ran, waited = (int(word) / 1e9 for word in file.read().split()[:2])
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
+    except (OSError, ValueError):
+        return 0.0
+    return max(0.0, waited - max(0.0, ticks / TICKS - ran))
+
+
 def _bytes(status: Mapping[str, list[int]], *fields: str) -> int:
     return sum(status.get(field, [0])[0] for field in fields) << 10
 
 
 PASSES: Final = 100
 MEASURED: Final = 0.2  # seconds between two measurements of the children's memory
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def main(number: int, gpu: bool) -> None:
@@ -204,7 +220,7 @@ def main(number: int, gpu: bool) -> None:
             warm_up(gpu)
         reached = reaching.install()
         if LINUX:
-            changed = integrity.watch(reached.remove_tracers)
+            changed = integrity.watch(reached.remove_tracers, reached.rewritten)
         isolation.finish()
         gc.collect()
         gc.freeze()
@@ -220,6 +236,16 @@ class Child:
     limits: MemoryLimits
     ended: Event = Event.EXITED  # the event that is sent when it has ended
     device_peak: int = 0
+    measured: float = 0.0  # seconds that it has waited for a processor
+    waited: float = 0.0  # of these, for others than processes of its own
+    told: float = 0.0  # to the grader
+
+    def waits(self, usage: Usage) -> bool:
+        """Take in what was measured; True if the grader is to know."""
+        if usage.processes == 1:
+            self.waited += max(0.0, usage.waited - self.measured)
+        self.measured = max(self.measured, usage.waited)
+        return self.waited > self.told + MEASURED
 
 
 class ForkServer:
@@ -261,6 +287,9 @@ class ForkServer:
             if (child := self.children.get(pid)) is None:
                 continue
             child.device_peak = max(child.device_peak, usage.device)
+            if child.waits(usage):
+                child.told = child.waited
+                self.control.sendall(EVENT.pack(Event.WAITED, child.number, 0, 0, int(child.told * 1e6), 0))
             if child.limits.over_host(usage):
                 child.ended = Event.OVER_MEMORY
             elif child.limits.over_device(usage):

@@ -16,10 +16,10 @@ from gpudojo.model.evidence import Evidence, Observation, Raised, checked_timeli
 
 # Requests to the fork server, and its events.
 Request = IntEnum("Request", "SPAWN KILL")
-Event = IntEnum("Event", "READY EXITED FAILED OVER_MEMORY OVER_GPU_MEMORY")
+Event = IntEnum("Event", "READY EXITED FAILED OVER_MEMORY OVER_GPU_MEMORY WAITED")
 # Request, number of the child, its limits in bytes: of the host and of a GPU.
 REQUEST: Final = struct.Struct("<BQQQ")
-# Event, number of the child, exit code, peak KiB, µs of CPU, peak KiB of the GPU.
+# Event, number of the child, exit code, peak KiB, µs of CPU (or waited for a CPU), peak KiB of the GPU.
 EVENT: Final = struct.Struct("<BQiQQQ")
 HEAD: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")

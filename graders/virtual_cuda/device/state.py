@@ -362,9 +362,11 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """A pinned copy, or the tensor itself if it is pinned already."""
-    if is_pinned(tensor):
-        return tensor
-    copy = tensor.detach().clone(memory_format=torch.preserve_format)
+    return tensor if is_pinned(tensor) else pinned_from_now(tensor.clone(memory_format=torch.preserve_format))
+
+
+def pinned_from_now(copy: torch.Tensor) -> torch.Tensor:
+    """The same tensor, which nobody else holds yet; its memory counts as pinned from now on."""
     storage: Any = copy.untyped_storage()
     key = storage._cdata
     # The storage object is kept by the tensor, so that the weak reference lives exactly as long as the memory.

@@ -73,6 +73,11 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
     shell = make_shell(
         Tensor, inner.shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
     )
+    # C++ resolves the conjugate and the negative bit of the shell before an operator arrives here; a view keeps both.
+    if inner.is_conj():
+        torch._C._set_conj(shell, True)
+    if inner.is_neg():
+        torch._C._set_neg(shell, True)
     shell._inner = inner
     shell._block = block
     return shell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from virtual_cuda.ledger import questions, records
 from virtual_cuda.ledger.drawing import MARKS, draw_timeline, mark_of, plain_lines, timeline_legend
-from virtual_cuda.ledger.exports import COLUMNS, LineRow, line_rows, totals, trace_of
+from virtual_cuda.ledger.exports import COLUMNS, LineRow, draw_table, file_rows, line_rows, totals, trace_of
 from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
     Allocation,
@@ -39,7 +39,9 @@ __all__ = [
     "TimelineEvent",
     "Transfer",
     "check_timeline",
+    "draw_table",
     "draw_timeline",
+    "file_rows",
     "line_rows",
     "mark_of",
     "plain_lines",

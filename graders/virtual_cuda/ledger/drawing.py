@@ -122,9 +122,9 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
     found = columns(timeline, width - LABEL)
     count, waits = _number(sum(timeline.counts.values()), "event"), _number(timeline.wait_count, "wait")
     left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
-    where = f"(scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
-    heading = f"{shown(timeline.function)}: {waits}, {count}{left_out} in its busiest call {where}"
-    lines: list[DrawnLine] = [((_cut(heading, width), ""),)]
+    where = f" in its busiest call (scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
+    heading = f"{shown(timeline.function)}: {waits}, {count}{left_out}{where if timeline.scenario else ''}"
+    lines: list[DrawnLine] = [((cut(heading, width), ""),)]
     if found:
         highest = max([timeline.peak_bytes, 1, *(column.live for column in found)])
         bars = "".join(BARS[min(len(BARS) * column.live // highest, len(BARS) - 1)] for column in found)
@@ -134,7 +134,9 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
             _lane("device", found, _on_device, ""),
             ((f"{'memory':>{LABEL - 1}} ", ""), (bars, "memory")),
         ]
-    lines += [((_cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
+    lines += [((cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
+    if not timeline.scenario:  # a whole program, which has no reference
+        return lines + [((text, ""),) for text in timeline_legend(width)]
     last = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
     return lines + [((line, ""),) for line in textwrap.wrap(last, width, subsequent_indent="  ")]
 
@@ -255,5 +257,6 @@ def _number(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """The text, or its beginning with an ellipsis."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

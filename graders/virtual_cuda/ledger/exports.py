@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
+import textwrap
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from virtual_cuda.ledger import questions
-from virtual_cuda.ledger.questions import Records
+from virtual_cuda.ledger.drawing import cut, size
+from virtual_cuda.ledger.drawing import shown as printable
+from virtual_cuda.ledger.questions import Records, SourceLine
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
@@ -21,18 +25,18 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
-from virtual_cuda.sizes import format_size
 
 
 def _size(bytes_: int) -> str:
-    return format_size(bytes_) if bytes_ else ""
+    return size(bytes_) if bytes_ else ""
 
 
 COLUMNS: Final[dict[str, Callable[[Records], str]]] = {
     "to device": lambda records: _size(questions.bytes_to_device(records)),
     "to host": lambda records: _size(questions.bytes_to_host(records)),
-    "syncs": lambda records: str(len(questions.syncs(records)) or ""),
+    "waits": lambda records: str(len(questions.waits(records)) or ""),
     "ops": lambda records: str(len(questions.operations(records)) or ""),
+    "allocated": lambda records: _size(questions.allocated_bytes(records)),
     "peak": lambda records: _size(questions.peak_bytes(records)),
 }
 
@@ -48,15 +52,83 @@ class LineRow:
 
 def line_rows(records: Records, file: str, code: Iterable[str], first: int = 1) -> list[LineRow]:
     """A row for every line of the code, which begins at line `first` of the file."""
+    found = by_line(records)
     return [
-        LineRow(number, text.rstrip(), totals(questions.on_line(records, file, number)))
-        for number, text in enumerate(code, first)
+        LineRow(number, text.rstrip(), totals(found.get((file, number), ()))) for number, text in enumerate(code, first)
     ]
+
+
+def by_line(records: Records) -> dict[SourceLine | None, list[Record]]:
+    """The records that each line caused, in one pass; those without a line under None."""
+    found: dict[SourceLine | None, list[Record]] = {}
+    for record in records:
+        site = record.site
+        found.setdefault(None if site is None else (site.file, site.line), []).append(record)
+    return found
 
 
 def totals(records: Records) -> tuple[str, ...]:
     """A text for each column, over all of the records."""
     return tuple(answer(records) for answer in COLUMNS.values())
+
+
+ELSEWHERE: Final = "(in libraries)"  # instead of a file: what no line of the user's caused
+DISPENSABLE: Final = ("peak", "ops")  # columns that give way to the code where there is little room
+CODE: Final = 36  # characters of code that a table has room for, with all columns
+NARROW: Final = 24  # with less, the figures are below the code
+
+
+def file_rows(records: Records) -> dict[str, list[LineRow]]:
+    """The lines that did something on a device, in order, by file."""
+    found: dict[str, list[LineRow]] = {}
+    lines = by_line(records)
+    for place in sorted(lines, key=lambda place: place or (ELSEWHERE, 0)):
+        file, number = place or (ELSEWHERE, 0)
+        row = LineRow(number, printable(linecache.getline(file, number).strip()), totals(lines[place]))
+        if any(row.cells):
+            found.setdefault(file, []).append(row)
+    return found
+
+
+def draw_table(files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], width: int) -> list[str]:
+    """The lines of a table, at most `width` characters wide; columns without any figure are left out."""
+    headings = list(COLUMNS)
+    rows = [row for each in files.values() for row in each]
+    wide = [max(len(text) for text in (h, sums[i], *(r.cells[i] for r in rows))) for i, h in enumerate(headings)]
+    shown = [i for i, _ in enumerate(headings) if sums[i] or any(row.cells[i] for row in rows)]
+    number = max([len(str(row.number)) for row in rows], default=1) + 2
+    longest = max([*(len(file) - number - 2 for file in files), *(len(row.code) for row in rows)], default=0)
+
+    def room() -> int:
+        return width - number - 2 - sum(wide[i] + 2 for i in shown)
+
+    for name in DISPENSABLE:
+        if room() < min(CODE, longest) and headings.index(name) in shown:
+            shown.remove(headings.index(name))
+    code = min(room(), longest)
+    lines: list[str] = []
+    if code < NARROW:
+        for file, found in files.items():
+            lines.append(cut(file, width))
+            for row in found:
+                lines.append(cut(f"{row.number or '':>{number}}  {row.code}".rstrip(), width))
+                lines += _figures([row.cells[i] if i in shown else "" for i in range(len(wide))], number + 4, width)
+        return [*lines, "total", *_figures(sums, number + 4, width)]
+    first = number + 2 + code
+
+    def line(text: str, cells: Sequence[str]) -> str:
+        return (cut(text, first).ljust(first) + "".join(f"  {cells[i]:>{wide[i]}}" for i in shown)).rstrip()
+
+    for file, found in files.items():
+        lines.append(line(file, headings))
+        lines += [line(f"{row.number or '':>{number}}  {row.code}", row.cells) for row in found]
+    return [*lines, line("total", sums)]
+
+
+def _figures(cells: Sequence[str], indent: int, width: int) -> list[str]:
+    told = ", ".join(f"{h}\N{NO-BREAK SPACE}{c}".replace(" ", "\xa0") for h, c in zip(COLUMNS, cells, strict=True) if c)
+    wrapped = textwrap.wrap(told, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
+    return [" " * indent + text.replace("\xa0", " ") for text in wrapped]
 
 
 TraceEvent = dict[str, Any]

@@ -113,6 +113,7 @@ class Ledger(Sequence[Record]):
     bytes_to_device = questions.bytes_to_device
     bytes_to_host = questions.bytes_to_host
     syncs = questions.syncs
+    waits = questions.waits
     explicit_syncs = questions.explicit_syncs
     sync_counts = questions.sync_counts
     syncs_between = questions.syncs_between

@@ -142,6 +142,19 @@ def syncs(records: Records, what: str | None = None, besides: Sequence[str] = ()
     return tuple(s for s in implicit if what in (None, s.what) and s.what not in besides)
 
 
+def waits(records: Records) -> tuple[Sync, ...]:
+    """The implicit waits in which the host reads from a device: those for copies to a device are left out."""
+    found: list[Sync] = []
+    before: Record | None = None
+    for record in records:
+        if isinstance(record, Sync) and not record.explicit:
+            copied = before if record.what == "copy" else None
+            if not isinstance(copied, Transfer) or copied.direction != "to_device":
+                found.append(record)
+        before = record
+    return tuple(found)
+
+
 def explicit_syncs(records: Records) -> tuple[Sync, ...]:
     """The explicit waits of the host: `torch.cuda.synchronize()` and the like."""
     return tuple(s for s in _only(Sync, records) if s.explicit)

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from virtual_cuda.errors import BadTimeline
-from virtual_cuda.ledger import records
+from virtual_cuda.ledger import questions, records
 from virtual_cuda.ledger.records import Allocation, Operation, Record, Transfer
 
 MOST_EVENTS: Final = 1_500
@@ -142,6 +142,7 @@ def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
     # What was on each device when the call began: what is there after its first record, without what that took.
     memory = [r for r in ledger if isinstance(r, Operation | Allocation)]
     live = {r.device: max(r.live - r.bytes, 0) for r in reversed(memory)}
+    reads = {id(wait) for wait in questions.waits(ledger)}
     events = []
     for at, record in enumerate(ledger):
         if isinstance(record, Operation | Allocation):
@@ -149,8 +150,7 @@ def _events(ledger: Sequence[Record], file: str) -> list[TimelineEvent]:
         site = record.site
         line = site.line if site is not None and site.file == file and site.line > 0 else None
         kind, size, grad, autocast, name = _told(record)
-        copied = ledger[at - 1] if kind == "sync" and name == "copy" and at else None
-        if isinstance(copied, Transfer) and copied.direction == "to_device":
+        if kind == "sync" and id(record) not in reads:
             kind = "upload sync"  # until the copy is on its way: nothing on the device is waited for, or read
         events.append(TimelineEvent(kind, at, size, line, grad, autocast, sum(live.values()), _text(name)))
     return events

@@ -51,7 +51,9 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
             and torch.is_autocast_cache_enabled()
         ):
             kept = _cast_weights.get(id(value))
-            if kept is None or kept[0] is not value:
+            # What was cast without a graph does not serve where a graph is built.
+            graphless = kept is not None and torch.is_grad_enabled() and not kept[1].requires_grad
+            if kept is None or kept[0] is not value or graphless:
                 kept = _cast_weights[id(value)] = (value, value.to(dtype))
             return kept[1]
         return value.to(dtype)

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.messages import KERNEL, SPELLED, device_assert, forked, not_implemented, out_of_memory, worded
@@ -43,8 +44,22 @@ class Rules(NamedTuple):
 @functools.cache
 def rules_of(func: Any) -> Rules:
     """The rules for an overload; made once, since an operator is called often."""
-    facts = facts_of(func)
-    return Rules(call_of(func), _refusal(func, facts), facts.output, waits_of(func))
+    facts, call = facts_of(func), call_of(func)
+    if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"):
+        call = functools.partial(_taken_apart, call)
+    return Rules(call, _refusal(func, facts), facts.output, waits_of(func))
+
+
+_BITS: Final = DispatchKeySet(DispatchKey.Conjugate) | DispatchKeySet(DispatchKey.Negative)
+
+
+def _taken_apart(call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator that C++ makes of others: conjugated results between them are resolved, which is off in here."""
+    if not args or not isinstance(args[0], torch.Tensor) or not args[0].is_complex():
+        return call(*args, **kwargs)
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded - _BITS):
+        return call(*args, **kwargs)
 
 
 def _refusal(func: Any, facts: Operator) -> Refuse | None:
@@ -141,7 +156,8 @@ def _copied(value: Any) -> Any:
 
 
 _OUT_OF_RANGE: Final = re.compile(
-    r"out of bounds|out of range|between 0 and 1|`inf`, `nan` or element < 0|invalid multinomial|nonzero value"
+    r"out of bounds(?! for dimension with size 0)|out of range|between 0 and 1|`inf`, `nan` or element < 0|"
+    r"invalid multinomial|nonzero value"
 )
 
 
@@ -208,9 +224,12 @@ _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
 class _ThreadState(threading.local):
-    """The autocast dtype of a thread, and whether a fork has cut this process off from the device."""
+    """What a thread knows: the autocast dtype, and whether a fork has cut this process off from the device."""
 
     autocast: Any = None
+    strides: Any = (
+        None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
+    )
     forked: bool = False
 
 
@@ -424,7 +443,9 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     work = dtype, shape, *given
     place.note((OPERATION, perf_counter(), code, offset, name, label, mode, cast, nbytes, live, work))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
-    strides, lazy = None if out.is_contiguous() else out.stride(), place.lazy
+    # Sizes of 0 and 1 may have any stride.
+    strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
+    lazy = place.lazy
     shell = make_shell(
         Tensor, shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
     )

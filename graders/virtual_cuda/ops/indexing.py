@@ -130,10 +130,16 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
     result, bag_of, sizes, largest = out
     indices, offsets = inner[1], inner[2]
     mode = inner[4] if len(inner) > 4 else kwargs.get("mode", 0)
-    starts = offsets[1:][offsets[1:] < len(indices)]
-    bag_of = torch.zeros_like(indices).index_add_(0, starts, torch.ones_like(starts)).cumsum(0).to(indices.dtype)
-    ends = torch.cat([offsets[1:], offsets.new_tensor([len(indices)])])
-    sizes = (ends - offsets)[: len(sizes)].to(sizes.dtype) if len(sizes) <= len(offsets) else sizes
+    padding = inner[8] if len(inner) > 8 else kwargs.get("padding_idx", -1)
+    starts = offsets[1:][offsets[1:] < len(indices)].long()
+    dtype = torch.promote_types(indices.dtype, offsets.dtype)
+    bag_of = torch.zeros(len(indices), dtype=torch.int64).index_add_(0, starts, torch.ones_like(starts)).cumsum(0)
+    if len(sizes) <= len(offsets):  # what is padding does not count
+        counted = bag_of[indices != padding]
+        sizes = torch.zeros(len(offsets), dtype=sizes.dtype).index_add_(
+            0, counted, torch.ones(len(counted), dtype=sizes.dtype)
+        )[: len(sizes)]
+    bag_of = bag_of.to(dtype)
     return (result, bag_of, sizes, largest if mode == 2 else largest.new_empty(0))
 
 

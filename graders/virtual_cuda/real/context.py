@@ -18,6 +18,7 @@ from virtual_cuda.patching import Patch, around, claim, patch
 from virtual_cuda.real.observer import Observer, RecordingMode, explicit_waits
 from virtual_cuda.recorder import autocast_patches
 from virtual_cuda.torch_api.creation import withdraw_kernels
+from virtual_cuda.torch_api.imports import few_imports
 
 KINDS: Final = ("cuda", "mps", "cpu")
 
@@ -113,6 +114,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         raise NoSuchDevice(kind)
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim(f"real {kind} device"))
+        undo.enter_context(few_imports())
         real = RealDevice(kind)
         observer = Observer(kind, real.ledger.rows)
         patch(_patches(observer), undo)

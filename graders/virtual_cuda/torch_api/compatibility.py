@@ -1,16 +1,12 @@
-"""Checks that this torch has the internals the device uses; modules imported while the device is open."""
+"""Checks that this torch has the internals the device uses."""
 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import inspect
 import pkgutil
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -21,7 +17,7 @@ from torch import nn
 from virtual_cuda.device.state import LAZY
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.errors import TorchUnsupported
-from virtual_cuda.patching import Opening, Patch, Replaced, around, aside, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 # What is replaced or called by name, where a name that is gone would be replaced all the same and never asked again.
 NAMES: Final = """
@@ -124,52 +120,6 @@ def check() -> None:
             question()
         except Exception as error:
             raise TorchUnsupported(part, torch.__version__) from error
-
-
-class _Loader(importlib.abc.Loader):
-    """Runs one module with the patches put aside; everything that it imports in turn runs inside."""
-
-    def __init__(self, loader: Any, finder: OriginalImports) -> None:
-        self.loader = loader
-        self.finder = finder
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        with self.finder.lock:
-            if self.finder.busy:
-                self.loader.exec_module(module)
-                return
-            self.finder.busy = True
-            try:
-                with aside(self.finder.patches):
-                    self.loader.exec_module(module)
-            finally:
-                self.finder.busy = False
-
-
-class OriginalImports(importlib.abc.MetaPathFinder):
-    """Stands first among the finders while the device is open, and minds torch's own modules only."""
-
-    def __init__(self, patches: list[Replaced]) -> None:
-        self.patches = patches
-        self.busy = False
-        self.lock = threading.RLock()
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if self.busy or not fullname.startswith("torch."):
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self)
-                return spec
-        return None
 
 
 def _find_builtin(original: Any, function: Any) -> Any:

@@ -59,7 +59,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     if target is None:
         write(str(func), place, 0, (inner.dtype, None, inner.shape))
         record_copy("to_host", inner, False, non_blocking, place.label, HOST)
-        return out
+        return state.pinned_from_now(out) if non_blocking else out  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
     plain = out.dtype is inner.dtype and inner.is_contiguous()
     write(str(func), target, out.nbytes, work_of(out, () if plain else (inner,)))
@@ -69,10 +69,13 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
-    target, source = args[0], args[1]
+    target: Any = args[0]
+    source: Any = args[1]
     non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
     on_device, from_device = type(target) in VIRTUAL, type(source) in VIRTUAL
     place = open_place(target if on_device else source)
+    if not isinstance(source, torch.Tensor):  # a number, which is a scalar of the host
+        source = torch.scalar_tensor(source, dtype=target.dtype)
     if not on_device:
         elementwise.copy_(target, source._inner)
         write(str(func), place, 0)
@@ -143,7 +146,11 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
         allocate(place, nbytes)  # refused, before the host tries to find it
     kwargs["device"] = CPU
     kwargs.pop("pin_memory", None)
-    inner = op(*args, **kwargs)
+    strides, thread_state.strides = thread_state.strides, None
+    if strides is not None:
+        inner = torch.empty_strided(args[0], strides, dtype=kwargs.get("dtype"))
+    else:
+        inner = op(*args, **kwargs)
     block = allocate(place, inner.untyped_storage().nbytes())
     write(str(op), place, inner.nbytes)
     return wrap(inner, block)
@@ -207,12 +214,21 @@ def _to(original: Any) -> Any:
                 return to_device(self, place, kwargs.get("non_blocking", len(args) == 3 and args[2]))
             if not any(isinstance(other, str) for other in args[1:]):  # else C++ shall refuse what was written
                 args = (place.lazy, *args[1:])
-        place = place_named(kwargs.get("device"))
-        if place is not None:
-            kwargs["device"] = place.lazy  # the device as C++ knows it
+        named = place_named(kwargs.get("device"))
+        if named is not None:
+            kwargs["device"] = named.lazy  # the device as C++ knows it
+            place = named
         if "other" in kwargs:
             args = (kwargs.pop("other"), *args)
-        return original(self, *args, **kwargs)
+        crosses = place is not None or (bool(args) and type(args[0]) in VIRTUAL)
+        if not crosses or type(self) in VIRTUAL or self.layout is not torch.strided:
+            return original(self, *args, **kwargs)
+        preserved = kwargs.get("memory_format") in (None, torch.preserve_format)
+        thread_state.strides = torch.empty_like(self, device="meta").stride() if preserved else None
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            thread_state.strides = None
 
     return to
 
@@ -245,6 +261,19 @@ def _read(data: Any) -> Any:
     return data
 
 
+def _dtype_of(data: Any) -> torch.dtype | None:
+    """The dtype that torch gives to a list with device scalars in it; None for a list without."""
+    if type(data) in (list, tuple):
+        if not any(type(item) in VIRTUAL or type(item) in (list, tuple) for item in data):
+            return None
+        found = [_dtype_of(item) for item in data]
+        if all(dtype is None for dtype in found):
+            return None
+        known = [dtype or torch.as_tensor(item).dtype for dtype, item in zip(found, data, strict=True)]
+        return functools.reduce(torch.promote_types, known)
+    return data.dtype if type(data) in VIRTUAL else None
+
+
 def _from_data(
     name: str, original: Any, *args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any
 ) -> Any:
@@ -256,6 +285,8 @@ def _from_data(
         elif not isinstance(data, torch.Tensor):
             device = _default_device()
     place = place_named(device)
+    if type(data) in (list, tuple) and kwargs.get("dtype") is None and (dtype := _dtype_of(data)) is not None:
+        kwargs["dtype"] = dtype
     if place is None:
         if device is not None:
             kwargs["device"] = device
@@ -336,6 +367,13 @@ def _numbered(original: Any, name: str) -> Any:
         if type(device) is int:
             place = place_named(device)
             kwargs["device"] = device if place is None else place.cuda
+        if (
+            kwargs.get("pin_memory")
+            and place_named(device) is None
+            and not (device is None and type(args[0]) in VIRTUAL)
+        ):
+            del kwargs["pin_memory"]
+            return state.pin(original(*args, **kwargs))
         return original(*args, **kwargs)
 
     made.__name__, made.__doc__ = name, original.__doc__

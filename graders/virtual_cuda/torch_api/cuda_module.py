@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import types
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from virtual_cuda.patching import Opening, Patch, torch_patches
 
 CAPABILITY: Final = (9, 0)
 _PROPERTIES: Final[dict[str, Any]] = {
-    "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": "00000000-0000-0000-0000-000000000000",
+    "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": uuid.UUID(int=0),
     "is_integrated": 0, "is_multi_gpu_board": 0, "multi_processor_count": 132, "warp_size": 32,
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "regs_per_multiprocessor": 65536,
     "L2_cache_size": 60 << 20, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
@@ -170,6 +171,7 @@ class Devices:
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
+            "get_allocator_backend": lambda: "native",
             "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
         }
         accelerator = {

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from virtual_cuda.errors import SelectionOnly
 from virtual_cuda.patching import Patch, patch
+from virtual_cuda.torch_api.imports import few_imports
 
 MPS = torch.device("mps")
 
@@ -123,7 +124,7 @@ def _availability(cuda_built: bool, mps_built: bool, mps: bool, accelerator: Any
 @contextlib.contextmanager
 def virtual_mps() -> Iterator[torch.device]:
     """A Mac's answers to "which device is there?" for the length of a `with` block: MPS, and no CUDA."""
-    with contextlib.ExitStack() as undo:
+    with few_imports(), contextlib.ExitStack() as undo:
         patch(_availability(cuda_built=False, mps_built=True, mps=True, accelerator=MPS), undo)
         undo.enter_context(_Operators())  # type: ignore[no-untyped-call]
         undo.enter_context(_Functions())
@@ -138,6 +139,6 @@ def no_accelerator(built: bool = False) -> Iterator[torch.device]:
     machine without a GPU: `is_built` is True there, and so is `torch.accelerator.current_accelerator()`.
     """
     accelerator = torch.device("cuda") if built else None
-    with contextlib.ExitStack() as undo:
+    with few_imports(), contextlib.ExitStack() as undo:
         patch(_availability(cuda_built=built, mps_built=built, mps=False, accelerator=accelerator), undo)
         yield torch.device("cpu")

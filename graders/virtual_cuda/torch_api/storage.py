@@ -263,6 +263,13 @@ def _parts(tensor: Any, protocol: Any) -> Any:
 Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
 
 
+def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
+    """The conjugate and the negative bit of a tensor that was loaded."""
+    if type(tensor) in VIRTUAL:
+        original(tensor._inner, metadata)
+    original(tensor, metadata)
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     dlpack: Any = torch.utils.dlpack
@@ -271,4 +278,5 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield around(home, "to_dlpack", _to_dlpack)
     yield torch.UntypedStorage, "__new__", staticmethod(_make)
     yield torch.UntypedStorage, "copy_", _copy_
+    yield around(torch._utils, "set_tensor_metadata", _set_metadata)
     yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))

@@ -99,6 +99,11 @@ class Stream:
     def cuda_stream(self) -> int:
         return self.stream_id
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority of an H200."""
+        return 0, -5
+
     def synchronize(self) -> None:
         _note("synchronize", self)
         placement.note("stream.synchronize", explicit=True, warned=True)

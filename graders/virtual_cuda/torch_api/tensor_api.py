@@ -159,7 +159,7 @@ class _Members:
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
         place, inner, key = open_place(self), self._inner, id(self._block)
-        if isinstance(self, Parameter):
+        if isinstance(self, Parameter) or inner.is_conj() or inner.is_neg():  # a copy has these bits resolved
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(place, fresh.untyped_storage().nbytes())
         else:

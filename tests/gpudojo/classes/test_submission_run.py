@@ -7,6 +7,7 @@ import signal
 import pytest
 from gpudojo.classes.store import IncidentKind, decode, encode
 from gpudojo.classes.submission_run import AGAIN, EVIDENCE, GRACE, OUTPUT, SubmissionRun, how_it_ended
+from gpudojo.grading.limits import STRETCH
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.sandbox.protocol import (
     Began,
@@ -237,6 +238,25 @@ def test_while_the_grader_stands_still_nobodys_time_runs_out() -> None:
     assert not one.overdue(clock.now)
     assert one.overdue(clock.now + 0.1)
     assert one.finish(0, 0.0).seconds == 5.0 + GRACE
+
+
+def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
+    clock = Clock()
+    one = submission_run(clock)
+    say(one, Isolated({}), Began("04_loop::train"))
+    one.waited(4.0)
+    one.waited(6.0)
+    clock.now += 5.0 + GRACE + 6.0
+    assert not one.overdue(clock.now)
+    assert one.overdue(clock.now + 0.1)
+    one.waited(1000.0)
+    clock.now += (STRETCH - 1) * 5.0 - 6.0
+    assert not one.overdue(clock.now)
+    assert one.overdue(clock.now + 0.1), "but only up to a point"
+    say(one, saw("04_loop::train"), Began("05_eval::evaluate"))
+    one.waited(1001.0)
+    assert not one.overdue(clock.now + 5.0 + GRACE + 1.0)
+    assert one.overdue(clock.now + 5.0 + GRACE + 1.1), "what the first step waited is not given to the second"
 
 
 def late(key: str) -> Saw:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from gpudojo.classes.store import Record, Store, decode, encode
 from gpudojo.grading.call import Call
+from gpudojo.grading.limits import Limits
 from gpudojo.grading.load import Submission
 from gpudojo.model.catalogue import day
 from gpudojo.model.exercise import Probe
@@ -118,7 +119,7 @@ def test_a_reference_is_drawn_on_the_public_seed_and_judged_on_the_class_s() -> 
         files={},
         skip=frozenset(),
     )
-    deque(_drawn(job, exercise, only, found))
+    deque(_drawn(job, exercise, only, found, Limits(10.0)))
     assert seeds_seen == [8]
 
 

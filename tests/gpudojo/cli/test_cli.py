@@ -1,19 +1,18 @@
-"""The command `dojo`: help, imports, the bench, and its error messages."""
+"""The command `dojo`: help, imports, and `dojo run`."""
 
 from __future__ import annotations
 
-import json
-import re
+import os
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 from gpudojo import __version__
 from gpudojo.cli import COMMANDS, main
-from gpudojo.cli.bench import TRAINING_LOOP
+
+from tests.sharing import WarmPython
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -27,7 +26,7 @@ def imported(*arguments: str) -> set[str]:
     """The modules that a command imports, up to the end of its help."""
     question = (
         "import sys\nfrom gpudojo.cli import main\n"
-        f"main({list(arguments)!r}, standalone_mode=False)\n"
+        f"try:\n    main({list(arguments)!r}, standalone_mode=False)\nexcept SystemExit:\n    pass\n"
         "print('modules:', *sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", question], cwd=REPOSITORY, capture_output=True, text=True, check=True)
@@ -52,7 +51,7 @@ def test_help_imports_the_command_group_only() -> None:
     assert not {"torch", "numpy", "rich", "jinja2", "msgspec"} & found
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_does_not_import_torch_before_it_runs(name: str) -> None:
     found = imported(name, "--help")
     assert "torch" not in found
@@ -60,56 +59,20 @@ def test_a_command_does_not_import_torch_before_it_runs(name: str) -> None:
     assert not {f"gpudojo.cli.{other}" for other in others} & found
 
 
-def test_bench_shows_each_line_with_what_it_moved(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
-    code, said = dojo("bench", "--trace", str(trace))
-    assert code == 0
-    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in said.splitlines() if row.count("│") > 3]
-    by_code = {cells[1]: cells[2:] for cells in rows}
-    lines = [line.strip() for line in TRAINING_LOOP.splitlines()]
-    assert [line for line in lines if line not in by_code] == []
-    to_device, _, syncs, *_ = by_code["sprite = sprite.to(device, non_blocking=True)"]
-    assert (to_device, syncs) == ("64.00 KiB", "")  # 256 × 64 floats; pinned, so nobody waits
-    _, _, syncs, *_ = by_code['print(f"loss {loss.item():.3f}")']
-    assert syncs == "8"
-    to_device, to_host, syncs, *_ = by_code["guesses = model(sprites.to(device)).argmax(1).cpu()"]
-    assert (to_device, to_host, syncs) == ("64.00 KiB", "2.00 KiB", "2")
-    assert "Line 22 made the host wait for the device 8 times." in said
-    assert json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+def test_help_has_a_part_for_students_first_and_cuts_nothing_off() -> None:
+    said = CliRunner(env={"COLUMNS": "60"}).invoke(main, ["--help"]).output
+    assert said.index("For students:") < said.index("  run ") < said.index("For instructors:") < said.index("  grade ")
+    assert all(len(line) <= 60 for line in said.splitlines())
+    for _, line in COMMANDS.values():
+        assert f"{line}\n" in said, "on one line, whole"
 
 
-def test_bench_says_how_wide_the_terminal_should_be() -> None:
-    def at(columns: int | str) -> str:
-        return CliRunner(env={"COLUMNS": str(columns)}).invoke(main, ["bench"]).output
-
-    narrow = at(80)
-    assert "…" in narrow
-    found = re.search(r"The code is cut off; a terminal with (\d+) columns shows all of it\.", narrow)
-    assert found is not None
-    wide = at(found[1])
-    assert "…" not in wide
-    assert "cut off" not in wide
-
-
-def test_bench_saves_a_self_contained_picture(tmp_path: Path) -> None:
-    picture = tmp_path / "bench.svg"
-    code, said = dojo("bench", "--picture", str(picture))
-    assert code == 0
-    assert f"Picture: {picture}" in said
-    drawn = picture.read_text(encoding="utf-8")
-    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "…" not in drawn, "the picture is as wide as the code"
-    assert "url(http" not in drawn
-    assert "Line&#160;22&#160;made&#160;the&#160;host&#160;wait" in drawn
-
-
-def test_bench_reports_bad_sizes_and_missing_folders() -> None:
-    code, said = dojo("bench", "--memory", "8 sheep")
-    assert code == 1
-    assert said.startswith("Error: '8 sheep' is not a size")
-    code, said = dojo("bench", "--trace", "/no/such/folder/trace.json")
-    assert code == 1
-    assert "Error: cannot write /no/such/folder/trace.json: No such file or directory" in said
-    code, said = dojo("bench", "--picture", "/no/such/folder/bench.svg")
-    assert code == 1
-    assert "Error: cannot write /no/such/folder/bench.svg: No such file or directory" in said
+def test_run_passes_its_options_on(warm_python: WarmPython, tmp_path: Path) -> None:
+    script = "import sys, torch\nprint(torch.cuda.device_count(), sys.argv)\nsys.exit(3)\n"
+    (tmp_path / "script.py").write_text(script)
+    arguments = ["run", "--gpus", "2", "script.py", "--help", "-m", "x"]
+    done = warm_python.run("gpudojo", *arguments, cwd=tmp_path, env=os.environ)
+    assert (done.returncode, done.stdout) == (3, "2 ['script.py', '--help', '-m', 'x']\n")
+    assert done.stderr == "\nscript.py did nothing on the virtual GPU.\n"
+    told = warm_python.run("gpudojo", "run", "--help", cwd=tmp_path, env=os.environ).stdout
+    assert told.startswith("usage: dojo run [options] FILE")

@@ -24,20 +24,22 @@ exercise = Exercise(
 )
 select = exercise.function(
     "select_device",
-    "Ask torch what this machine has: `torch.cuda.is_available()` and `torch.backends.mps.is_available()`.",
-    "`torch.device(prefer)` takes a string or a device and raises for other names; use its `.type` and `.index`.",
-    '"cuda:1" exists only if `torch.cuda.device_count()` is at least 2. If a device is missing, return the best one.',
-    '`torch.device("cuda")` turns a string into a device. Return that, and do not change settings of torch.',
+    "Which devices can a machine have, and which would you rather use?",
+    "torch can say for CUDA and for MPS whether this machine has one. The CPU is always there.",
+    "`torch.cuda.is_available()`, then `torch.backends.mps.is_available()`, else the CPU, in this order.",
+    "What do you know about the preferred device once torch has made a device object of it?",
+    "Its type and index say what to look for on this machine. torch refuses a wrong name while it makes the object.",
+    "`torch.device(prefer)` raises for other names: let it. An index must be below `torch.cuda.device_count()`.",
+    "Of which type is what you return, in every branch?",
+    "A name and a device print alike, and only one of them is asked for. Leave the state of torch as it is.",
+    "`torch.device(…)` turns a name into a device. Return that, and set no default or current device.",
 )
-select.when("built-is-not-available", hint=1)
-select.when("takes_the_gpu", hint=1, at=('"cuda"', "is_available(", "return"))
-select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=1, at=("is_available(", "return"))
-select.when("keeps_what_is_preferred", hint=2, at=("last return",))
-select.when("device-index-dropped", hint=2, at=("last return",))
-select.when("replaces_what_is_absent", hint=3, at=("last return",))
-select.when("lets_torch_refuse_nonsense", hint=2, at=("except", "first return"))
-select.when("returns_a_device", hint=4, at=("set_default_device(", "last return"))
-select.when("string-for-device", hint=4)
+select.when("runs", "takes_the_gpu", hint=(1, 2, 3), at=('skipped "cuda"', '"cuda"', "is_available(", "return"))
+select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=("is_available(", "return"))
+select.when("keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",))
+select.when("device-index-dropped", at=("last return",))
+select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
+select.when("returns_a_device", hint=(7, 8, 9), at=("set_default_device(", "last return"))
 
 PREFERENCES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 
@@ -186,10 +188,9 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
 
 def _best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
     _expect_a_choice(seen)
-    answer, right = _best(seen, machine), _best(wanted, machine)
+    why, answer, right = _why_not_the_best(machine, seen), _best(seen, machine), _best(wanted, machine)
     if not _same(answer, right):
-        happened = f"on a machine with {MACHINES[machine]} it chose {answer}"
-        raise Failed(happened, right, misconception=_why_not_the_best(machine, seen))
+        raise Failed(f"on a machine with {MACHINES[machine]} it chose {answer}", right, misconception=why)
 
 
 def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
@@ -243,6 +244,7 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
                 continue
             mistaken = asked == "None" or (not present and _same(answer, _best(seen, machine)))
             why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer, present)
+            seen.about(machine.name, name)
             raise Failed(f"{asking} returned {answer}", expected, None, why)
 
 

@@ -23,22 +23,32 @@ exercise = Exercise(
 )
 evaluate = exercise.function(
     "evaluate",
-    "You need both: `model.eval()` for the layers and `torch.no_grad()` for autograd.",
-    "Before the loop: move the model to the device and call `eval()`. In the loop: move inputs and targets.",
-    "`loss_fn` gives the mean over its batch: multiply by the batch size, add up, divide by all samples at the end.",
-    "`outputs.argmax(dim=1) == targets` says which samples are right; count them over all batches, then divide once.",
-    "Return two Python floats (`.item()` gives one). If there were no samples, do not divide: return (0.0, 0.0).",
-    "`with torch.no_grad():` ends by itself; change no weight, gradient or `requires_grad`, and no setting of torch.",
+    "Where are the model and each batch when the forward pass begins?",
+    "The model moves once, before the loop; each batch moves inside it. The device is the one you were given.",
+    "Before the loop: move the model to `device`. In the loop: move inputs and targets, and keep both results.",
+    "Which layers behave differently in training?",
+    "Dropout and batch norm do, and batch norm changes as well. One call on the whole model switches them.",
+    "Call `eval()` on the model before the first forward pass.",
+    "What does evaluation need of autograd, and what may it leave changed?",
+    "Nothing: switch the recording off around the forward passes, in a way that ends by itself.",
+    "`with torch.no_grad():` around the loop; change no weight, gradient or `requires_grad`, and no setting of torch.",
+    "Of how many samples is each of the two numbers the mean?",
+    "Weight each batch's loss by its size; count how often the largest output is at the target. Think of no batches.",
+    "Sum `.item()` times the size, and the hits of `argmax`; divide by all samples, or return (0.0, 0.0).",
 )
-evaluate.when("runs", "calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=2, at=("for",))
-evaluate.when("returns_the_mean_loss_per_sample", hint=3, at=("return", "last return"))
-evaluate.when("returns_the_accuracy", hint=4, at=("return", "last return"))
-evaluate.when("returns_two_floats", "returned-tensor", hint=5, at=("last return",))
-evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=5, at=("return", "first return"))
+evaluate.when(
+    "runs", "calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",)
+)
+evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
+evaluate.when("returns_the_accuracy", hint=(10, 11, 12), at=("return", "last return"))
+evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
+evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
 CHANGING = ("backward(", "zero_grad(", "step(", "set_grad_enabled(", "requires_grad_(", ".requires_grad", "copy_(")
-evaluate.when("leaves_weights_and_gradients_as_they_were", hint=6, at=(*CHANGING, ".data", "half(", "round_("))
-evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=6, at=CHANGING)
-evaluate.when("leaves_batch_norm_as_it_was", hint=1, at=("reset_running_stats(", "train("))
+evaluate.when("leaves_weights_and_gradients_as_they_were", hint=(7, 8, 9), at=(*CHANGING, ".data", "half(", "round_("))
+evaluate.when("leaves_training_possible", "requires-grad-left-off", hint=(7, 8, 9), at=CHANGING)
+evaluate.when("evaluates_in_evaluation_mode", hint=(4, 5, 6))
+evaluate.when("builds_no_graph", hint=(7, 8, 9))
+evaluate.when("leaves_batch_norm_as_it_was", hint=(4, 5, 6), at=("reset_running_stats(", "train("))
 
 
 BATCH: Final = 3
@@ -172,6 +182,7 @@ class Evaluated(Case, frozen=True):
     flags_before: dict[str, bool]  # `requires_grad` of each parameter
     flags_after: dict[str, bool]
     settings: list[str]
+    losses: int  # calls of `loss_fn`
     batch_means: list[float]
     sizes: list[int]  # of the batches
 
@@ -227,6 +238,7 @@ def _evaluated(call: Call, device: Any, samples: int = FEW, moved: bool = False)
         flags_before=before["flags"],
         flags_after=after["flags"],
         settings=settings,
+        losses=len(call.ledger.forwards("CrossEntropyLoss")),
         batch_means=means,
         sizes=[min(BATCH, samples - start) for start in range(0, samples, BATCH)],
     )
@@ -268,6 +280,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name, old in before.items() if not same(old, after.get(name))]
 
 
+OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
 ON_THE_DEVICE = ("from_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
 
@@ -312,7 +325,8 @@ def runs_on_the_device(seen: Seen, wanted: Seen) -> None:
             where = ", ".join(elsewhere[0].devices)
             happened = f"{len(elsewhere)} of {len(case.passes)} forward passes ran on {where}"
             key = "model-not-moved" if where == "cpu" else None
-            raise Failed(happened, f"all of them on {case.wanted_device}", case.forward_line, key)
+            at = ("device =",) if key else ()
+            raise Failed(happened, f"all of them on {case.wanted_device}", case.forward_line, key, at)
 
 
 @evaluate.check(points=1, needs=CALLED)
@@ -347,7 +361,8 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
             misconception = "batch-norm-changed"
         parts = "the whole model" if "model" in training[0] and len(training[0]) == 3 else " and ".join(training[0])
         happened = f"{len(training)} of {len(case.passes)} forward passes ran with {parts} in training mode"
-        raise Failed(happened, "model.eval() before the first pass", case.forward_line, misconception)
+        at = ("eval not called", ".training", "eval(") if len(training) == len(case.passes) else ()
+        raise Failed(happened, "model.eval() before the first pass", case.forward_line, misconception, at)
 
 
 @evaluate.check(points=2, needs=CALLED)
@@ -388,7 +403,7 @@ def _unchanged(seen: Seen, kind: str, misconception: str | None) -> None:
                 f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}",
                 f"the {kind} from before the call",
                 case.forward_line if training else None,
-                misconception,
+                misconception if training else None,
             )
 
 
@@ -453,13 +468,23 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         assert right is not None
         if _close(found, right):
             continue
+        seen.about(None, name)
         note = ""
+        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "loss_fn(")
+        if not place and not case.losses:
+            raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
+        if len(case.passes) < len(case.sizes):
+            happened = f"only {len(case.passes)} of {len(case.sizes)} batches were used (scenario `{name}`)"
+            raise Failed(happened, "all of them, also a smaller one", at=("continue", "for"))
         if place and _close(found, 100 * right):
-            note = " (in [0, 1], not in percent)"
+            note, at = " (in [0, 1], not in percent)", ()
+        elif any(found == round(right, digits) for digits in (1, 2, 3)):
+            note, at = " (not rounded)", ()
         elif _close(found, reference.batch_means[place] * len(reference.sizes) / sum(reference.sizes)):
             note = " (weight each batch by its number of samples)"
         misconception = "mean-of-batch-means" if of_means else None
-        raise Failed(f"scenario `{name}`: {what} {found:.4f}", f"{right:.4f}{note}", misconception=misconception)
+        happened, at = f"scenario `{name}`: {what} {found:.4f}", at or ("return",)
+        raise Failed(happened, f"{right:.4f}{note}", misconception=misconception, at=at)
 
 
 def _close(found: float | None, right: float) -> bool:

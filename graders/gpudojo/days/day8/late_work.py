@@ -15,16 +15,31 @@ from gpudojo.grading.clock import Clock
 class Queue:
     """The work that devices still have to do."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, clock: Clock, line: Callable[[], int | None]) -> None:
+        self.clock, self.line = clock, line
         self.done: dict[Any, float] = {}  # by stream, when its work is done; None is the stream of a Mac's GPU
+        self.asked: list[tuple[int, Any, int | None]] = []  # GPU, stream and line of each wait and event
 
     def launch(self, seconds: float, device: Any = None) -> None:
         stream = torch.cuda.current_stream(device) if torch.cuda.is_available() else None
         self.done[stream] = max(self.clock.now(), self.done.get(stream, 0.0)) + seconds
 
+    def ask(self, index: int, stream: Any = None) -> None:
+        """Take note of a wait for a GPU or one of its streams, or of an event there."""
+        self.asked.append((index, stream, self.line()))
+
+    def elsewhere(self) -> tuple[str, int | None]:
+        """The first wait or event where there was no work: "gpu", "stream" or nothing, and its line."""
+        gpus = {stream.device_index for stream in self.done if stream is not None}
+        for index, stream, line in self.asked:
+            if index not in gpus or (stream is not None and stream not in self.done):
+                return "stream" if index in gpus else "gpu", line
+        return "", None
+
     def wait(self, index: int | None = None) -> None:
         """Wait for one GPU, or for all."""
+        if index is not None:
+            self.ask(index)
         of_it = (at for stream, at in self.done.items() if index is None or stream.device_index == index)
         self.clock.until(max(of_it, default=0.0))
 
@@ -60,12 +75,15 @@ class Work:
 
 
 @contextlib.contextmanager
-def working_later(clock: Clock) -> Iterator[Queue]:
-    """Within a `with` block the open virtual GPU (or the virtual Mac's) works asynchronously."""
+def working_later(clock: Clock, line: Callable[[], int | None] = lambda: None) -> Iterator[Queue]:
+    """Within a `with` block the open virtual GPU (or the virtual Mac's) works asynchronously.
+
+    `line` tells the line of the student's file that is being run.
+    """
     import torch as itself  # the module itself, to be patched
     from virtual_cuda import AnyEvent, Event, Stream, patch, record_wait, site, wait_patch
 
-    queue = Queue(clock)
+    queue = Queue(clock, line)
     note = record_wait
     event: Any = AnyEvent
 
@@ -76,11 +94,14 @@ def working_later(clock: Clock) -> Iterator[Queue]:
     def record(self: Any, stream: Any = None) -> None:
         clock.read.add("event")
         stream = (stream or torch.cuda.current_stream()) if on_cuda else None
+        if stream is not None:
+            queue.ask(stream.device_index, stream)
         self._at = max(clock.now(), queue.done.get(stream, 0.0))
 
     def wait_for_stream(self: Any) -> None:
         """A stream without work is done at once, whatever the other streams do."""
         note("stream.synchronize", explicit=True, warned=True, where=site(1))
+        queue.ask(self.device_index, self)
         clock.until(queue.done.get(self, 0.0))
 
     def wait_stream(self: Any, stream: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from virtual_cuda.ledger import Backward, OptimizerStep, questions
+from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
 
 from gpudojo.days.day8.sprites import CLASSES, SIZE, Sealed, WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
@@ -28,51 +28,85 @@ exercise = Exercise(
 
 peak_memory = exercise.function(
     "peak_memory",
-    "`torch.cuda.max_memory_allocated(device)` is the peak since `torch.cuda.reset_peak_memory_stats(device)`.",
-    "Reset before `fn()`, read after it. `memory_allocated` is what is left after `fn()`, not the peak.",
-    "On the CPU there are no such figures: call `fn()` and return 0.",
+    "Since when does torch's peak count, and when do you read it?",
+    "Three calls in the right order: forget earlier peaks, run the function once, read the peak in bytes.",
+    "`reset_peak_memory_stats(device)`, `fn()`, `max_memory_allocated(device)`; nothing is subtracted or divided.",
+    "What should happen if the device is the CPU, also on a machine that has a GPU?",
+    "Decide by the device that was passed in, not by the machine. The function is called in both cases.",
+    'If `torch.device(device).type` is not "cuda": call `fn()` and return 0.',
 )
 
 largest_batch = exercise.function(
     "largest_batch",
-    "`try:` calls try_batch, `except torch.OutOfMemoryError:` catches that one error and no other.",
-    "At 1 there is nothing left to halve: a bare `raise` inside the except block raises the error again.",
-    "`torch.cuda.empty_cache()` between two tries frees what the failed one left in the cache.",
-    "Try `start`, then half of it (`// 2`) and so on, each size once; return the first that fits.",
+    "Which sizes do you try, one after the other, and what do you return?",
+    "Begin with the size you were given; after a failure try half of it, rounded down. Return the first that fits.",
+    "`try_batch(size)` and `return size` inside `try`, each size once; after the handler `size //= 2`.",
+    "What is still in the cache when the next try begins?",
+    "torch keeps freed blocks. Give them back between two tries, after the handler: the error keeps tensors alive.",
+    "`torch.cuda.empty_cache()` after the `except` block, before the next try.",
+    "At which size is there nothing left to halve, and what should the caller learn then?",
+    "Out of memory with a single sample: the same error has to reach the caller.",
+    "Inside the handler, at size 1, a bare `raise` raises the error again.",
+    "Which errors does your handler catch, and what becomes of all others?",
+    "Running out of memory has a class of its own in torch. Any other error passes unchanged if you do not catch it.",
+    "`except torch.OutOfMemoryError:` is the only handler you need.",
 )
 
 accumulate = exercise.function(
     "accumulate_gradients",
-    "`backward()` adds up: zero the gradients before the loop and after each step, not for every batch.",
-    "`(loss_fn(outputs, targets) / steps).backward()`; after `steps` batches step, and then zero the gradients.",
-    "After the loop: if there are batches that no step has used, step once more.",
-    "Before the loop `model.to(device)`, but neither `train()` nor `eval()`; in the loop move inputs and targets.",
-    "Count every `optimizer.step()`, including the one for the remainder, and return the count.",
+    "Where are model, inputs and targets when the loss is computed?",
+    "Move the model before the loop, and inputs and targets of every batch, to the device you were given.",
+    "`model.to(device)` once; `inputs.to(device)` and `targets.to(device)` for every batch.",
+    "Write down for four batches and two per step: when are gradients zeroed, added up, used?",
+    "Zero before the loop and after each step, not in between; divide each loss; step with the given optimizer.",
+    "Count batches since the last step: at `steps` call `optimizer.step()`, `optimizer.zero_grad()`, and count anew.",
+    "Five batches, two per step: what is in the gradients after the loop?",
+    "Batches are left that no step has used. Their losses are divided by the same number as all others.",
+    "After the loop, if batches are waiting: one more `optimizer.step()`, with the gradients as they are.",
+    "Who decides whether the model, or a part of it, is in training mode?",
+    "The caller did, for each part on its own. Leave all of them as they are.",
+    "Leave out every call of `train()` and `eval()`.",
+    "Does the caller want to know batches, losses or steps?",
+    "Count where you step, in the loop and after it, and return the count.",
+    "A variable that grows by one with each `optimizer.step()`, the one for the remainder included.",
 )
 
 checkpointed = exercise.function(
     "checkpointed",
-    "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` is `block(x)` without storing activations.",
-    "One checkpoint for each block: one around all of them recomputes everything at once and saves nothing.",
-    "With `use_reentrant=True`, a block whose input requires no gradient gets no gradients either.",
-    "A loop over no blocks does nothing and returns `x`.",
+    "What goes into each block, and what comes out in the end?",
+    "Each block gets the output of the one before: not detached, not copied, and with the same random numbers again.",
+    "`x = checkpoint(block, x, use_reentrant=False)` for each block, and `return x`.",
+    "Which activations are kept between forward and backward?",
+    "Each block has to run again in backward. With one checkpoint around all of them, all are kept at once then.",
+    "One `torch.utils.checkpoint.checkpoint` for each block, inside the loop.",
+    "What does your code do with a list of one block, and with none?",
+    "Without blocks there is nothing to compute, and the input is the output.",
+    "A plain `for` loop copes with both; a fixed number of segments does not.",
 )
-peak_memory.when("forgets_earlier_peaks", "finds_the_highest_moment", hint=2, at=("return", "last return"))
-peak_memory.when("measures_the_right_device", hint=1, at=("max_memory_allocated(", "return", "last return"))
-peak_memory.when("is_nothing_on_the_cpu", "hard-coded-cuda", hint=3, at=("first return",))
-largest_batch.when("halves_until_it_fits", hint=4, at=("except", "for", "return"))
-largest_batch.when("gives_the_cache_back", hint=3, at=("empty_cache(", "except"))
-largest_batch.when("raises_when_nothing_fits", hint=2, at=("except",))
-accumulate.when("runs", "works_on_the_device", "leaves_the_mode_alone", hint=4, at=("eval(", "train(", "to(", "for"))
-accumulate.when("steps_after_every_group", hint=2, at=("step(", "backward("))
-accumulate.when("missing-step", "step-before-backward", "loss-not-divided", hint=2)
-accumulate.when("steps_for_the_remainder", "remainder-dropped", hint=3, at=("last step(", "step("))
-accumulate.when("returns_the_number_of_steps", hint=5, at=("return", "last return"))
-WRAPPING = ("checkpoint(", "checkpoint_sequential(", "return", "last return")
-checkpointed.when("runs", "needs_less_memory", hint=2, at=WRAPPING)
-checkpointed.when("gives_the_same_output", "gives_the_same_gradients", hint=1, at=("detach(", "no_grad(", *WRAPPING))
-checkpointed.when("trains_on_plain_data", "reentrant-on-plain-data", hint=3, at=("requires_grad_(", *WRAPPING))
-checkpointed.when("copes_with_no_blocks", hint=4, at=WRAPPING)
+peak_memory.when(
+    "runs", "forgets_earlier_peaks", "finds_the_highest_moment", hint=(1, 2, 3), at=("return", "last return")
+)
+peak_memory.when("measures_the_right_device", hint=(1, 2, 3), at=("max_memory_allocated(", "return", "last return"))
+peak_memory.when("is_nothing_on_the_cpu", hint=(4, 5, 6), at=("is_available(", "first return"))
+HALVING: tuple[str, ...] = ("start =", "//", "/", "-", "except", "for", "return")
+largest_batch.when("halves_until_it_fits", hint=(1, 2, 3), at=("except", "for", "return"))
+largest_batch.when("gives_the_cache_back", hint=(4, 5, 6), at=("empty_cache(", "except"))
+largest_batch.when("raises_when_nothing_fits", hint=(7, 8, 9), at=("except",))
+largest_batch.when("runs", "swallows_nothing_else", hint=(10, 11, 12), at=("except",))
+accumulate.when("runs", "works_on_the_device", hint=(1, 2, 3), at=("cpu(", "to(", "for"))
+accumulate.when("model-not-moved", at=("cpu(",))
+accumulate.when("steps_after_every_group", "starts_from_nothing", hint=(4, 5, 6), at=("step(", "backward("))
+accumulate.when("remainder-dropped", at=("//", "%", "last return"))
+accumulate.when("steps_for_the_remainder", hint=(7, 8, 9), at=(".grad", "last step(", "step("))
+accumulate.when("leaves_the_mode_alone", hint=(10, 11, 12), at=("eval(", "train(", "for"))
+accumulate.when("returns_the_number_of_steps", hint=(13, 14, 15), at=("return", "last return"))
+WRAPPING = ("checkpoint(", "checkpoint_sequential(", "save_on_cpu(", "for", "return", "last return")
+GRADIENTS = ("fork_rng(", "get_rng_state(", "detach(", "no_grad(", *WRAPPING)
+checkpointed.when("gives_the_same_output", hint=(1, 2, 3), at=WRAPPING)
+checkpointed.when("gives_the_same_gradients", hint=(1, 2, 3), at=GRADIENTS)
+checkpointed.when("trains_on_plain_data", hint=(1, 2, 3), at=("requires_grad_(", *WRAPPING))
+checkpointed.when("runs", "needs_less_memory", hint=(4, 5, 6), at=WRAPPING)
+checkpointed.when("copes_with_no_blocks", hint=(7, 8, 9), at=WRAPPING)
 
 
 # ---- peak_memory -----------------------------------------------------------------------------------------------------
@@ -164,9 +198,9 @@ def without_a_gpu(call: Call) -> Cases[Measured]:
 
 
 def _about_cuda(raised: Raised, seen: Seen) -> str | None:
-    """An error about CUDA although the CPU was asked for."""
+    """An error about CUDA although the CPU was asked for, on a machine without a GPU too."""
     about = "cuda" in raised.message.lower() or "nvidia" in raised.message.lower()
-    return "hard-coded-cuda" if "cpu" in raised.scenario and about else None
+    return "hard-coded-cuda" if "cpu" in raised.scenario and about and seen[without_a_gpu].errors else None
 
 
 runs(peak_memory, diagnose=_about_cuda)
@@ -230,7 +264,8 @@ def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
         if mistake is None or (mistake and mistake not in usual):
             note = f": {mistake}" if mistake else ""
             happened = f"with two GPUs, device={name} gave {_kib(found.value)}{note}"
-            raise Failed(happened, f"{_kib(right.value)}: the memory of that one")
+            at = ("reset_peak_memory_stats(",) if mistake == EARLIER else ()
+            raise Failed(happened, f"{_kib(right.value)}: the memory of that one", None, "current-gpu-used", at)
 
 
 @peak_memory.check(points=0.25)
@@ -253,12 +288,14 @@ class _Trial:
     def __init__(self, call: Call, fits: int, instead: Exception | None = None, at: int = 0) -> None:
         self.call, self.fits, self.instead, self.at = call, fits, instead, at
         self.sizes: list[float] = []
+        self.lines: list[int | None] = []  # from where it was called
         self.cached: list[int] = []
         self.met = 0  # the number of tries when the other error was raised
         self.last = ""
 
     def __call__(self, size: Any) -> str:
         self.sizes.append(size if isinstance(size, (int, float)) else -1)
+        self.lines.append(self.call.line_now())
         gpu = self.call.device.type == "cuda"
         if gpu:
             self.cached.append(torch.cuda.memory_reserved(self.call.device))
@@ -294,6 +331,7 @@ class Search(Case, frozen=True):
     shown: str
     error: Raised | None
     sizes: list[int | float]
+    lines: list[int | None]  # of the tries
     kept: int  # bytes in the cache when a later try began
     last: str  # the message of the last out-of-memory error
     met: int
@@ -326,6 +364,7 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
         shown=f"{value!r:.60}",
         error=raised,
         sizes=trial.sizes[: ENOUGH + 1],
+        lines=trial.lines[: ENOUGH + 1],
         kept=max((later - trial.cached[0] for later in trial.cached[1:]), default=0),
         last=trial.last,
         met=trial.met,
@@ -375,10 +414,19 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
             f"raised {found.error.type}" if found.error else "",
         )
         if found.sizes != right.sizes:
-            raise Failed(f"{where} it tried {found.tried}{raised and ' and ' + raised}", right.tried)
+            line, at = None, HALVING
+            if len(found.sizes) < 2:
+                line, at = found.error.line if found.error else None, ("raise", "except")
+            elif len(found.sizes) < len(right.sizes):
+                at = ("raise", *HALVING)
+            elif found.sizes[: len(right.sizes)] == right.sizes:  # it had found the size
+                line, at = found.lines[len(right.sizes)], ()
+            raise Failed(f"{where} it tried {found.tried}{raised and ' and ' + raised}", right.tried, line, None, at)
         if found.value != right.value:
-            line = found.error.line if found.error else None
-            raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line)
+            line, at = found.error.line if found.error else None, ()
+            if found.error is None:  # of what was returned, or of the try that fitted
+                line, at = (found.lines[-1], ()) if found.shown == "None" else (None, ("return",))
+            raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line, None, at)
 
 
 @largest_batch.check(points=0.25)
@@ -400,7 +448,8 @@ def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
         name = f"start={right.start}"
         assert right.error is not None
         if found.error is None:
-            raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected)
+            at = () if any(size < 1 for size in found.sizes) else ("last return",)
+            raise Failed(f"({name}) nothing fits, and it returned {found.shown}", expected, at=at)
         if found.error.type != right.error.type or found.error.message != found.last:
             happened = f"({name}) it raised {found.error.type}: {found.error.message.partition('.')[0]}"
             raise Failed(happened, expected, found.error.line)
@@ -443,16 +492,19 @@ class Accumulated(Case, frozen=True):
     taken: int  # optimizer steps
     own: bool  # whether it was the optimizer passed in that stepped
     step_line: int | None
+    extra_line: int | None  # of the first step with no backward pass since the one before, else of the first
     backward_line: int | None
     per_step: list[int]  # backward passes before each step
     unused: int  # backward passes after the last step
+    ahead: bool  # whether a step came between a forward pass and its backward
     scales: list[float]  # what each loss was multiplied by
     clean: list[bool]  # for each backward pass, whether the gradients were zero before it
     batches: int
     steps: int
     training: bool  # the mode before the call
-    modes: list[bool]
-    mode_after: bool
+    whole: list[bool]  # whether it was in training mode, in every pass and afterwards
+    part: list[bool]  # the same of a part that was in the other mode
+    calls: int
 
 
 def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = True, **before: bool) -> Accumulated:
@@ -473,15 +525,16 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     momentum = [array(each["momentum_buffer"]) for each in optimizer.state.values()]
     model.train(mode)
     model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
-    modes: list[bool] = []
+    whole: list[bool] = []
+    part: list[bool] = []
     places: set[str] = set()
 
     def called_with(module: Any, inputs: Any) -> None:
-        modes.append(module.training is (module is model[1]))
+        (part if module is model[0] else whole).append(module.training)
         places.add(str(inputs[0].device))
 
-    for part in model.children():
-        part.register_forward_pre_hook(Sealed(called_with))
+    for child in model.children():
+        child.register_forward_pre_hook(Sealed(called_with))
     scales: list[Any] = []
     clean: list[bool] = []
     bias = model[1].bias  # as clean as the weights, and smaller
@@ -499,7 +552,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=2))
     with batches.followed():
         value = call(model, batches, Sealed(loss_fn), optimizer, device, steps)
-    records = tuple(r for r in call.ledger if isinstance(r, Backward | OptimizerStep))
+    records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
     taken, passes = questions.optimizer_steps(records), questions.backward_passes(records)
     return Accumulated(
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
@@ -510,17 +563,31 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         taken=len(taken),
         own=[array(each["momentum_buffer"]) for each in optimizer.state.values()] != momentum,
         step_line=call.first_line(taken),
+        extra_line=call.first_line((*questions.steps_without_backward(records), *taken)),
         backward_line=call.first_line(passes),
         per_step=list(questions.backwards_per_step(records)),
         unused=len(questions.backwards_after_last_step(records)),
+        ahead=_ahead(records),
         scales=[round(scale, 4) for scale in torch.stack(scales).tolist()] if scales else [],
         clean=clean,
         batches=batches.handed_out,
         steps=steps,
         training=mode,
-        modes=modes,
-        mode_after=model.training is model[1].training is not model[0].training and model.training,
+        whole=[*whole, model.training, model[1].training],
+        part=[*part, model[0].training],
+        calls=len(whole),
     )
+
+
+def _ahead(records: tuple[Any, ...]) -> bool:
+    """Whether there were more forward passes than backward passes before a step."""
+    found = 0
+    for record in records:
+        found += isinstance(record, Forward) and not record.depth
+        found -= isinstance(record, Backward)
+        if isinstance(record, OptimizerStep) and found > 0:
+            return True
+    return False
 
 
 @accumulate.probe
@@ -579,15 +646,19 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
 def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
     """Why the weights are not those of the reference."""
     where, steps, step_line, backward_line = f"({name}) ", right.steps, found.step_line, found.backward_line
+    if not found.scales:
+        happened, expected = f"{where}there was no backward pass", "a backward pass for every batch"
+        return Failed(happened, expected, misconception="missing-backward")
     if found.taken != right.taken:
         key = "missing-step" if found.taken == 0 else None
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
-        return Failed(f"{where}the optimizer {stepped}", times(right.taken), step_line, key)
+        line = found.extra_line if found.taken > right.taken else step_line
+        return Failed(f"{where}the optimizer {stepped}", times(right.taken), line, key)
     if not found.own:
         happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
-        return Failed(happened, "the optimizer that was passed in", step_line)
+        return Failed(happened, "the optimizer that was passed in", at=("optimizer =", "SGD(", "step("))
     if found.per_step != right.per_step:
-        early = found.unused and found.batches == right.batches
+        early = found.unused and found.ahead and found.batches == right.batches
         batches = " and ".join(f"{n} batch" if n == 1 else f"{n} batches" for n in found.per_step)
         expected = f"a step after every {steps} batches" if steps > 1 else "a step after every batch"
         return Failed(
@@ -601,7 +672,7 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
             "loss-not-divided",
         )
     if found.scales != right.scales:
-        return Failed(f"{where}the losses were scaled by {found.scales}", f"{right.scales}", backward_line)
+        return Failed(f"{where}the losses were scaled by {found.scales}", f"{right.scales}", at=("/", "*", "backward("))
     added = list(zip(found.clean, right.clean, strict=False))
     if (False, True) in added:
         happened = f"{where}backward() added to gradients that an earlier step had used"
@@ -609,7 +680,7 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
     if (True, False) in added:
         happened = f"{where}the gradients were zeroed in the middle of a group, so a step used its last batch only"
         expected = f"the gradients of {steps} batches added up"
-        return Failed(happened, expected, at=("last zero_grad(", "zero_grad("))
+        return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
     return Failed(f"{where}the weights differ from the reference's", "each batch's gradient divided by `steps`")
 
 
@@ -621,7 +692,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
         if found.taken < right.taken:
             unused = right.batches - sum(found.per_step)
             happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
-            raise Failed(happened, "one more step for them", found.step_line, "remainder-dropped")
+            raise Failed(happened, "one more step for them", misconception="remainder-dropped")
         if not close(found.after, right.after):
             raise _unlike(name, found, right)
 
@@ -632,18 +703,21 @@ def starts_from_nothing(seen: Seen, wanted: Seen) -> None:
     for _, found, right in _passes_over(seen, wanted, "dirty_gradients"):
         if not close(found.after, right.after):
             happened = "gradients from before the call went into the first step"
-            raise Failed(happened, "gradients zeroed before the loop", found.step_line, "missing-zero-grad")
+            raise Failed(happened, "gradients zeroed before the loop", found.backward_line, "stale-gradients")
 
 
 @accumulate.check(points=0.25)
 def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
     """Training or evaluation mode is the caller's choice and is not changed."""
     for _, found, right in _passes_over(seen, wanted, *TRAINED, "in_evaluation_mode"):
-        mode = "training" if right.training else "evaluation"
-        if not found.modes:
+        mode, other = ("training", "evaluation") if right.training else ("evaluation", "training")
+        if not found.calls:
             raise Failed("the model was never called", f"a pass over the loader in {mode} mode")
-        if any(was is not right.training for was in (*found.modes, found.mode_after)):
-            raise Failed(f"a model in {mode} mode was put into the other one", f"{mode} mode throughout")
+        if any(was is not right.training for was in found.whole):
+            raise Failed(f"a model in {mode} mode was put into {other} mode", f"{mode} mode throughout")
+        if any(was is right.training for was in found.part):
+            happened = f"a part in {other} mode, of a model in {mode} mode, was put into {mode} mode"
+            raise Failed(happened, "the mode of each part unchanged")
 
 
 @accumulate.check(points=0.25)
@@ -685,6 +759,7 @@ class Through(Case, frozen=True):
     kind: str
     out: Array | None
     device: str
+    ran: int  # blocks that ran in the forward pass
     error: str  # of the backward pass
     missing: int  # tensors without a gradient
     gradients: Array | None
@@ -736,6 +811,7 @@ def _through(
         start = ledger.mark()
         out = (go or call)(blocks, x)
         forward = ledger.since(start, ledger.mark())
+        ran = sum(kept(block.key)[0] > 0 for block in blocks)
         stored = torch.cuda.max_memory_allocated(device) - base if gpu else None
         values, place, said = None, "", ""
         if isinstance(out, torch.Tensor):
@@ -756,6 +832,7 @@ def _through(
         kind=type(out).__name__,
         out=values,
         device=place,
+        ran=ran,
         error=said,
         missing=sum(t.grad is None for t in [*tensors, x][: None if gradient else -1]),
         gradients=array(torch.cat(gradients)) if gradients else None,
@@ -823,8 +900,12 @@ def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
     if found.out is None:
         raise Failed(f"{where} it returned {called(found.kind)}", "a tensor")
     if found.device != right.device:
-        raise Failed(f"{where} the output is on {found.device}", right.device)
+        raise Failed(f"{where} the output is on {found.device}", right.device, at=("cpu(", "return", "last return"))
     if not close(found.out, values.out):
+        if found.ran < right.ran:
+            raise Failed(
+                f"{where} {found.ran} of {right.ran} blocks ran", "all of them, one after the other", at=("for",)
+            )
         raise Failed(f"{where} the output differs from the plain loop's", "the same values")
 
 

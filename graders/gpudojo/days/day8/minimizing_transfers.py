@@ -22,54 +22,75 @@ exercise = Exercise(
 
 to_numpy = exercise.function(
     "to_numpy",
-    "NumPy reads the host's memory, and knows no gradients: first `.detach()`, then `.cpu()`, then `.numpy()`.",
-    "`.detach()` gives a view without a graph; `requires_grad_(False)` would change the tensor you were given.",
-    "`tensor.numpy(force=True)` detaches, copies to the host and converts in one call.",
-    "The array has the tensor's own dtype and shape: do not convert, flatten or squeeze.",
+    "What does a tensor on a GPU, or one that requires a gradient, have that an array cannot have?",
+    "Take the values without their graph, get them into the host's memory, and convert them then.",
+    "`.detach()`, `.cpu()`, `.numpy()`: each of them returns something new and changes nothing.",
+    "Compare dtype and shape of your array with the tensor's: which step changed them?",
+    "No step may convert, flatten or squeeze: every dtype and every shape is kept, a single number's too.",
+    "`.numpy()` keeps dtype and shape of a tensor on the CPU; leave out every other conversion.",
 )
 
 predict = exercise.function(
     "predict",
-    "Before the loop: `model.to(device)`, `model.eval()`, a list; under `torch.no_grad()`: the inputs to the device.",
-    "Keep the outputs on the device while the loop runs; `torch.cat` joins them, and one `.cpu()` brings them back.",
-    "`for inputs, _ in loader`: the targets are not needed, so do not move them.",
+    "Where are the model and the inputs when the model is called?",
+    "Move the model once, before the loop, and the inputs of every batch, to the device you were given.",
+    "`model.to(device)` moves the model itself; `inputs.to(device)` returns the moved inputs.",
+    "In which mode is the model, and does autograd record what you do?",
+    "These are two switches: one for dropout and batch norm, one for the graph. The second is for the loop only.",
+    "`model.eval()` before the loop, and `with torch.no_grad():` around it.",
+    "What do you have after the loop, and what should the caller get?",
+    "Collect the outputs of all batches in a list, on the device; join them in order; copy the result to the CPU.",
+    "Append each batch's outputs; after the loop `torch.cat` joins them, and one `.cpu()` copies them.",
+    "Which part of a batch does the model read?",
+    "Predictions need no targets: take them out of the batch and do nothing with them.",
+    "`for inputs, _ in loader:`, and move only `inputs`.",
 )
 
 random_sprites = exercise.function(
     "random_sprites",
-    "Every function that makes a tensor takes its shape and `device=`; `torch.rand` also takes `generator=`.",
-    "`torch.rand(...).to(device)` makes the values on the CPU and then copies all of them.",
-    "Pass `generator` on and set no seed: that is the caller's decision.",
-    "`torch.rand` is uniform in [0, 1), in float32; `torch.randn` is normally distributed.",
+    "On which device are your numbers drawn, and who says so?",
+    "Functions that make a tensor take its shape and a device. Leave everything else as torch has it.",
+    "One call of `torch.rand` with the shape (count, 3, size, size), `device=` and `generator=`.",
+    "Who decides which numbers come, you or the caller?",
+    "The caller has set a seed or passes a generator. Use it as it is; set no seed, and keep no result for later.",
+    "Pass `generator` on to the function that draws: with None it uses torch's own random state.",
+    "How are your numbers distributed, and is every pixel drawn by itself?",
+    "Uniform in [0, 1): not normal, not clamped, and red, green and blue each drawn anew.",
+    "`torch.rand` is uniform, `torch.randn` is normal; ask it for the full shape.",
 )
 
 make_loader = exercise.function(
     "make_loader",
-    "`DataLoader(dataset, ..., pin_memory=...)`: True when the device is CUDA, False otherwise.",
-    '`device` may be a string or a device: `torch.device(device).type == "cuda"` understands both.',
-    "Pass `batch_size`, `shuffle` and `num_workers` on; options that need workers fail with `num_workers=0`.",
+    "Which arguments of the DataLoader do you set, and what are the others?",
+    "Pass on what you were given and nothing else: samplers, `drop_last` or persistent workers change what comes.",
+    "`batch_size`, `shuffle=shuffle`, `num_workers=num_workers` and `pin_memory=`, and no other option.",
+    "When should the order change, and who sets the seed?",
+    "One argument decides about the order, and the random numbers are torch's own.",
+    "`shuffle=shuffle`, and no `manual_seed`.",
+    'What does your test say about "cuda", "cuda:1", "mps" and a torch.device?',
+    "Ask for the type of the device, which is the same however it is named. Workers do not matter.",
+    '`torch.device(device).type == "cuda"` understands strings and devices.',
 )
-to_numpy.when("converts_what_requires_grad", hint=1)
-to_numpy.when(
-    "keeps_values_and_dtype",
-    "converts_small_tensors",
-    hint=4,
-    at=("tolist(", "float(", "squeeze(", "return", "last return"),
-)
-to_numpy.when("leaves_the_tensor_alone", "requires-grad-left-off", hint=2, at=("requires_grad_(", ".data", "zero_("))
-predict.when("returns_every_output", "copies_back_once", hint=2, at=("return", "last return"))
-predict.when("leaves_the_targets", hint=3)
-predict.when("builds_no_graph", hint=1, at=("requires_grad_(", ".requires_grad", "set_grad_enabled("))
-random_sprites.when(
-    "returns_sprites_there", "finds_the_second_gpu", hint=1, at=("set_default_device(", "rand(", "return")
-)
-random_sprites.when("made-on-cpu-then-moved", "result-thrown-away", hint=2)
-random_sprites.when("follows_its_seed", hint=3, at=("manual_seed(", "seed(", "rand(", "return"))
-random_sprites.when("spreads_evenly", hint=4, at=("randn(", "rand(", "return"))
-make_loader.when("runs", "yields_every_sample_once", "passes_the_workers_on", hint=3, at=("DataLoader(", "return"))
-make_loader.when("shuffles_when_asked", hint=3, at=("DataLoader(", "return"))
-make_loader.when("pins_exactly_for_cuda", hint=2, at=("DataLoader(", "return"))
-make_loader.when("pinned-for-cpu", hint=1)
+SHAPES = ("tolist(", "float(", "squeeze(", "return", "last return")
+to_numpy.when("runs", "converts_what_requires_grad", hint=(1, 2, 3))
+to_numpy.when("keeps_values_and_dtype", "converts_small_tensors", hint=(4, 5, 6), at=SHAPES)
+to_numpy.when("leaves_the_tensor_alone", hint=(1, 2, 3), at=("requires_grad_(", ".data", "zero_("))
+predict.when("runs", "works_on_the_device", hint=(1, 2, 3))
+predict.when("predicts_in_evaluation_mode", hint=(4, 5, 6))
+predict.when("builds_no_graph", hint=(4, 5, 6), at=("requires_grad_(", ".requires_grad", "set_grad_enabled("))
+predict.when("returns_every_output", "copies_back_once", hint=(7, 8, 9), at=("return", "last return"))
+predict.when("leaves_the_targets", hint=(10, 11, 12))
+THERE = ("set_default_device(", "rand(", "return", "last return")
+random_sprites.when("runs", "returns_sprites_there", "finds_the_second_gpu", hint=(1, 2, 3), at=THERE)
+random_sprites.when("made_on_the_device", hint=(1, 2, 3), at=("return", "last return"))
+random_sprites.when("follows_its_seed", hint=(4, 5, 6), at=("manual_seed(", "seed(", "@", "rand(", "return"))
+random_sprites.when("spreads_evenly", hint=(7, 8, 9), at=("randn(", "rand(", "return"))
+LOADER = ("DataLoader(", "return", "last return")
+make_loader.when("runs", "passes_the_workers_on", hint=(1, 2, 3), at=("num_workers=", *LOADER))
+make_loader.when("yields_every_sample_once", hint=(1, 2, 3), at=("drop_last=", "sampler=", "batch_sampler=", *LOADER))
+make_loader.when("shuffles_when_asked", hint=(4, 5, 6), at=("manual_seed(", "seed(", "shuffle=", *LOADER))
+make_loader.when("pins_exactly_for_cuda", hint=(7, 8, 9), at=("pin_memory=", *LOADER))
+make_loader.when("pinned-for-cpu", at=("pin_memory=",))
 
 
 # ---- to_numpy --------------------------------------------------------------------------------------------------------
@@ -187,7 +208,9 @@ def leaves_the_tensor_alone(seen: Seen, wanted: Seen) -> None:
             happened = f"the requires_grad of {_shown(name)} was changed"
             raise Failed(happened, "the tensor as before", misconception="requires-grad-left-off")
         if found.moved or found.left != right.left:
-            raise Failed(f"values, device or graph of {_shown(name)} were changed", "the tensor as before")
+            what = "device, shape or graph" if found.moved else "the values"
+            happened = f"{what} of {_shown(name)} changed"
+            raise Failed(happened, "the tensor as before", misconception="input-modified")
 
 
 # ---- random_sprites --------------------------------------------------------------------------------------------------
@@ -306,7 +329,8 @@ def _made_there(found: Draws, right: Draws) -> None:
         if draw.value is None or not draw.value.data:
             raise Failed(f"it returned {called(draw.kind)}{' without values' * (draw.value is not None)}", "sprites")
         if draw.device != place:
-            key = "hard-coded-cuda" if place == "cpu" else None
+            dropped = place == "cuda:1" and draw.device == "cuda:0"
+            key = "hard-coded-cuda" if place == "cpu" else "device-index-dropped" if dropped else None
             raise Failed(f"with device={place!r}, they were made on {draw.device}", place, misconception=key)
 
 
@@ -712,7 +736,7 @@ def pins_exactly_for_cuda(seen: Seen, wanted: Seen) -> None:
             happened = f"for device={name} the batches were pinned"
             raise Failed(happened, "ordinary memory", misconception="pinned-for-cpu")
     if seen[loaders].pins_with_workers is not wanted[loaders].pins_with_workers:
-        raise Failed("with num_workers=2 memory is pinned otherwise than without workers", "pinned for CUDA as well")
+        raise Failed("with num_workers=2 memory is not pinned as it is without workers", "pinned for CUDA as well")
 
 
 @make_loader.check(points=0.25)

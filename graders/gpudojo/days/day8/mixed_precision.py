@@ -26,30 +26,43 @@ exercise = Exercise(
 )
 step = exercise.function(
     "mixed_precision_step",
-    "Put `with torch.autocast(device_type=...)` around the forward pass and the loss, and end it before backward.",
-    "Zero the gradients; then `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, `scaler.update()`, once each.",
-    "Before clipping, divide the gradients by the scale again: `scaler.unscale_(optimizer)`.",
-    "Move inputs and targets with `.to(device)`, whichever device it is; autocast needs `torch.device(device).type`.",
-    "Return the loss itself, not the scaled one, as a float: `loss.item()`.",
+    "Which of your lines run in half precision, and which of them should?",
+    "Forward pass and loss belong inside the autocast region, and nothing else does. It is on without a scaler too.",
+    "`with torch.autocast(device_type=torch.device(device).type):` around the model and the loss, and nothing more.",
+    "Which calls does one step need, and how often does each of them come?",
+    "Zero, backward from the scaled loss, step and update of the scaler: once each, with what you were given.",
+    "`optimizer.zero_grad()`, `scaler.scale(loss).backward()`, `scaler.step(optimizer)`, `scaler.update()`.",
+    "Who decides that a step is skipped, and what has to happen to the scale then?",
+    "The scaler looks for infinite gradients itself, and its update lowers the scale, after a skipped step too.",
+    "Leave infinite gradients alone; call `scaler.step(optimizer)` and `scaler.update()` in any case.",
+    "What has to be done to scaled gradients before their norm is compared with anything? And without a max_norm?",
+    "Unscale, clip by the norm of all gradients together, step. Without max_norm do none of this, now or later.",
+    "`scaler.unscale_(optimizer)`, then `nn.utils.clip_grad_norm_(model.parameters(), max_norm)`, if it is not None.",
+    "What does the error say, and what did the line get that raised it?",
+    "`max_norm` may be None; `device` may be a string or a torch.device, and autocast wants only its type.",
+    "A scaler wants this order: `scale` and `backward()`, at most one `unscale_`, `step`, one `update`.",
+    "Which loss does the caller want to know, and as what kind of number?",
+    "The loss that this step was made with, before scaling, as a plain number: not a sum, and not computed again.",
+    "`loss.item()`, of the loss as `loss_fn` returned it.",
 )
 SCALE: Final = 1024.0
 STALE: Final = 4096.0  # in the gradients before: large enough to be seen even after division by the scale
 LESS: Final = 16.0  # divides the loss: of large gradients, the sum's root may be as large as the norm
 SOFTLY: Final = 50.0  # above the norm of the gradients, below that of the scaled ones
 HARD: Final = 0.05
-step.when("runs", hint=2)
-step.when("runs_under_autocast", "backward_outside_autocast", hint=1)
-step.when("inputs-on-cpu", "targets-on-cpu", "result-thrown-away", "hard-coded-cuda", hint=4)
+step.when("runs_under_autocast", "backward_outside_autocast", hint=(1, 2, 3))
 step.when(
-    "learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=2, at=("zero_grad(", "step(")
+    "learns_from_this_batch_alone", "works_without_scaling", "works_on_another_gpu", hint=(4, 5, 6), at=("step(",)
 )
-step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=2, at=("step(", "backward("))
-step.when("scaler_is_updated_once", hint=2, at=("GradScaler(", "update(", "step("))
-step.when("skips_the_step_on_overflow", hint=2, at=("nan_to_num_(", "nan_to_num(", "step("))
-step.when("missing-zero-grad", "missing-step", "step-before-backward", "scaler-without-update", hint=2)
-CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(", "unscale_(", "if max_norm", "norm(")
-step.when("unscales_before_clipping", "clipped-before-unscale", hint=3, at=CLIPPING)
-step.when("returns_the_unscaled_loss", "returned-tensor", "returned-scaled-loss", hint=5, at=("return", "last return"))
+step.when("scaler_steps_the_optimizer", "backward_on_the_scaled_loss", hint=(4, 5, 6), at=("step(", "backward("))
+step.when("scaler_is_updated_once", hint=(4, 5, 6), at=("GradScaler(", "update(", "step("))
+FINITE = ("isfinite(", "isinf(", "isnan(", "nan_to_num_(", "nan_to_num(", "step(")
+step.when("skips_the_step_on_overflow", hint=(7, 8, 9), at=FINITE)
+CLIPPING = ("clip_grad_norm_(", "clip_grad_value_(")
+WITHOUT = ("if is_enabled", "if get_scale")  # what is done without a scaler only
+step.when("unscales_before_clipping", hint=(10, 11, 12), at=(*CLIPPING, "unscale_(", "if max_norm"))
+step.when("runs", hint=(13, 14, 15))
+step.when("returns_the_unscaled_loss", hint=(16, 17, 18), at=("return", "last return"))
 
 
 TYPES: Final = ("cuda", "cpu", "mps")
@@ -166,7 +179,9 @@ class Stepped(Case, frozen=True):
     steps_outside: int  # steps without the scaler
     steps_without_update: int
     norms_before_unscale: int
+    zeroed_after: bool  # whether no gradient was left
     forward_line: int | None
+    loss_line: int | None
     backward_line: int | None
     outside_line: int | None
     unsettled_line: int | None
@@ -262,7 +277,9 @@ def _stepped(
         steps_outside=len(outside),
         steps_without_update=len(unsettled),
         norms_before_unscale=len(norms),
+        zeroed_after=not any(p.grad is not None and bool(p.grad.any()) for p in model.parameters()),
         forward_line=line(ledger.forwards()),
+        loss_line=line(ledger.forwards("SpriteLoss")),
         backward_line=line(ledger.backward_passes()),
         outside_line=line(outside),
         unsettled_line=line(unsettled),
@@ -284,14 +301,16 @@ def _with_order(error: StudentRaised, call: Call, device: Any) -> StudentRaised:
     """The error with the calls made so far in its message: a scaler's errors have more than one cause."""
     inputs, targets = batch(call.seed)
     moved = copied(call, inputs=inputs, targets=targets)
-    calls = "done so far", call.ledger.training_order()
+    calls, at = ("done so far", call.ledger.training_order()), error.evidence.line
     if "inf checks were recorded" in error.evidence.message:
-        # A disabled scaler does not raise: with it the function shows all of its calls.
-        calls = "its calls", _order_to_the_end(call, device)
+        # A disabled scaler does not raise: with it the function shows all of its calls, and which one was wrong.
+        calls, ledger = ("its calls", _order_to_the_end(call, device)), call.ledger
+        wrong = ledger.scaler_calls("scale") if "backward" not in calls[1] else ledger.steps_outside_scaler()
+        at = call.first_line(wrong) or at
     # The loss is a module too: its forward after the model's says nothing new.
     order = ", ".join(name for name, _ in itertools.groupby(calls[1])) or "nothing"
     first, newline, rest = error.evidence.message.partition("\n")
-    return error.with_facts(message=f"{first} ({calls[0]}: {order}){newline}{rest}", copied=moved)
+    return error.with_facts(message=f"{first} ({calls[0]}: {order}){newline}{rest}", copied=moved, line=at)
 
 
 def _order_to_the_end(call: Call, device: Any) -> tuple[str, ...]:
@@ -339,6 +358,17 @@ SCALED: Final = ("on_the_device", "clipped", "clipped_softly")
 UNSCALED: Final = ("scaler_disabled", "on_the_cpu_disabled")
 ON_THE_CPU: Final = ("on_the_cpu", "on_the_cpu_disabled")
 OTHERS: Final = ("after_a_clipped_step", "overflow", "scaler_disabled", "on_the_second_gpu")
+WHERE: Final = {
+    "on_the_device": "",
+    "clipped": f"with max_norm={HARD:g}, ",
+    "clipped_softly": f"with max_norm={SOFTLY:g}, ",
+    "after_a_clipped_step": "in the step after a clipped one, ",
+    "overflow": "with infinite gradients, ",
+    "scaler_disabled": "with a disabled scaler, ",
+    "on_the_second_gpu": 'with device="cuda:1", ',
+    "on_the_cpu": "on the CPU, ",
+    "on_the_cpu_disabled": "on the CPU with a disabled scaler, ",
+}
 
 
 def _case(seen: Seen, name: str) -> Stepped:
@@ -364,6 +394,8 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     order = calls[1].split(", ") if calls else []
     if not order:
         return None
+    if "backward" not in order:
+        return "missing-backward"
     if "scaler.step" in order:
         late = "backward" in order and order.index("backward") > order.index("scaler.step")
         return "step-before-backward" if late else None
@@ -389,7 +421,8 @@ def runs_under_autocast(seen: Seen, wanted: Seen) -> None:
                 happened = f"{what} ran outside autocast"
                 misconception = None if what == "the loss" else "no-autocast"
             expected = f"{what} under torch.autocast for {case.device}"
-            raise Failed(f"scenario `{name}`: {happened}", expected, case.forward_line, misconception)
+            line = case.loss_line if what == "the loss" else case.forward_line
+            raise Failed(f"{WHERE[name]}{happened}", expected, line, misconception)
 
 
 @step.check(points=1)
@@ -397,10 +430,15 @@ def backward_outside_autocast(seen: Seen, wanted: Seen) -> None:
     """The backward pass runs outside autocast."""
     for _, case, _ in _finished(seen, wanted, *SCALED, "on_the_cpu"):
         if not case.backward:
-            raise Failed("there was no backward pass from the loss", "a backward pass after the autocast region")
+            raise _no_backward()
         if case.backward_under_autocast:
             happened, expected = "the backward pass ran under autocast", "an autocast region that ends after the loss"
             raise Failed(happened, expected, case.backward_line, "backward-under-autocast")
+
+
+def _no_backward() -> Failed:
+    happened, expected = "there was no backward pass from the loss", "a backward pass, from the scaled loss"
+    return Failed(happened, expected, misconception="missing-backward")
 
 
 @step.check(points=1)
@@ -408,7 +446,7 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
     """The backward pass starts from the scaled loss."""
     for _, case, _ in _finished(seen, wanted, *SCALED):
         if not case.backward:
-            raise Failed("there was no backward pass from the loss", "scaler.scale(loss).backward()")
+            raise _no_backward()
         if len(case.backward) > 1:
             raise Failed(f"{len(case.backward)} backward passes ran", "one", case.backward_line)
         found = case.backward[0].gradient
@@ -426,11 +464,13 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
     """The scaler steps the optimizer, once."""
     for _, case, _ in _finished(seen, wanted, *SCALED):
         if case.steps_outside:
+            both = "scaler.step" in case.order
+            happened = "optimizer.step() was called without the scaler"
             raise Failed(
-                "optimizer.step() was called without the scaler",
-                "scaler.step(optimizer)",
+                f"{happened}, and scaler.step(optimizer) as well: two steps" if both else happened,
+                "scaler.step(optimizer), and no other step",
                 case.outside_line,
-                "optimizer-step-instead-of-scaler-step",
+                None if both else "optimizer-step-instead-of-scaler-step",
             )
         if "step" not in case.order:
             raise Failed("the optimizer never stepped", "scaler.step(optimizer)", misconception="missing-step")
@@ -471,19 +511,21 @@ def _learned(name: str, seen: Seen, wanted: Seen) -> None:
     if off < 0.15:
         return
     if "step" not in case.order:
-        raise Failed(f"scenario `{name}`: the optimizer never stepped", "one step", misconception="missing-step")
+        early = () if name in SCALED else WITHOUT
+        raise Failed(f"{WHERE[name]}the optimizer never stepped", "one step", None, "missing-step", early)
     _optimizer_used(name, case)
     _nothing_added(name, case)
-    happened = f"scenario `{name}`: the update of the weights is {size(ratio)}"
-    at = ("zero_grad(",) if ratio < 0.01 / SCALE else ("clip_grad_norm_(", "clip_grad_value_(", "step(")
+    happened = f"{WHERE[name]}the update of the weights is {size(ratio)}"
+    at = ("last zero_grad(", "zero_grad(") if ratio < 0.01 / SCALE else (*CLIPPING, "step(")
+    at = (*WITHOUT, *at) if name in UNSCALED else at
     key = _other_way(name, case)
     raise Failed(happened, "the update of one step with this batch", None, key, () if key else at)
 
 
 def _optimizer_used(name: str, case: Stepped) -> None:
     if not case.own and "step" in case.order:
-        happened = f"scenario `{name}`: another optimizer than the one passed in stepped, without its momentum"
-        raise Failed(happened, "one step of the optimizer that was passed in", at=("step(",))
+        happened = f"{WHERE[name]}another optimizer than the one passed in stepped, without its momentum"
+        raise Failed(happened, "one step of the optimizer that was passed in", at=("optimizer =", "SGD(", "step("))
 
 
 def _other_way(name: str, case: Stepped) -> str | None:
@@ -499,10 +541,10 @@ def _other_way(name: str, case: Stepped) -> str | None:
 def _nothing_added(name: str, case: Stepped) -> None:
     if any(backward.stale for backward in case.backward):
         raise Failed(
-            f"scenario `{name}`: backward added to the gradients from before",
-            "gradients of this batch only",
+            f"{WHERE[name]}backward added to the gradients from before",
+            "gradients of this batch only: zeroed before backward",
             case.backward_line,
-            "missing-zero-grad",
+            "stale-gradients" if case.zeroed_after else "missing-zero-grad",
         )
 
 
@@ -518,11 +560,13 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
         scaled = bool(case.norms_before_unscale) or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
         ignored = compare(case.update, wanted[on_the_device]["on_the_device"].update)[1] < 0.15
         happened = f"with max_norm={max_norm:g} the update is {size(ratio)}"
+        by_hand = ("if max_norm", "step(") if ignored else ("mul_(", "*") if ratio > 1 else ("norm(", ".grad")
         raise Failed(
             f"max_norm={max_norm:g} changed nothing" if ignored else happened,
             "the gradients unscaled, then clipped to max_norm",
             case.norm_line,
             "clipped-before-unscale" if scaled and not ignored else None,
+            (*CLIPPING, *by_hand),
         )
     _learned("after_a_clipped_step", seen, wanted)
 
@@ -564,4 +608,4 @@ def returns_the_unscaled_loss(seen: Seen, wanted: Seen) -> None:
         if not math.isclose(found, right, rel_tol=0.03, abs_tol=0.01):
             scaled = any(math.isclose(found, right * scale, rel_tol=0.03) for scale in (SCALE, 2 * SCALE))
             key = "returned-scaled-loss" if scaled else None
-            raise Failed(f"scenario `{name}`: it returned {found:.4g}", f"{right:.4g}", misconception=key)
+            raise Failed(f"{WHERE[name]}it returned {found:.4g}", f"{right:.4g}", misconception=key)

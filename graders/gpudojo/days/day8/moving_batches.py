@@ -22,33 +22,39 @@ exercise = Exercise(
 )
 move = exercise.function(
     "move_batch",
-    "Find out what `batch` is: `isinstance(batch, torch.Tensor)`, a dict, a list or tuple, or anything else.",
-    "For a container, build a new one of the same type from `move_batch(item, device, non_blocking)` of its items.",
+    "What can a batch be, and what can be inside?",
+    "Treat one kind after the other: a tensor, a dict, a list or tuple, anything else. An item is a smaller batch.",
+    "`isinstance` tells the kinds apart. Build a new container from what your own function gives for each item.",
+    "Which type does each container have afterwards?",
+    "The old container knows its type, and a named tuple also its fields.",
     "`type(batch)(items)` keeps the type of the batch; a named tuple, which has `_fields`, needs `(*items)`.",
-    "`tensor.to(device)` returns the moved tensor, or the tensor itself if it is already there.",
+    "What was your function asked for, apart from the batch?",
+    "The move copies only where it has to. Device and flag are the caller's, for every tensor inside too.",
     "Pass `device` and `non_blocking` on unchanged, to `.to` and to every `move_batch` inside.",
 )
 same = exercise.function(
     "on_same_device",
-    "Collect `tensor.device` of every tensor in a set; it must not hold two different ones.",
-    "A module has `.parameters()` and `.buffers()`; search a container item by item, as in `move_batch`.",
-    "Compare devices, not their `.type`: cuda:0 and cuda:1 are different.",
+    "When are several tensors on one device, and what if there is none?",
+    "Collect the devices of all tensors, and see how many different ones there are. Compare whole devices.",
+    "Put `tensor.device` of every tensor into a set: it must not hold two different ones.",
+    "Where can tensors hide in what you are given?",
+    "A module has parameters and buffers; a container has items, which may be containers again.",
+    "A helper that calls itself for each item; of a module take all of `.parameters()` and `.buffers()`.",
 )
 TENSOR = ("if Tensor", "if is_tensor", "to(")
-move.when("moves_a_pair", hint=1, at=("if list", "if tuple", "for", "return"))
-move.when("result-thrown-away", hint=4)
-move.when("does_not_copy_what_is_there", "already-there-copied", hint=4, at=("deepcopy(", "clone(", *TENSOR))
-move.when("keeps_the_structure", "structure-changed", "named-tuple-constructor", hint=3)
-move.when("moves_every_tensor", "targets-on-cpu", hint=2, at=("if list", "if tuple", "for", "return"))
-move.when("leaves_other_things_alone", hint=1, at=("tensor(", "as_tensor(", "deepcopy(", "last return"))
-move.when("leaves_the_input_alone", "input-modified", hint=2, at=("set_default_device(", "[] =", ".data"))
-move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=5, at=TENSOR)
-move.when("device-index-dropped", hint=5, at=("if type", *TENSOR))
-move.when("passes_non_blocking_on", "non-blocking-dropped", "always-non-blocking", hint=5, at=TENSOR)
-same.when("compares_tensors", "is_true_of_nothing", hint=1, at=("return", "last return"))
-same.when("searches_structures", hint=2, at=("if list", "if tuple", "if dict", "for"))
-same.when("searches_modules", hint=2, at=("if Module", "parameters(", "return", "last return"))
-same.when("tells_gpus_apart", "device-index-dropped", hint=3, at=("return", "last return"))
+move.when("runs", "moves_a_pair", hint=(1, 2, 3), at=("if list", "if tuple", "for", "return"))
+move.when("does_not_copy_what_is_there", "already-there-copied", hint=(7, 8, 9), at=("deepcopy(", "clone(", *TENSOR))
+move.when("keeps_the_structure", hint=(4, 5, 6))
+move.when("moves_every_tensor", "targets-on-cpu", hint=(1, 2, 3), at=("if list", "if tuple", "for", "return"))
+move.when("leaves_other_things_alone", hint=(1, 2, 3), at=("tensor(", "as_tensor(", "deepcopy(", "last return"))
+move.when("leaves_the_input_alone", "input-modified", hint=(1, 2, 3), at=("set_default_device(", "[] =", ".data"))
+move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=(7, 8, 9), at=TENSOR)
+move.when("device-index-dropped", at=("if type", *TENSOR))
+move.when("passes_non_blocking_on", hint=(7, 8, 9), at=TENSOR)
+same.when("runs", "compares_tensors", "is_true_of_nothing", hint=(1, 2, 3), at=("things =", "return", "last return"))
+same.when("searches_structures", hint=(4, 5, 6), at=("if list", "if tuple", "if dict", "for"))
+same.when("searches_modules", hint=(4, 5, 6), at=("if Module", "parameters(", "return", "last return"))
+same.when("tells_gpus_apart", "device-index-dropped", hint=(1, 2, 3), at=("return", "last return"))
 
 
 # ---- move_batch ------------------------------------------------------------------------------------------------------
@@ -299,8 +305,13 @@ def _holder(case: Moved, path: str) -> tuple[str, ...]:
     return _branch(next((place.was for place in case.places if place.path == outside), ""))
 
 
+def _depth(path: str) -> int:
+    return path.count("[") + path.count(".")
+
+
 def _refuse_errors(seen: Seen, group: str, expected: str) -> None:
     for name, raised in _in(seen, group).errors.items():
+        seen.about(None, name)
         # Something that is no tensor was moved, turned into one, or searched for tensors without end.
         made = "invalid data type" in raised.message or "infer dtype" in raised.message
         taken = made or raised.type in ("AttributeError", "RecursionError")
@@ -333,7 +344,9 @@ def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
             happened = f"{name}: `{place.path}` was {place.was} and became {place.found}"
             if place.was == place.found:
                 happened = f"{name}: the keys or the number of items of `{place.path}` changed"
-            raise Failed(happened, "the same structure", None, "structure-changed", _branch(place.was))
+            made = place.found.rpartition(" ")[2]
+            at = (f"{made}(", *(("_asdict(",) if made == "dict" else ()), *_branch(place.was))
+            raise Failed(happened, "the same structure", None, "structure-changed", at)
         if [place.path for place in case.places] != [place.path for place in right[name].places]:
             raise Failed(f"{name}: not all of the batch came back", "the same structure", None, "structure-changed")
     if not _in(seen, "nested").errors:  # those are the next check's
@@ -365,13 +378,17 @@ def _all_moved(name: str, case: Moved, reference: Moved) -> None:
             other = place is None and root.found not in ("None", root.was)
             key = "structure-changed" if other else None
             happened = f"{name}: it returned {shown}, and `{right.path}` is no tensor"
-            raise Failed(happened, "a tensor, moved", None, key, _holder(case, right.path))
+            at = ("return",) if shown == "None" else _holder(case, right.path)
+            raise Failed(happened, "a tensor, moved", None, key, at)
         if place.device != right.device:
             thrown = case.copies > 0 and not any(each.device == case.device for each in case.places)
             targets = name in PAIRS and right.path == "batch[1]"
             why = "result-thrown-away" if thrown else "targets-on-cpu" if targets else None
             happened, line = f"{name}: `{place.path}` is on {place.device}", case.line if thrown else None
-            raise Failed(happened, str(right.device), line, why, _holder(case, right.path))
+            # Where others inside a container were moved, it is how this tensor is treated.
+            deep = [each.device == case.device for each in case.places if _depth(each.path) >= _depth(right.path)]
+            at = TENSOR if any(deep) and not targets else ("for", *_holder(case, right.path))
+            raise Failed(happened, str(right.device), line, why, () if thrown else at)
         if place.value != right.value:
             happened = f"{name}: the values or the dtype of `{place.path}` changed"
             raise Failed(happened, "only the device changed", at=("if Tensor", "if is_tensor", "to("))
@@ -436,7 +453,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             elif name in second and place.device == "cuda:0":
                 key = "device-index-dropped"
             happened = f"with device={case.device!r}, `{place.path}` ended up on {place.device}"
-            raise Failed(happened, f"{case.device}, as asked", case.line, key)
+            raise Failed(happened, f"{case.device}, as asked", case.line if key else None, key)
 
 
 @move.check(points=0.5, needs=MOVED)
@@ -492,6 +509,9 @@ def _answers(call: Call, groups: Mapping[str, Mapping[str, tuple[Any, ...]]]) ->
     }
 
 
+BETWEEN = "a string between two tensors on different devices"  # no structure to search
+
+
 @same.probe
 def answered(call: Call) -> dict[str, Cases[Answer]]:
     here, classes = pair(call.seed)
@@ -517,7 +537,7 @@ def answered(call: Call) -> dict[str, Cases[Answer]]:
             "a nested batch with one tensor on the CPU": (deep,),
             "a nested batch on the device": (alike,),
             'a list on the CPU and {"b": a tensor on the device}': ([here, {"a": here}], {"b": there}),
-            "a string between two tensors on different devices": (there, "mushroom", here),
+            BETWEEN: (there, "mushroom", here),
             "strings between tensors on the device": (
                 *("mushroom", [there, "cpu", None, 3]),
                 {"device": "cpu", "t": there},
@@ -570,12 +590,14 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
         found = seen[probe][group]
         for title, right in wanted[probe][group].items():
             if (raised := found.errors.get(title)) is not None:
+                seen.about(None, title)
                 raise Failed(f"{title} raised {raised.short}", str(right.value), raised.line)
             answer = found[title]
             if answer.kind != "bool":
                 raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool")
             if answer.value != right.value:
-                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, keys.get(title))
+                at = ("return",) if title == BETWEEN else ()
+                raise Failed(f"{title}: it returned {answer.value}", str(right.value), None, keys.get(title), at)
             expect_settings_kept(answer.settings, title)
 
     judge.__name__, judge.__doc__ = name, claim

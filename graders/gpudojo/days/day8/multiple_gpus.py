@@ -265,27 +265,40 @@ exercise = Exercise(
 )
 parallel = exercise.function(
     "parallelize",
-    "`model.to(device)` first; then `nn.DataParallel(model)` if there are several GPUs.",
-    '`torch.device(device).type == "cuda"` holds for "cuda" and "cuda:0"; `torch.cuda.device_count()` counts the GPUs.',
+    "Where is the model after your function, for every device, and what do you return?",
+    "Move the model you were given, in every case, and return it: wrapped or not, but never nothing.",
+    "`model = model.to(device)` first, and a `return` on every way out.",
+    "For which devices, and on which machines, is the model to be wrapped?",
+    "There are two conditions: a CUDA device, however it is named, and more than one GPU. Wrap once, over all GPUs.",
+    '`torch.device(device).type == "cuda"` and `torch.cuda.device_count() > 1`; then `nn.DataParallel(model)`.',
 )
 inside = exercise.function(
     "unwrap",
-    "Both wrappers keep the model as `.module`.",
-    "`isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))` recognises the wrappers.",
+    "How do you tell a wrapped model from any other one?",
+    "Two classes are wrappers, and both hold the model in an attribute. Take off one, and change nothing else.",
+    "Ask with `isinstance` for `nn.DataParallel` and `nn.parallel.DistributedDataParallel`; they have `.module`.",
 )
 average = exercise.function(
     "average_gradients",
-    "`dist.all_reduce(tensor)` replaces the tensor in every process by the sum over all processes.",
-    "A mean is a sum divided by `dist.get_world_size()`.",
-    "Only `.grad` changes. Skip parameters where it is None, the same ones in every process.",
+    "What should the gradient of a parameter be afterwards, in each process?",
+    "Add up over all processes, in place, and divide by their number: for every parameter that has a gradient.",
+    "`dist.all_reduce(parameter.grad)` makes it the sum in every process; then divide `parameter.grad` in place.",
+    "What if there is one process, or eight?",
+    "The group knows how many processes there are.",
+    "Divide by `dist.get_world_size()`.",
+    "What else does your function change, and do all processes make the same calls?",
+    "Only gradients change. Skip parameters without one, the same in every process; weights and group stay.",
+    "`if parameter.grad is not None:` around both lines, and nothing before or after the loop.",
 )
-parallel.when("moves_the_model", "keeps_the_model_itself", hint=1, at=("return", "last return"))
-parallel.when("wraps_for_several_gpus", hint=2, at=("DataParallel(", "return", "last return"))
-inside.when("runs", "finds_the_model_inside", hint=2, at=("eval(", "deepcopy(", "isinstance(", "return"))
-inside.when("leaves_other_models_whole", hint=2, at=("eval(", "deepcopy(", "last return"))
-average.when("makes_them_the_mean", hint=1, at=("all_reduce(", "reduce(", "for"))
-average.when("gradients-summed-not-averaged", "asks_how_many_there_are", hint=2, at=("all_reduce(", "for"))
-average.when("runs", "leaves_the_rest_alone", hint=3, at=("all_reduce(", "for"))
+parallel.when("runs", "moves_the_model", "keeps_the_model_itself", hint=(1, 2, 3), at=("return", "last return"))
+parallel.when("wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return"))
+inside.when("runs", "finds_the_model_inside", at=("eval(", "deepcopy(", "isinstance(", "return"))
+inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"))
+DIVIDING = ("/", "div_(", "*", "mul_(")
+average.when("makes_them_the_mean", hint=(1, 2, 3), at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
+average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
+average.when("asks_how_many_there_are", hint=(4, 5, 6), at=(*DIVIDING, "all_reduce(", "for"))
+average.when("runs", "leaves_the_rest_alone", hint=(7, 8, 9), at=("all_reduce(", "for"))
 
 
 # ---- parallelize -----------------------------------------------------------------------------------------------------
@@ -380,7 +393,8 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
         if found.wraps != right.wraps:
             wrapped = {0: f"{called(found.kind)}, not wrapped", 1: "a DataParallel"}
             shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
-            raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself")
+            at = ("device_count(", '== "cuda"') if found.wraps < 2 else ()
+            raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself", at=at)
         if found.gpus != right.gpus:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
 
@@ -455,7 +469,8 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
     for name, found, _ in pairs(seen[wrappers], wanted[wrappers]):
         if not found.same:
             shown = f"another {found.kind}" if found.kind == found.inside else called(found.kind)
-            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped")
+            key = "wrapper-guessed-by-attribute" if "`module`" in name else None
+            raise Failed(f"for {name} it returned {shown}", "the same model that was wrapped", misconception=key)
         if not found.training:
             raise Failed(f"the model inside {name} was switched to evaluation mode", "its mode unchanged")
 
@@ -517,12 +532,15 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     number = next(n for n in range(len(wished)) if not all(_equal(a[: n + 1], wished[: n + 1]) for a in answers))
     found = " and ".join(f"{_values(answer, number)} in {rank}" for rank, answer in zip(RANKS, answers, strict=True))
     misconception = None
+    at: tuple[str, ...] = ()
+    if number and all(_equal(answer[:number], wished[:number]) for answer in answers):  # it stopped too early
+        at = ("first return",)
     if any(good) and not any(_equal(answer, doubled) for answer in answers):  # one has the mean, one still its own
         misconception = "reduced-to-one-rank"
     elif all(_equal(answer, doubled) for answer in answers):
         misconception = "gradients-summed-not-averaged"
     happened = f"gradient {number + 1} of {len(wished)} is {found}"
-    raise Failed(happened, f"{_values(wished, number)} in both", misconception=misconception)
+    raise Failed(happened, f"{_values(wished, number)} in both", None, misconception, at)
 
 
 def _values(gradients: Gradients, number: int = 0) -> str:
@@ -549,12 +567,15 @@ def leaves_the_rest_alone(seen: Seen, wanted: Seen) -> None:
         raise Failed("no gradient has changed", "the gradients of all processes put together")
     for rank, found, right in pairs(seen[two_processes], wanted[two_processes], *RANKS):
         if not found.some.weights_kept:
-            raise Failed(f"the weights changed in {rank}", "only gradients changed; the optimizer changes weights")
+            expected = "only gradients changed; the optimizer changes weights"
+            raise Failed(f"the weights changed in {rank}", expected, at=(".data", "all_reduce("))
         if not found.some.group_kept:
-            raise Failed(f"in {rank} the process group was destroyed", "the group, for the next step")
+            at = ("destroy_process_group(",)
+            raise Failed(f"in {rank} the process group was destroyed", "the group, for the next step", at=at)
         gradients = zip(found.some.gradients, right.some.gradients, strict=True)
         if any(a is not None and b is None for a, b in gradients):
-            raise Failed(f"in {rank} a parameter without a gradient has one now", "None, as before")
+            happened = f"in {rank} a parameter without a gradient has one now"
+            raise Failed(happened, "None, as before", at=(".grad =", "all_reduce("))
 
 
 @average.check(points=0.5, needs=("runs", "makes_them_the_mean"))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudojo.grading.call import Call, StudentRaised, array, torch
+from gpudojo.grading.call import Call, StudentRaised, array, lines_under, torch
 from gpudojo.grading.load import load
 from gpudojo.model.evidence import Array, Race, Raised
 from gpudojo.model.exercise import Failed
@@ -128,6 +128,7 @@ def race(
             order = list(racers)[rounds % len(racers) :] + list(racers)[: rounds % len(racers)]
             made = inputs(rounds)
             for name in order:
+                lines_under(timed_call(rounds + 1))
                 given = tuple(tensor.clone() for tensor in made)  # the same values for all, each in its own memory
                 pauses, worked, start = _pauses(), thread_time(), clock()
                 values = arrived(racers[name](*given))
@@ -142,6 +143,7 @@ def race(
         speedup = fastest["loop"] / max(fastest["student"], 1e-9)
         if speedup >= 2 * BAR or (attempt and speedup < BAR / 2):
             break
+    lines_under("")
     times = fastest["student"], fastest["loop"], fastest.get("reference")
     return Race(*times, rounds, outputs=kept["student"], loop_outputs=kept["loop"])
 
@@ -197,13 +199,25 @@ def limited(timed: Race, wanted: Race) -> Race:
     return msgspec.structs.replace(timed, loop=min(timed.loop, SLOWED * wanted.loop))
 
 
-def judge_speed(timed: Race, wanted: Race, same: Callable[[Any, Any], bool]) -> None:
-    """Raises Failed where a timed result is wrong, or the student is too slow, or too fast to be believed."""
+def timed_call(number: int) -> str:
+    """The name under which a timed call's lines are recorded."""
+    return f"timed call {number}"
+
+
+def judge_speed(
+    timed: Race, wanted: Race, same: Callable[[Any, Any], bool], about: Callable[[str], None] = lambda call: None
+) -> None:
+    """Raises Failed where a timed result is wrong, or the student is too slow, or too fast to be believed.
+
+    `about` is told which call a failure is about.
+    """
     for number, found in enumerate(timed.outputs):
         # The loop ran beside student code; where possible its result is also compared with one that did not.
         answers = [timed.loop_outputs[number], *wanted.loop_outputs[number : number + 1]]
         if not all(same(found, answer) for answer in answers):
-            raise Failed(f"the result of timed call {number + 1} of {len(timed.outputs)} is wrong", "the loop's values")
+            about(timed_call(number + 1))
+            happened = f"the result of {timed_call(number + 1)} of {len(timed.outputs)} is wrong"
+            raise Failed(happened, "the loop's values", at=("return",))
     best = _ratio(wanted.loop, wanted.student)  # the reference, whose own evidence this is
     loop, speedup = timed.loop, _ratio(timed.loop, timed.student)
     needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough

@@ -17,8 +17,24 @@ exercise = Exercise(
 )
 answers = exercise.function(
     "ANSWERS",
-    "Try it: every question can be answered by running two or three lines of the earlier exercises.",
-    "Rule out wrong answers: which of them would you have noticed in your own training loop?",
+    "Which of the lines run on a machine without a GPU, and which of them use a GPU where there is one?",
+    "Two of the lines never ask what this machine has.",
+    "What torch was compiled for is not what the machine has: see exercise 01.",
+    "What did exercise 03 tell you when a batch had been forgotten?",
+    "torch makes no copy that you did not ask for, and does not compute with values it cannot read.",
+    "Try it: move a model to the GPU, leave the batch on the CPU, and read the last line of what comes.",
+    "What does autograd do while the model runs, and what is it needed for?",
+    "Gradients, weights, dtypes and the mode of the layers stay as they are under `no_grad`.",
+    "What is not recorded takes neither memory nor time: which answer says both?",
+    "What takes the memory while the first batch is trained on?",
+    "Faster loading does not make a batch smaller, and torch has emptied its cache before it raises.",
+    "Activations grow with the number of samples: see `largest_batch` in exercise 09.",
+    "Whose memory is it, and how long will it be used?",
+    "A GPU can be shared: what is left of its memory is yours at once.",
+    "Only that process gives the memory back: which answer finds out whose it is?",
+    "What did `ANSWERS` look like when you got the file?",
+    "A dict under that name, with a letter for each of the five questions.",
+    'Five entries like `"portable": "…"`, with the keys as they were.',
 )
 LETTERS: Final = "abcd"
 # The misconception that a wrong letter shows, where it has a name.
@@ -162,18 +178,18 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
     observation = seen.observations["letters"]
     if observation.status is not CallStatus.RETURNED:
         raised = observation.raised
-        said = f"the file could not be run: {raised.short}" if raised else "the file has no ANSWERS"
+        said = f"the file could not be run: {raised.short}" if raised else "ANSWERS is missing, or is None"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
-        raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file")
+        raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file", at=("",))
 
 
 def _judge(question: str, seen: Seen, wanted: Seen) -> None:
-    found, at = seen[letters], (f'["{question}"]',)
+    found, at = seen[letters], (f'["{question}"]', "")
     if question in found.missing:
         others = "".join(f', but "{name}"' for name in found.others[:1])
         misspelt = tuple(f'["{name}"]' for name in found.others[:1])
-        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=misspelt)
+        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=(*misspelt, ""))
     answer = found.answers[question]
     if answer is None:
         others = ", ".join(name for name in SHOWS if found.answers[name] is None and name != question)
@@ -195,7 +211,9 @@ CLAIMS: Final = {
     "out_of_memory": ("knows_what_to_do_when_memory_is_full", "The first thing to try if memory runs out."),
     "another_process": ("knows_whose_memory_it_is", "What another process in `nvidia-smi` means for you."),
 }
-for _question, (_name, _doc) in CLAIMS.items():
+answers.when("is_a_dict", hint=(16, 17, 18))
+for _first, (_question, (_name, _doc)) in enumerate(CLAIMS.items()):
+    answers.when(_name, hint=(3 * _first + 1, 3 * _first + 2, 3 * _first + 3))
     _check: Any = functools.partial(_judge, _question)
     _check.__name__, _check.__doc__ = _name, _doc
     answers.check(points=0.4, needs=("is_a_dict",))(_check)

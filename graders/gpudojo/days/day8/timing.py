@@ -30,43 +30,65 @@ exercise = Exercise(
 )
 clock = exercise.function(
     "time_on_device",
-    "Call, wait, start the clock, call, wait, stop the clock: the two waits are `torch.cuda.synchronize()`.",
-    "Only GPUs need waiting: look at `torch.device(device).type` first. A Mac has `torch.mps.synchronize()`.",
-    "`time.perf_counter()` is the clock; divide the elapsed time by `repeats`, not by all calls.",
-    "`warmup` calls before the clock is started, `repeats` calls while it runs, and no others.",
+    "Is your result in seconds, for one call, and by a clock that runs while the processor waits?",
+    "The mean is the time of all timed calls together, divided by their number; an event counts in milliseconds.",
+    "`(time.perf_counter() - start) / repeats`.",
+    "How often is the function called with repeats=3 and warmup=2? And with warmup=0?",
+    "Two loops: one for the warm-up, before the clock is started, one for the timed calls, and no call besides.",
+    "`for _ in range(warmup): fn()`, start the clock, `for _ in range(repeats): fn()`.",
+    "For which devices is there something to wait for, and how do you tell them apart?",
+    "Ask for the type of the device: CUDA and a Mac's GPU have a call for waiting each, the CPU needs none.",
+    '`torch.cuda.synchronize(device)` for "cuda", `torch.mps.synchronize()` for "mps", before start and stop.',
 )
 compare = exercise.function(
     "compare_devices",
-    "For each device: `time_on_device(make_work(device), device, repeats)`.",
-    "`str(device)` turns a device into its key; a dict keeps the order in which keys are added.",
+    "What does `make_work` return, and what do you do with it?",
+    "For each device: make its work, and time exactly that function on that device, with the repeats you were given.",
+    "Give what `make_work(device)` returns to `time_on_device`; a `lambda` made in a loop sees the last device.",
+    "What are the keys of your result, and in which order do they come?",
+    "Texts, with the whole name of each device, in the order of the list.",
+    "`str(device)` is the key; a dict keeps the order in which keys are added.",
 )
 top = exercise.function(
     "top_operations",
-    "`with torch.profiler.profile() as profiler: fn()`, and then `profiler.key_averages()`.",
-    "A row has `.key`, its name, and `.self_cpu_time_total`, the time of all its calls: sort by it, longest first.",
-    "Return the `.key` of the first `count` rows, in a list.",
+    "What does the profiler record, and when does it do so?",
+    "Call the function inside the profiler; then ask for the averages, which have one row for each operator.",
+    "`with torch.profiler.profile() as profiler:` around `fn()`, and then `profiler.key_averages()`.",
+    "By which number do you sort, and in which direction?",
+    "By the time of all calls of an operator together, longest first: neither by their number nor by the time of one.",
+    "`row.self_cpu_time_total` is the time of all calls; `sorted` takes `key=` and `reverse=True`.",
+    "What is in your list, and how many of them?",
+    "The operators' full names, as many as were asked for, or all there are; no region of your own.",
+    "The `.key` of the first `count` rows; `count` is 5 if nothing else was said.",
 )
 smi = exercise.function(
     "read_nvidia_smi",
-    "`text.splitlines()`, and for each line that is not empty `line.split(', ')`.",
-    "`[N/A]` is no number: check for it before you call `int`.",
-    "Index and memory are ints, the name is a string, and the GPUs are in the order of the lines.",
+    "How do you take one line apart, and what if a name has spaces in it?",
+    "One dict for each line, in the order of the lines. Fields are separated by commas; all but the name are numbers.",
+    "`line.split(',')`, and `strip()` for each field; `int(...)` for the index and the memory.",
+    "Which fields may be something else than a number?",
+    "Look for that text before you convert. A memory of 0 is a number.",
+    "`None if field == '[N/A]' else int(field)`.",
+    "What does an empty line give when you split it?",
+    "Skip lines without text. An empty output has no lines at all.",
+    "`for line in text.splitlines():` and `if line.strip():`.",
 )
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
-clock.when("runs", "waits_for_the_device", hint=1, at=("return", "last return"))
-clock.when("waits_for_the_right_gpu", hint=1, at=("synchronize(", "record(", *CLOCKS))
-clock.when("waits_for_an_apple_gpu", hint=2, at=("synchronize(", *CLOCKS))
-clock.when("works_without_a_gpu", "hard-coded-cuda", hint=2)
-clock.when("gives_the_mean_per_call", "returned-tensor", hint=3, at=("return", "last return"))
-clock.when("calls_it_as_often_as_asked", hint=4, at=("for",))
-clock.when("leaves_the_warm_up_out", "timed-the-warm-up", hint=4, at=CLOCKS)
-compare.when("times_each_as_it_should", hint=1, at=("make_work(", "time_on_device(", "return"))
-compare.when("names_every_device_in_order", hint=2, at=("sorted(", "return", "last return"))
-top.when("gives_as_many_names_as_asked", hint=3, at=("return", "last return"))
-top.when("puts_the_longest_first", hint=2, at=("sort(", "sorted(", "return", "last return"))
-smi.when("reads_every_gpu", hint=3, at=("append(", "split(", "return"))
-smi.when("knows_what_is_not_known", hint=2, at=("append(", "split(", "return"))
+clock.when("runs", "waits_for_the_device", hint=(7, 8, 9), at=("return", "last return"))
+clock.when("waits_for_the_right_gpu", hint=(7, 8, 9), at=("synchronize(", "record(", *CLOCKS))
+clock.when("waits_for_an_apple_gpu", "works_without_a_gpu", hint=(7, 8, 9), at=("synchronize(", *CLOCKS))
+clock.when("gives_the_mean_per_call", hint=(1, 2, 3), at=("return", "last return"))
+clock.when("calls_it_as_often_as_asked", hint=(4, 5, 6), at=("for",))
+clock.when("leaves_the_warm_up_out", hint=(4, 5, 6), at=CLOCKS)
+compare.when("runs", "times_each_as_it_should", hint=(1, 2, 3), at=("make_work(", "time_on_device(", "return"))
+compare.when("names_every_device_in_order", hint=(4, 5, 6), at=("sorted(", "return", "last return"))
+top.when("runs", hint=(1, 2, 3))
+top.when("puts_the_longest_first", hint=(4, 5, 6), at=("sort(", "sorted(", "return", "last return"))
+top.when("gives_as_many_names_as_asked", hint=(7, 8, 9), at=("return", "last return"))
+smi.when("runs", "reads_every_gpu", hint=(1, 2, 3), at=("append(", "split(", "return"))
+smi.when("reads_missing_values", hint=(4, 5, 6), at=("append(", "split(", "return"))
+smi.when("skips_blank_lines", hint=(7, 8, 9))
 
 
 # ---- time_on_device and compare_devices ------------------------------------------------------------------------------
@@ -97,6 +119,8 @@ class Timed(Bounded, frozen=True):
     calls: int
     repeats: int
     clocks: list[str]  # which of our clocks it read
+    elsewhere: str  # "gpu" or "stream": it waited for one that had nothing to do
+    line: int | None  # where it did
     really: Timed | None  # the same in real time, for a function that read none of them
 
     @property
@@ -125,6 +149,8 @@ class Compared(Case, frozen=True):
     rows: list[ComparedRow]
     repeats: int
     calls: dict[str, int]
+    elsewhere: str
+    line: int | None
     really: Compared | None
 
 
@@ -171,16 +197,16 @@ def _timed(
             value = call(Sealed(work), device, **options)
         took = work.took
         bounds = _bounds(math.fsum(took[-repeats:]) / repeats, repeats, watch)
-        return Timed(
-            _number(value), took[:50], *bounds, type(value).__name__, len(took), repeats, sorted(watch.read), None
-        )
+        where, line = queue.elsewhere() if queue is not None else ("", None)
+        kind, clocks = type(value).__name__, sorted(watch.read)
+        return Timed(_number(value), took[:50], *bounds, kind, len(took), repeats, clocks, where, line, None)
 
     return lambda: _by_both_clocks(look, lambda found: found.value is None or found.fits)
 
 
 @contextlib.contextmanager
 def _working(call: Call, watch: Clock) -> Any:
-    with working_later(watch) as queue, patch_imported_names(getattr(call.function, "__globals__", {})):
+    with working_later(watch, call.line_now) as queue, patch_imported_names(getattr(call.function, "__globals__", {})):
         yield queue
 
 
@@ -220,8 +246,13 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
 
     def look(watch: Clock) -> Compared:
         made: dict[str, Work] = {}
+        wrong: list[int | None] = []
 
-        def make_work(device: Any) -> Sealed:
+        def make_work(*devices: Any) -> Sealed:
+            if len(devices) != 1:  # perhaps it was taken for the work itself, and called by a helper
+                wrong.append(call.line_now(outermost=True))
+                raise TypeError(f"make_work() takes one device, but was called with {len(devices)} arguments")
+            device = devices[0]
             watch.work(25 * MILLISECOND)  # making the work takes time too, which must not be counted
             key, on_cpu = str(device), torch.device(device).type == "cpu"
             if key not in made:
@@ -230,7 +261,10 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
             return Sealed(made[key])
 
         with running(watch), _working(call, watch) as queue:
-            found = call(Sealed(make_work), devices, **options)
+            try:
+                found = call(Sealed(make_work), devices, **options)
+            except StudentRaised as error:
+                raise error.with_facts(line=wrong[0] if wrong else error.evidence.line) from None
         rows = []
         for key, value in dict.items(found) if isinstance(found, dict) else ():
             took = made[str(key)].took if str(key) in made else []
@@ -240,7 +274,8 @@ def _compared(call: Call, devices: list[Any], **options: int) -> Callable[[], Co
                 ComparedRow(_number(value), took[:50], *bounds, str(key), isinstance(key, str), str(key) in made)
             )
         calls = {name: len(work.took) for name, work in made.items()}
-        return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, None)
+        where, line = queue.elsewhere()
+        return Compared(type(found).__name__, isinstance(found, dict), rows, repeats, calls, where, line, None)
 
     return lambda: _by_both_clocks(look, lambda found: all(row.value is None or row.fits for row in found.rows))
 
@@ -291,9 +326,14 @@ def _slip(value: float, right: float, repeats: int) -> str | None:
 @clock.check(points=0.25)
 def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     """`fn` is called exactly `warmup + repeats` times."""
-    for name, found, right in pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU):
+    every = list(pairs(seen[beside_a_gpu], wanted[beside_a_gpu], *ON_THE_CPU))
+    wrong = [name for name, found, right in every if found.calls != right.calls]
+    # Only the defaults may be wrong, or `warmup` may not be used.
+    ignored = len({found.calls - found.repeats for _, found, _ in every}) == 1
+    at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
+    for name, found, right in every:
         if found.calls != right.calls:
-            raise Failed(f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}", f"{right.calls} calls")
+            raise Failed(f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}", f"{right.calls} calls", at=at)
 
 
 @clock.check(points=0.25)
@@ -322,11 +362,12 @@ def leaves_the_warm_up_out(seen: Seen, wanted: Seen) -> None:
     if found.holds:
         return
     found = found.best
-    value = found.value or 0.0
+    value, spread = found.value or 0.0, _spread(found)
     raise Failed(
-        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call" + _spread(found),
+        f"two warm-up calls of about 50 ms, then three of 10 ms, gave {_ms(value)} per call" + spread,
         f"{_ms(found.right)}: the clock starts after the warm-up",
         misconception="timed-the-warm-up" if value > found.right else None,
+        at=("return", "last return") if spread else (),
     )
 
 
@@ -356,9 +397,12 @@ def _not_waited(found: Timed, device: str) -> Failed:
     value, right = found.value or 0.0, found.right
     said = f"{device} needed {_ms(right)} per call and the clock says {_ms(value)}"
     if slip := _slip(value, right, found.repeats):
-        return Failed(f"{said}: {slip}", "seconds per call; an event's elapsed_time() is in milliseconds")
+        expected = "seconds per call; an event's elapsed_time() is in milliseconds"
+        return Failed(f"{said}: {slip}", expected, at=("elapsed_time(",))
     if spread := _spread(found):
         return Failed(said + spread, "the time of the timed calls, divided by their number")
+    if found.elsewhere:
+        return _waited_elsewhere(said, found.elsewhere, found.line)
     if value < right:
         happened = f"{said}: the clock was stopped before the work was done"
         expected, where = "a synchronize() before the clock is stopped", LAST
@@ -366,6 +410,14 @@ def _not_waited(found: Timed, device: str) -> Failed:
         happened = f"{said}: the clock was started before the warm-up was done"
         expected, where = "a synchronize() between the warm-up and the start of the clock", CLOCKS
     return Failed(happened, expected, None, "timed-without-synchronising", where)
+
+
+def _waited_elsewhere(said: str, elsewhere: str, line: int | None) -> Failed:
+    if elsewhere == "stream":
+        happened, expected = f"{said}: it waited for a stream that had no work", "a wait for all work of the device"
+        return Failed(happened, expected, line, "timed-without-synchronising")
+    happened, expected = f"{said}: it waited for another GPU", "a wait for the device that was passed in"
+    return Failed(happened, expected, line, "current-gpu-used")
 
 
 def _no_error(cases: Cases[Timed], name: str, what: str) -> Timed:
@@ -415,8 +467,8 @@ def times_each_as_it_should(seen: Seen, wanted: Seen) -> None:
     few, many = (seen[comparisons][name].calls for name in ("gpu_first", "cpu_first"))
     if many["cpu"] - few["cpu"] != 2:
         raise Failed(
-            f"with repeats=3 the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
-            "2 calls more: pass `repeats` on",
+            f"by default the CPU's work was called {few['cpu']} times, with repeats=5 {many['cpu']} times",
+            "2 calls more with repeats=5 than by default, where it is 3: pass `repeats` on",
         )
     second = seen[comparisons_with_two_gpus]["second_gpu"]
     if "cuda:1" not in (keys := [row.key for row in second.rows]):
@@ -435,12 +487,14 @@ def _every_row(found: Compared) -> None:
             raise Failed(f"`make_work` was never called for {row.key}", "work made for every device")
         if not row.took:
             happened = f"the function that `make_work({row.key!r})` returned was never called"
-            raise Failed(happened, "that function, timed")
+            raise Failed(happened, "that function, timed", at=("lambda", "make_work("))
         if not row.fits:
-            raise _mistimed(row, row.value, best.repeats)
+            raise _mistimed(row, row.value, best)
 
 
-def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
+def _mistimed(row: ComparedRow, value: float, found: Compared) -> Failed:
+    repeats = found.repeats
+    at: tuple[str, ...] = ()
     said = f"{row.key} needed {_ms(row.right)} per call, and its value is {_ms(value)}"
     expected = "the function that `make_work(device)` returns, timed on that device as in `time_on_device`"
     if slip := _slip(value, row.right, repeats):
@@ -451,7 +505,11 @@ def _mistimed(row: ComparedRow, value: float, repeats: int) -> Failed:
         misconception = "timed-the-warm-up" if with_warm_up else None
     elif value < row.right or with_warm_up:
         misconception = "timed-the-warm-up" if len(row.took) <= repeats else "timed-without-synchronising"
-    return Failed(said, expected, misconception=misconception)
+        if found.elsewhere and misconception == "timed-without-synchronising":
+            return _waited_elsewhere(said, found.elsewhere, found.line)
+    if misconception is not None:
+        at = ("warmup=", *CLOCKS) if misconception == "timed-the-warm-up" else LAST
+    return Failed(said, expected, None, misconception, at)
 
 
 # ---- top_operations --------------------------------------------------------------------------------------------------
@@ -564,10 +622,11 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     assert every is not None
     assert right is not None
     if len(unasked.names) != 5:
-        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5")
+        raise Failed(f"without `count` it gave {len(unasked.names)} names", "5", at=("",))
     if set(every.names) != set(right.names):  # names given twice are another check's
         happened = f"count=50 gave {len(every.names)} names: {', '.join(every.names)}"
-        raise Failed(happened, f"the {len(right.names)} operators that there are: {', '.join(right.names)}")
+        expected = f"the {len(right.names)} operators that there are: {', '.join(right.names)}"
+        raise Failed(happened, expected, at=("record_function(",))
 
 
 @top.check(points=0.5, needs=("runs", "gives_as_many_names_as_asked"))
@@ -652,10 +711,16 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
         if found.kind != "list":
             raise Failed(f"it returned {called(found.kind)}", "a list of dicts")
         if (count := len(found.gpus)) != len(right.gpus):
-            raise Failed(f"{right.text!r} gave {count} dict{'s' * (count != 1)}", f"{len(right.gpus)}")
+            happened = f"{right.text!r} gave {count} dict{'s' * (count != 1)}"
+            raise Failed(happened, f"{len(right.gpus)}", at=("first return",))
         for gpu, wished in zip(found.gpus, right.gpus, strict=True):
             if gpu != wished:
-                raise Failed(f"{right.text!r} gave {gpu}", str(wished))
+                elsewhere = ("sorted(", "sort(") if gpu in right.gpus else ()  # that GPU is another line's
+                unlike = {key for key in wished.values if gpu.values.get(key) != wished.values[key]}
+                kinds = {gpu.values.get(key, ("", None))[0] for key in unlike}
+                number = unlike <= {"used_mib", "total_mib"} and kinds <= {"int", "NoneType"}
+                memory = ('== "[N/A]"', "int(") if number else ("split(",) if unlike == {"name"} else ()
+                raise Failed(f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory)
 
 
 @smi.check(points=0.25)
@@ -665,7 +730,7 @@ def reads_every_gpu(seen: Seen, wanted: Seen) -> None:
 
 
 @smi.check(points=0.25)
-def knows_what_is_not_known(seen: Seen, wanted: Seen) -> None:
+def reads_missing_values(seen: Seen, wanted: Seen) -> None:
     """`[N/A]` becomes None."""
     _same_gpus(seen, wanted, "unknown")
 

@@ -31,28 +31,33 @@ exercise = Exercise(
 )
 train = exercise.function(
     "train_epoch",
-    "Before the loop: move the model to the device, once, and call `train()`. In the loop: move inputs and targets.",
-    "Per batch: zero the gradients, forward, loss, backward, step, in this order.",
-    "`loss_fn` gives the mean over its batch: multiply by the batch size, add up, divide by all samples at the end.",
-    "`.item()` gives a Python float without the graph. If there were no samples, do not divide: return 0.0.",
-    "Use the `device` you were given unchanged, and set no seed: both are the caller's choice.",
+    "Where are the model and each batch when the forward pass begins?",
+    "The model moves once, before the loop; each batch moves inside it. The device is the one you were given.",
+    "Before the loop: move the model to `device`. In the loop: move inputs and targets, and keep both results.",
+    "What has to happen, in which order, for one batch to change the weights once?",
+    "Clear the old gradients, forward pass and loss, compute gradients, change weights: with what you were given.",
+    "`zero_grad()`, `loss_fn` of outputs and targets, `backward()`, `step()`: in this order, in the loop, once each.",
+    "In which state should the model be while you train, and torch afterwards?",
+    "Layers such as dropout have a training mode, which is set for the whole model. The rest is the caller's choice.",
+    "Call `train()` on the model before the loop; set no seed and no option of torch.",
+    "How much does each sample count in the number you return?",
+    "`loss_fn` gives the mean over its batch. Undo that before you add up, and think of a loader without batches.",
+    "Add `.item()` times the batch's size, divide by all samples at the end, and return 0.0 where there were none.",
 )
 train.when(
     "runs",
     "calls_the_model",
     "moves_the_model_once",
-    "trains_in_training_mode",
-    hint=1,
+    hint=(1, 2, 3),
     at=("eval(", "cpu(", "to(", "for"),
 )
-train.when("computes_the_loss_on_the_device", hint=1, at=("cpu(", "loss_fn("))
-train.when("learns_as_it_should", "steps_once_for_every_batch", hint=2, at=("last step(", "step(", "for"))
-train.when("missing-zero-grad", "missing-step", "step-before-backward", hint=2)
-train.when("returns_the_mean_loss_per_sample", hint=3, at=("return", "last return"))
-train.when("returned-tensor", hint=4)
-train.when("copes_with_nothing", "empty-loader-forgotten", hint=4, at=("return", "first return"))
-train.when("uses_the_device_it_is_given", "hard-coded-cuda", "device-index-dropped", hint=5)
-train.when("changes_no_settings", hint=5, at=("manual_seed(", "seed(", "set_default_device("))
+train.when("computes_the_loss_on_the_device", hint=(1, 2, 3), at=("cpu(", "loss_fn("))
+train.when("learns_as_it_should", "steps_once_for_every_batch", hint=(4, 5, 6), at=("last step(", "step(", "for"))
+train.when("trains_in_training_mode", hint=(7, 8, 9), at=("train not called", ".training", "eval(", "for"))
+train.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("last item(", "return", "last return"))
+train.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
+train.when("uses_the_device_it_is_given", hint=(1, 2, 3))
+train.when("changes_no_settings", hint=(7, 8, 9), at=("manual_seed(", "seed(", "set_default_device("))
 
 
 class TrainForward(Case, frozen=True):
@@ -79,6 +84,9 @@ class Watch:
         self.latest: int | None = None  # ledger mark at the latest batch
         self.first: int | None = None  # at the first batch
         self.last: int | None = None  # at the end of the loader
+        self.begun = 0  # iterators of the loader
+        self.optimizer: Any = None
+        self.state = 0  # of how many parameters the optimizer had a state when it stepped first
 
     def fetched(self, inputs: Any, targets: Any) -> None:
         self.latest = self.ledger.mark()
@@ -97,6 +105,7 @@ class Watch:
             self.walks.append(None if frame is None else frame.f_lineno)
 
     def stepping(self) -> None:
+        self.state = self.state if self.steps else len(self.optimizer.state)
         self.steps.append(self.model[-1].bias.grad is not None)
 
     def keep_gradients(self) -> None:
@@ -132,6 +141,7 @@ def _classes() -> tuple[Any, Any, Any]:
         key: int
 
         def __iter__(self) -> Any:
+            kept(self.key).begun += 1
             for batch in super().__iter__():
                 kept(self.key).fetched(*batch)
                 yield batch
@@ -200,6 +210,10 @@ class Epoch(Case, frozen=True):
     backward_lines: list[int | None]
     batches: int
     settings: list[str]
+    changed: bool  # whether the weights are not those from before
+    begun: int  # how often the loader was started
+    options: list[str]  # of the optimizer that were changed
+    state_kept: bool  # whether the optimizer had its state from before when it stepped
 
 
 def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False, begun: bool = False) -> Epoch:
@@ -221,11 +235,15 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
         if gradient != 1.0:
             optimizer.step()  # it has momentum from before, which only this optimizer knows
     optimizer.register_step_pre_hook(lambda *_: kept(key).stepping())
+    options, state = _options(optimizer), len(optimizer.state)
+    start = [array(p) for p in model.parameters()]
+    watch.optimizer = optimizer
     model.eval()
     try:
         value, settings = settled(call, model, batches, loss_fn, optimizer, device)
     except StudentRaised as error:
         raise error.with_facts(copied=copied(call, watch.latest, **watch.batch) if watch.batch else {}) from None
+    now, after = _options(optimizer), [array(p) for p in model.parameters()]
     return Epoch(
         kind=type(value).__name__,
         is_float=isinstance(value, float),
@@ -233,7 +251,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
         losses=[(float(loss), size) for loss, size in watch.losses],
         devices=sorted({str(p.device) for p in model.parameters()}),
         wanted_device=name_of(device),
-        after=[array(p) for p in model.parameters()],
+        after=after,
         order=list(call.ledger.training_order()),
         forwards=watch.forwards,
         loss_devices=watch.loss_devices,
@@ -244,7 +262,16 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
         backward_lines=[call.line_of(backward) for backward in call.ledger.backward_passes()],
         batches=-(-samples // BATCH),
         settings=settings,
+        changed=after != start,
+        begun=watch.begun,
+        options=[name for name, value in options.items() if now.get(name) != value],
+        state_kept=watch.state >= state,
     )
+
+
+def _options(optimizer: Any) -> dict[str, Any]:
+    """The options of an optimizer, such as its learning rate, as they are now."""
+    return {name: repr(value) for name, value in optimizer.param_groups[0].items() if name != "params"}
 
 
 def _moved_in_loop(call: Call, watch: Watch, model: Any) -> list[int | None]:
@@ -275,6 +302,7 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
     return tried({"already_there": lambda: _epoch(call, "cuda:1", samples=2, moved=True)})
 
 
+OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
 EPOCHS = ("from_the_cpu", "on_the_cpu", "already_there", "trained_before")  # most telling first
 
 
@@ -357,7 +385,8 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     for outputs, targets in case.loss_devices:
         if {outputs, targets} != {device}:
             happened = f"`loss_fn` got outputs on {outputs} and targets on {targets}"
-            raise Failed(happened, f"both on {device}", misconception="targets-on-cpu")
+            key = "targets-on-cpu" if outputs == device else None
+            raise Failed(happened, f"both on {device}", misconception=key)
 
 
 @train.check(points=1, needs=CALLED)
@@ -388,12 +417,16 @@ def learns_as_it_should(seen: Seen, wanted: Seen) -> None:
 def _learned_wrongly(case: Epoch) -> Failed:
     order, batches = case.order, case.batches
     steps, backwards = order.count("step"), order.count("backward")
+    if not steps and case.changed:
+        return Failed("the weights were changed without the optimizer", "`optimizer.step()`", at=(".grad", ".data"))
     if not steps:
         return Failed("the optimizer never stepped", f"{batches} steps", misconception="missing-step")
     if not case.steps:
-        return Failed("another optimizer stepped than the one passed in", "`optimizer.step()`", case.step_lines[0])
+        happened, line = "another optimizer stepped than the one passed in", case.step_lines[0]
+        return Failed(happened, "`optimizer.step()`", line, at=("optimizer =",))
     if not backwards:
-        return Failed("there was no backward pass", f"{batches} backward passes", case.step_lines[0])
+        happened, line = "there was no backward pass", case.step_lines[0]
+        return Failed(happened, f"{batches} backward passes", line, "missing-backward")
     if order.index("step") < order.index("backward"):
         expected = "backward(), then step()"
         return Failed("step() came before backward()", expected, case.step_lines[0], "step-before-backward")
@@ -404,17 +437,29 @@ def _learned_wrongly(case: Epoch) -> Failed:
         )
     if True in case.leftovers:
         which = case.leftovers.index(True)
+        stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])
+        happened = f"backward() of batch {which + 1} added to gradients "
         return Failed(
-            f"backward() of batch {which + 1} added to gradients that were not zeroed",
+            happened + ("that were there before the call" if stale else "that were not zeroed"),
             "in every step, the gradients of this batch only",
             case.backward_lines[which] if which < len(case.backward_lines) else None,
-            "missing-zero-grad",
+            "stale-gradients" if stale else "missing-zero-grad",
+            ("zero_grad(",) if stale else (),
         )
     if steps < backwards:
         happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
-        return Failed(happened, "a step for every batch", case.step_lines[0], "missing-step")
+        return Failed(happened, "a step for every batch", case.step_lines[0])
     if steps != batches:
         return Failed(f"the optimizer stepped {times(steps)} for {batches} batches", f"{batches} steps")
+    if case.begun > 1:
+        happened = f"the loader was started {times(case.begun)}, and each time gives its first batch again"
+        return Failed(happened, "one loop over the loader", at=("next(", "iter("))
+    if case.options:
+        happened = f"the optimizer's option `{case.options[0]}` was changed"
+        return Failed(happened, "the optimizer as it was passed in", at=(".param_groups", "[] ="))
+    if not case.state_kept:
+        happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
+        return Failed(happened, "the optimizer as it was passed in", at=(".state", "load_state_dict("))
     return Failed("the weights after the epoch differ from the reference's", "the weights that this optimizer gives")
 
 
@@ -437,16 +482,21 @@ def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
         expect_float(case.kind, case.is_float)
         losses, value = case.losses, case.value
         if not losses:
-            raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch")
+            raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
         mean = sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
         if _near(value, mean):
             continue
         of_means = _near(value, sum(loss for loss, _ in losses) / len(losses))
         last = "" if of_means or not _near(value, losses[-1][0]) else ", the loss of the last batch"
+        samples = sum(size for _, size in losses)
+        divided = next((n for n in range(2, 2 * samples) if n != samples and _near(value, mean * samples / n)), None)
+        if divided and not of_means and not last:
+            last = f", the sum over {samples} samples divided by {divided}"
         raise Failed(
             f"it returned {value:.4f}{last}",
             f"{mean:.4f}, the mean over all samples of this epoch's losses",
             misconception="mean-of-batch-means" if of_means else None,
+            at=("return",) if divided and not of_means else ("last item(",),
         )
 
 

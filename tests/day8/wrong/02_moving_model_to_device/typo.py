@@ -1,4 +1,4 @@
-# fails: move_model::runs as -
+# fails: move_model::runs as unknown-name
 
 
 def move_model(model, device):

@@ -1,4 +1,4 @@
-# fails: move_batch::moves_a_pair as -
+# fails: move_batch::moves_a_pair as return-forgotten
 import torch
 
 

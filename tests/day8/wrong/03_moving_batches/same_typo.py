@@ -1,4 +1,4 @@
-# fails: on_same_device::runs as -
+# fails: on_same_device::runs as unknown-name
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: move_batch::runs as -
+# fails: move_batch::runs as unknown-name
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: train_epoch::computes_the_loss_on_the_device as targets-on-cpu
+# fails: train_epoch::computes_the_loss_on_the_device as -
 
 def train_epoch(model, loader, loss_fn, optimizer, device):
     model.to(device); model.train(); t = n = 0

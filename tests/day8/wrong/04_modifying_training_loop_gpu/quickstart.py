@@ -1,4 +1,4 @@
-# fails: train_epoch::learns_as_it_should as missing-zero-grad
+# fails: train_epoch::learns_as_it_should as stale-gradients
 def train_epoch(model, loader, loss_fn, optimizer, device):
     size = len(loader.dataset)
     model.to(device)

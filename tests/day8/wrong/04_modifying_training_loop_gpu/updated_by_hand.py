@@ -1,4 +1,4 @@
-# fails: train_epoch::learns_as_it_should as missing-step
+# fails: train_epoch::learns_as_it_should as -
 import torch
 
 

@@ -1,4 +1,4 @@
-# fails: evaluate::returns_two_floats as -
+# fails: evaluate::returns_two_floats as return-forgotten
 import torch
 
 

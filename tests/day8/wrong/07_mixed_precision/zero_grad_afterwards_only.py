@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::learns_from_this_batch_alone as missing-zero-grad
+# fails: mixed_precision_step::learns_from_this_batch_alone as stale-gradients
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-# fails: random_sprites::finds_the_second_gpu as -
+# fails: random_sprites::finds_the_second_gpu as device-index-dropped
 import torch
 
 

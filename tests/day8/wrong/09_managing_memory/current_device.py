@@ -1,4 +1,4 @@
-# fails: peak_memory::measures_the_right_device as -
+# fails: peak_memory::measures_the_right_device as current-gpu-used
 
 import torch
 

@@ -1,4 +1,4 @@
-# fails: accumulate_gradients::starts_from_nothing as missing-zero-grad
+# fails: accumulate_gradients::starts_from_nothing as stale-gradients
 
 
 def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):

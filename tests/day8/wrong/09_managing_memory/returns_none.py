@@ -1,4 +1,4 @@
-# fails: accumulate_gradients::returns_the_number_of_steps as -
+# fails: accumulate_gradients::returns_the_number_of_steps as return-forgotten
 
 
 def accumulate_gradients(model, loader, loss_fn, optimizer, device, steps):

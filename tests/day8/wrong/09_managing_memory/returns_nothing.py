@@ -1,4 +1,4 @@
-# fails: largest_batch::halves_until_it_fits as -
+# fails: largest_batch::halves_until_it_fits as return-forgotten
 
 import torch
 

@@ -1,4 +1,4 @@
-# fails: time_on_device::waits_for_the_right_gpu as timed-without-synchronising
+# fails: time_on_device::waits_for_the_right_gpu as current-gpu-used
 import statistics
 import timeit
 

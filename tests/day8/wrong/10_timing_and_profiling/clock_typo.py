@@ -1,4 +1,4 @@
-# fails: time_on_device::runs as -
+# fails: time_on_device::runs as unknown-name
 import time
 
 import torch

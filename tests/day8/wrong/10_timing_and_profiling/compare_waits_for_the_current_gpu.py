@@ -1,4 +1,4 @@
-# fails: compare_devices::times_each_as_it_should as timed-without-synchronising
+# fails: compare_devices::times_each_as_it_should as current-gpu-used
 import time
 
 import torch

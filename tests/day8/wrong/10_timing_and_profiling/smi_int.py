@@ -1,4 +1,4 @@
-# fails: read_nvidia_smi::knows_what_is_not_known as -
+# fails: read_nvidia_smi::reads_missing_values as -
 def read_nvidia_smi(text):
     gpus = []
     for line in text.splitlines():

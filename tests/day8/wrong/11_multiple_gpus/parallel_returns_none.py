@@ -1,4 +1,4 @@
-# fails: parallelize::moves_the_model as -
+# fails: parallelize::moves_the_model as return-forgotten
 import copy
 
 import torch

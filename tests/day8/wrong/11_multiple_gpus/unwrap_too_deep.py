@@ -1,4 +1,4 @@
-# fails: unwrap::finds_the_model_inside as -
+# fails: unwrap::finds_the_model_inside as wrapper-guessed-by-attribute
 import copy
 
 import torch

@@ -1,0 +1,1 @@
+"""`dojo watch`: grades what is saved, at once, in a process that is kept ready for it."""

@@ -1,0 +1,227 @@
+"""What the student sees, as renderables of rich: the full-screen app and line mode show the same."""
+
+from __future__ import annotations
+
+import ast
+import os
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from rich.align import Align
+from rich.console import Group, RenderableType
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Column, Table
+from rich.text import Text
+from virtual_cuda.ledger import draw_timeline, timeline_legend
+
+from gpudojo.grading.wording import bar, compose, hint_parts, hints_about
+from gpudojo.model.lessons import lesson_of
+from gpudojo.model.results import CheckResult, Outcome
+from gpudojo.watch.course import Course, Work
+
+AROUND: Final = 2  # lines of code above and below the one that is shown
+MOST_PRINTED: Final = 40  # lines
+# By the state of an exercise: the mark, which says it without colours too, and its colour.
+MARKS: Final = {
+    "done": ("✓", "green"),
+    "begun": ("●", "yellow"),
+    "to do": ("○", ""),
+    "broken": ("✗", "red"),
+    "missing": ("?", "red"),
+    "unknown": ("…", "dim"),
+}
+LABELS: Final = {"happened": "red", "expected": "green", "mistake": "yellow", "hint": "cyan", "read": "cyan"}
+TIMELINE: Final = {
+    "wait": "bold red",
+    "copy": "cyan",
+    "grad": "yellow",
+    "no grad": "green",
+    "autocast": "magenta",
+    "pass": "bold",
+    "memory": "blue",
+}
+HEART: Final = (0, 102, 255, 255, 126, 60, 24)
+RAINBOW: Final = ("red", "yellow", "green", "cyan", "blue", "magenta")
+
+
+def tint(style: str) -> str:
+    """A style without its colour, where the user wants none."""
+    words = style.split()
+    return " ".join(word for word in words if word in ("bold", "dim", "not")) if os.environ.get("NO_COLOR") else style
+
+
+def number(points: float) -> str:
+    return f"{round(points, 1):g}"
+
+
+def entry(work: Work, width: int) -> Text:
+    """One line of the list of exercises."""
+    row, (mark, colour) = work.points(), MARKS[work.state]
+    points = f"{number(row.points)}/{number(row.max_points)}"
+    name = work.stem.replace("_", " ")
+    room = width - len(points) - 3
+    name = name if len(name) <= room else f"{name[: room - 1].rstrip()}…"
+    return Text.assemble((f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or "dim")))
+
+
+def score(course: Course) -> Text:
+    points, most = course.score
+    return Text(f"{bar(points, most)} {number(points)} of {number(most)} points")
+
+
+def panel(course: Course, hints: int = 0, more: str = "the key h", dark: bool = True) -> RenderableType:
+    """The first thing to fix in the current exercise; a celebration where all are done."""
+    if course.done:
+        return celebration(course)
+    return Group(*_panel(course, hints, more, dark))
+
+
+def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
+    work = course.current
+    if course.finished is not None and course.finished is not work:
+        row = course.finished.points()
+        said = f"✓ {course.finished.stem} is done: {number(row.points)} of {number(row.max_points)} points. Next:"
+        yield Text(f"{said}\n", tint("bold green"))
+    yield Text(f"{work.exercise.number} {work.exercise.title}", "bold")
+    yield Text(f"{work.path.name}{_functions(work)}\n", "dim")
+    if work.state == "missing":
+        yield Text(f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.", tint("red"))
+    elif work.broken is not None:
+        yield Text(f"{work.broken.type}: {work.broken.message}", tint("bold red"))
+        if work.broken.line is not None:
+            yield excerpt(work, work.broken.line, dark)
+        yield Text("Nothing is graded until Python can read the file.")
+    elif work.stem in course.pending and work.first is None:
+        yield Text("not graded yet")
+    elif work.first is None:
+        yield Text(f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}", tint("green"))
+    else:
+        yield from feedback(work, work.first, hints, more, dark)
+
+
+def _functions(work: Work) -> str:
+    """The points of each function, where there are several."""
+    rows = [(name, work.points(name)) for name in work.names]
+    shown = (f"{name} {number(row.points)}/{number(row.max_points)}" for name, row in rows)
+    return f": {', '.join(shown)}" if len(rows) > 1 else ""
+
+
+def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
+    """Everything about one check that did not pass."""
+    headline, parts = compose(result, "here" if result.line is not None else "", work.path.name)
+    function = next(each for each in work.exercise.functions if each.name == result.function)
+    yield Text(headline, "bold")
+    if result.outcome is Outcome.TODO:
+        yield Padding(Text(_task(work, function.name)), (1, 0, 0, 2))
+    elif result.outcome is Outcome.FAILED:
+        every = hints_about(result, function)
+        parts += hint_parts(every, work.exercise, hints, more)
+        if not hints and every:
+            parts.append(("", f"({len(every)} hints; the first with {more})"))
+    yield Text()
+    table = _two_columns()
+    for label, text in parts:
+        style = tint(f"bold {LABELS.get(label.partition(' ')[0], '')}")
+        if label == "line" and result.line is not None:  # code needs all columns
+            yield from (table, Text(f"line {result.line}", style), excerpt(work, result.line, dark))
+            table = _two_columns()
+        else:
+            table.add_row(Text(label, style), Text(text))
+    yield table
+
+
+def _two_columns() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=8)
+    table.add_column(overflow="fold")  # a web address is of no use when it is cut off
+    return table
+
+
+def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
+    """A line of the student's file, marked, with some around it."""
+    lines = (work.text or "").replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
+    first = max(min(line, len(lines)) - AROUND, 1)
+    shown = textwrap.dedent("\n".join(lines[first - 1 : line + AROUND]))
+    code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
+    code = Text(shown) if os.environ.get("NO_COLOR") else code
+    table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
+    for place, text in enumerate(code.split("\n"), first):
+        here = place == line
+        table.add_row(
+            Text("❱" if here else " ", tint("bold red")), Text(f"{place:>3}", "bold" if here else "dim"), text
+        )
+    return table
+
+
+def _task(work: Work, function: str) -> str:
+    """The docstring of a function that is to do, its paragraphs without line breaks."""
+    nodes = ast.parse(work.graded or "").body
+    found = (ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function)
+    paragraphs = (next(found, None) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def aside(course: Course) -> RenderableType:
+    """Below the thing to fix: what waits for it, where the file stopped, and what was printed."""
+    work = course.current
+    return Group(*_aside(work)) if not course.done and work.broken is None and work.text is not None else Text()
+
+
+def _aside(work: Work) -> Iterator[RenderableType]:
+    first = work.first
+    if first is not None:
+        blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
+        yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
+    if work.stopped is not None:
+        place = f" at line {work.stopped.line}" if work.stopped.line else ""
+        yield Text(
+            f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.", tint("yellow")
+        )
+    name = first.function if first is not None else work.last
+    printed = work.printed.get(name, "").rstrip("\n")
+    if printed:
+        lines = printed.split("\n")
+        if len(lines) > MOST_PRINTED:
+            lines[:-MOST_PRINTED] = [f"… {len(lines) - MOST_PRINTED:,} lines left out …"]
+        yield Text(f"\nprinted by {name}", "bold")
+        yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
+
+
+def timeline(work: Work, width: int) -> RenderableType:
+    """What the busiest call of a function did: of the one to fix, or of the last that was graded."""
+    wanted = [work.first.function if work.first is not None else "", work.last, *work.names]
+    name = next((name for name in wanted if name in work.timelines), None)
+    if name is None:
+        return Text("No timeline: nothing was recorded on the device, or nothing has run yet.")
+    yours, theirs = work.timelines[name]
+    lines: list[Text] = []
+    for line in draw_timeline(yours, width, theirs):
+        lines.append(Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line), no_wrap=True))
+    return Group(*lines, Text(), *_dim(timeline_legend(width)))
+
+
+def _dim(lines: Iterable[str]) -> Iterator[Text]:
+    return (Text(line, "dim", no_wrap=True) for line in lines)
+
+
+def lesson(work: Work, dark: bool) -> RenderableType:
+    """The lesson of an exercise."""
+    text = lesson_of(work.exercise)
+    if text is None:
+        return Text(f"There is no lesson for {work.exercise.number}.")
+    return Markdown(text, code_theme="ansi_dark" if dark else "ansi_light")
+
+
+def celebration(course: Course, step: int = 0) -> RenderableType:
+    """The end of the day: a heart of the sprites that the exercises draw, in colours that move with `step`."""
+    heart = Text()
+    for place, row in enumerate(HEART):
+        pixels = "".join("██" if bit == "1" else "  " for bit in f"{row:08b}")
+        heart.append(f"{pixels}\n", tint(RAINBOW[(place + step) % len(RAINBOW)]))
+    points, most = course.score
+    said = Text(f"{course.title}: everything passes.\n", "bold", justify="center")
+    said.append(f"{number(points)} of {number(most)} points. Well done!", "not bold")
+    return Group(Align.center(heart), said)

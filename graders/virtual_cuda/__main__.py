@@ -1,0 +1,324 @@
+"""`python -m virtual_cuda FILE`: runs a script on the virtual CUDA device, and shows what each line did there."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import builtins
+import html
+import importlib.machinery
+import importlib.util
+import io
+import os
+import shutil
+import sys
+import types
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing import spawn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
+from virtual_cuda.ledger.exports import COLUMNS, LineRow, totals
+from virtual_cuda.sizes import parse_size
+
+if TYPE_CHECKING:
+    from virtual_cuda.devices import DeviceKind
+
+PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+DESCRIPTION: Final = """\
+Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line what it copied, how
+often the CPU waited for the GPU, and what was allocated. Output and exit status are the script's own; the table goes
+to stderr. Options come before FILE; what follows FILE goes to the script."""
+USAGE: Final = "%(prog)s [options] FILE [ARGS ...]\n       %(prog)s [options] -m MODULE [ARGS ...]"
+
+
+def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda") -> int:
+    """Runs the script that the arguments name, as `python` would; returns its exit status.
+
+    The device stays open until the process ends, and the table is printed then. SystemExit and KeyboardInterrupt of the
+    script are raised; other exceptions are printed by `sys.excepthook`, without frames of this package.
+    """
+    options = _options(arguments, prog)
+    from virtual_cuda.devices import open_device  # not at the top: it imports torch, and `--help` does without
+    from virtual_cuda.recorder import nothing_above
+
+    nothing_above(__file__)
+    # About the CPU that computes for the device: sixty lines, the first time that bfloat16 is multiplied on some.
+    warnings.filterwarnings("ignore", "mkldnn_matmul failed")
+    device = ExitStack()
+    try:
+        opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory))
+    except VirtualCudaError as error:
+        sys.exit(f"{prog}: {error}")
+    if not options.real:
+        device.callback(setattr, spawn, "get_command_line", spawn.get_command_line)
+        spawn.get_command_line = _opening_first(spawn.get_command_line, options.gpus, options.memory)
+    run = _Run(options, opened.ledger, device, "the real GPU" if options.real else "the virtual GPU")
+    atexit.register(run.finish)  # registered first, so it is called last: after the script's own
+    try:
+        code = run.load(prog)
+        exec(code, sys.modules["__main__"].__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        run.failure = error
+        _strip(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        if isinstance(error, KeyboardInterrupt):  # Python ends itself with SIGINT then
+            sys.excepthook = lambda *_: None
+            raise
+        return 1
+    return 0
+
+
+def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="number of virtual GPUs (default: 1)")
+    parser.add_argument("--memory", default="8 GiB", metavar="SIZE", help="memory of each, as 512MiB (default: 8GiB)")
+    parser.add_argument("--real", action="store_true", help="use this machine's own GPU, and record the same")
+    parser.add_argument("--timeline", action="store_true", help="draw copies, waits and memory in their order")
+    parser.add_argument("--trace", type=Path, metavar="TO", help="write a trace that ui.perfetto.dev opens")
+    parser.add_argument("--html", type=Path, metavar="TO", help="write a page: the script's lines with what each did")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments")
+    options = parser.parse_args(arguments)
+    try:
+        options.memory = parse_size(options.memory)
+    except VirtualCudaError as error:
+        parser.error(f"--memory: {error}")
+    for target in filter(None, (options.trace, options.html)):
+        if not os.access(target.absolute().parent, os.W_OK) or target.is_dir():
+            parser.error(f"cannot write {target}: its folder is missing or may not be written to")
+    if options.module is not None:
+        if not options.module:
+            parser.error("-m: name a module")
+        return options
+    if not options.script:
+        parser.error("name a script")
+    file = Path(options.script[0])
+    if file.suffix == ".ipynb":
+        parser.error(f"{file} is a notebook, not a script")
+    if not file.is_file():
+        parser.error(f"{file} is a folder" if file.is_dir() else f"there is no file {file}")
+    return options
+
+
+def _kind(real: bool) -> DeviceKind:
+    if not real:
+        return "virtual"
+    from virtual_cuda.real.context import device_count
+
+    return "cuda" if device_count("cuda") or not device_count("mps") else "mps"
+
+
+def _opening_first(original: Any, gpus: int, memory: int) -> Any:
+    """Spawned processes open the device, too, before they import the script; what they do there is not recorded."""
+
+    def command_line(**more: Any) -> list[str]:
+        words: list[str] = original(**more)
+        if "-c" in words:
+            place = words.index("-c") + 1
+            words[place] = f"import virtual_cuda.__main__ as v; v.open_in_child({gpus}, {memory}); {words[place]}"
+        return words
+
+    return command_line
+
+
+_opened: Final = ExitStack()  # for as long as a spawned process runs
+
+
+def open_in_child(gpus: int, memory: int) -> None:
+    """Opens the device in a process that the script spawned, until that ends."""
+    from virtual_cuda.devices import virtual_cuda
+
+    _opened.enter_context(virtual_cuda(gpus, memory))
+
+
+def _strip(error: BaseException, seen: set[int] | None = None) -> None:
+    """Removes the frames of this package from the tracebacks of an exception and of those that led to it."""
+    seen = set() if seen is None else seen
+    if id(error) in seen:
+        return
+    seen.add(id(error))
+    kept, step = [], error.__traceback__
+    while step is not None:
+        if not step.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            kept.append(step)
+        step = step.tb_next
+    made: types.TracebackType | None = None
+    for step in reversed(kept):
+        made = types.TracebackType(made, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    error.__traceback__ = made
+    group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for other in (error.__cause__, error.__context__, *group):
+        if other is not None:
+            _strip(other, seen)
+
+
+class _Run:
+    """One script, from its start to the table at the end."""
+
+    def __init__(self, options: argparse.Namespace, ledger: Ledger, device: ExitStack, on: str) -> None:
+        self.options, self.ledger, self.device, self.on = options, ledger, device, on
+        self.process = os.getpid()
+        self.name, self.file = "", ""
+        self.failure: BaseException | None = None
+
+    def load(self, prog: str) -> types.CodeType:
+        """The script's code. From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them."""
+        from virtual_cuda.recorder import student_file
+
+        main = types.ModuleType("__main__")
+        if self.options.module is not None:
+            name, *arguments = self.options.module
+            sys.path[0] = os.getcwd()
+            try:
+                spec = importlib.util.find_spec(name)
+                if spec is not None and spec.submodule_search_locations is not None:
+                    spec = importlib.util.find_spec(f"{name}.__main__")
+            except ModuleNotFoundError:
+                spec = None
+            loader: Any = None if spec is None else spec.loader
+            code = loader.get_code(spec.name) if spec is not None and hasattr(loader, "get_code") else None
+            if spec is None or code is None:
+                sys.exit(f"{prog}: there is no module {name} to run")
+            self.name, self.file = name, spec.origin or name
+            main.__package__, main.__spec__, main.__loader__ = spec.parent, spec, spec.loader
+            main.__dict__["__cached__"] = spec.cached
+            sys.argv = [self.file, *arguments]
+        else:
+            given, *arguments = self.options.script
+            self.name, self.file = given, os.path.abspath(given)
+            sys.argv = [given, *arguments]
+            if not sys.flags.safe_path:
+                sys.path[0] = os.path.dirname(os.path.realpath(given))
+            main.__loader__ = importlib.machinery.SourceFileLoader("__main__", self.file)
+            main.__dict__["__cached__"] = None
+            with io.open_code(self.file) as file:
+                code = compile(file.read(), self.file, "exec", dont_inherit=True)
+        main.__file__ = self.file
+        main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = main
+        student_file[self.file] = True  # also one that lies among the libraries
+        return code
+
+    def finish(self) -> None:
+        """Closes the device, and shows what was recorded."""
+        if os.getpid() != self.process or not self.file:
+            return
+        self.device.close()
+        with suppress(OSError, ValueError, AttributeError):  # closed by the script, or a pipe that nobody reads
+            sys.stdout.flush()
+        lines = list(self.report())
+        for target, write in ((self.options.trace, self.ledger.save_trace), (self.options.html, self.write_page)):
+            if target is not None:
+                try:
+                    write(target)
+                    advice = "; ui.perfetto.dev opens it" if target is self.options.trace else ""
+                    lines.append(f"wrote {target}{advice}")
+                except OSError as error:
+                    lines.append(f"cannot write {target}: {error.strerror or error}")
+        with suppress(OSError, ValueError, AttributeError):
+            text, coding = "\n".join(["", *lines, ""]), sys.stderr.encoding or "utf-8"
+            sys.stderr.write(text.encode(coding, "replace").decode(coding))
+            sys.stderr.flush()
+
+    def tables(self) -> dict[str, list[LineRow]]:
+        """The rows of the lines that did something, by file, the script first."""
+        found = file_rows(self.ledger.records)
+        return dict(sorted(found.items(), key=lambda item: item[0] != self.file))
+
+    def report(self) -> Any:
+        """The lines to print."""
+        width, records = terminal_width(), self.ledger.records
+        tables = self.tables()
+        if not tables:
+            yield f"{self.name} did nothing on {self.on}."
+        else:
+            yield f"What each line did on {self.on}:"
+            yield from draw_table({_short(file): rows for file, rows in tables.items()}, totals(records), width)
+            for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=2).items())[:5]:
+                yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
+        if self.options.timeline and records:
+            yield ""
+            yield from self.drawn(width)
+        if self.failure is not None:
+            said = str(self.failure).partition("\n")[0]
+            kind = type(self.failure).__name__
+            yield f"{self.name} ended with {kind}{': ' * bool(said)}{said} (the traceback is above)"
+
+    def drawn(self, width: int) -> list[str]:
+        """The timeline of the whole run, as text."""
+        source: list[str] = []
+        with suppress(OSError):
+            source = Path(self.file).read_text(encoding="utf-8", errors="replace").splitlines()
+        peak = max(self.ledger.peaks.values(), default=0)
+        made = timeline_of(self.ledger.records, self.name, "", self.file, "", source, peak)
+        return plain_lines(draw_timeline(made, width))
+
+    def write_page(self, target: Path) -> None:
+        """Writes a page: every line of the files that used the device, with what it did."""
+        escape, body = html.escape, []
+        for file, rows in self.tables().items():
+            heads = "".join(f"<th>{heading}</th>" for heading in COLUMNS)
+            body.append(f"<h2>{escape(_short(file))}</h2><table><tr><th></th><th></th>{heads}</tr>")
+            for row in _every_line(file, rows):
+                cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
+                kind = ' class="used"' if any(row.cells) else ""
+                body.append(f"<tr{kind}><th>{row.number}</th><td><code>{escape(row.code)}</code></td>{cells}</tr>")
+            body.append("</table>")
+        sums = ", ".join(f"{h} {cell}" for h, cell in zip(COLUMNS, totals(self.ledger.records), strict=True) if cell)
+        drawn = escape("\n".join(self.drawn(120)))
+        title = f"What {escape(self.name)} did on {self.on}"
+        text = PAGE.format(title=title, sums=escape(sums), drawn=drawn, body="\n".join(body))
+        target.write_text(text, encoding="utf-8")
+
+
+PAGE: Final = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>
+:root{{color-scheme:light dark}} body{{font:15px system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}}
+table{{border-collapse:collapse;font-size:13px}} td,th{{padding:.1em .6em;text-align:right;white-space:nowrap}}
+td:nth-child(2){{text-align:left;white-space:pre}} tr:not(.used) td,tr>th:first-child{{opacity:.6}}
+tr.used{{background:color-mix(in srgb,orange 15%,transparent)}} pre,.wide{{overflow-x:auto}}
+</style></head><body><h1>{title}</h1>
+<p>In all: {sums}.</p>
+<pre>{drawn}</pre>
+<div class="wide">
+{body}
+</div></body></html>
+"""
+
+
+def _every_line(file: str, rows: list[LineRow]) -> list[LineRow]:
+    """The rows, and between them those of the lines that did nothing."""
+    known = {row.number: row for row in rows}
+    try:
+        source = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return rows
+    return [known.get(number) or LineRow(number, text, ("",) * len(COLUMNS)) for number, text in enumerate(source, 1)]
+
+
+def _short(file: str) -> str:
+    """The path from here, where that is shorter."""
+    with suppress(ValueError):  # another drive
+        return min(file, os.path.relpath(file), key=len)
+    return file
+
+
+def terminal_width() -> int:
+    """The columns of the terminal that the table goes to; 100 where it goes elsewhere."""
+    if "COLUMNS" not in os.environ:
+        with suppress(OSError, ValueError, AttributeError):
+            return os.get_terminal_size(sys.stderr.fileno()).columns
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+if __name__ == "__main__":
+    sys.exit(run_script())

@@ -1,0 +1,250 @@
+"""Modules of torch that are imported while the device is open, and those that then need not be imported.
+
+torch imports `torch._dynamo` with its first optimizer, checkpoint or profile, and `torch.distributed.tensor` with the
+first operation on a tensor subclass. Together they take longer than `import torch`, and only code that uses them needs
+them. The functions of torch that would import them ask a stand-in instead, until someone imports the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.utils.checkpoint
+
+from virtual_cuda.patching import Opening, Patch, Replaced, aside, torch_patches
+
+DYNAMO: Final = "torch._dynamo"
+DTENSOR: Final = "torch.distributed.tensor"
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads one module inside a `with` block."""
+
+    def __init__(self, loader: Any, around: Callable[[ModuleType], AbstractContextManager[None]]) -> None:
+        self.loader = loader
+        self.around = around
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        with self.around(module):
+            self.loader.exec_module(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """What it wants to load, the finders after it find, and it is loaded inside `around`."""
+
+    def wants(self, fullname: str) -> bool:
+        raise NotImplementedError
+
+    def around(self, module: ModuleType) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if not self.wants(fullname):
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self.around)
+                return spec
+        return None
+
+
+class OriginalImports(_Finder):
+    """While the device is open: runs torch's own modules, and all that they import, with the patches put aside."""
+
+    def __init__(self, patches: list[Replaced]) -> None:
+        self.patches = patches
+        self.busy = False
+        self.lock = threading.RLock()
+
+    def wants(self, fullname: str) -> bool:
+        return not self.busy and fullname.startswith("torch.")
+
+    @contextlib.contextmanager
+    def around(self, module: ModuleType) -> Iterator[None]:
+        with self.lock:
+            if self.busy:
+                yield
+                return
+            self.busy = True
+            try:
+                with aside(self.patches):
+                    yield
+            finally:
+                self.busy = False
+
+
+# ---- torch._dynamo -------------------------------------------------------------------------------------------------
+
+STAND_IN: Final = "_without_dynamo"  # the attribute of torch that stands for `torch._dynamo`
+# Names in torch's code, and what they are while nobody uses dynamo. The profiler asks whether torch has `_inductor`,
+# which is imported by that question.
+_NAMES: Final = {DYNAMO: "torch", "_dynamo": STAND_IN}
+_CONSTANTS: Final = {"_inductor": "_without_inductor"}
+_HOMES: Final = ("torch.optim.", "torch.utils.checkpoint", "torch.profiler.profiler")
+
+
+class WithoutDynamo:
+    """What torch asks of `torch._dynamo` where nothing is compiled; for anything else, that is imported."""
+
+    class config:
+        error_on_nested_fx_trace = None  # a checkpoint notes it, and uses it only where dynamo traces
+
+    def graph_break(self, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: there is no graph."""
+
+    def disable(self, fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, or a decorator that returns it: there is nothing to disable."""
+        return (lambda function: function) if fn is None else fn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(DYNAMO), name)
+
+
+class _Asks(NamedTuple):
+    """A function of torch that asks `torch._dynamo`."""
+
+    function: FunctionType
+    code: CodeType
+    without: CodeType
+    disabled: FunctionType | None  # what it calls with dynamo disabled; torch keeps an attribute there
+
+
+@functools.cache
+def _asking() -> list[_Asks]:
+    """The functions of optimizers, checkpoints and the profiler that ask; empty where this torch has none."""
+    found: dict[int, FunctionType] = {}
+    for home in [module for name, module in sys.modules.items() if name.startswith(_HOMES)]:
+        for value in list(vars(home).values()):
+            for function in [value, *(vars(value).values() if isinstance(value, type) else ())]:
+                while isinstance(function, FunctionType):
+                    if _without(function.__code__) is not function.__code__:
+                        found[id(function)] = function
+                    function = vars(function).get("__wrapped__")
+    return [_asks(function) for function in found.values()]
+
+
+def _asks(function: FunctionType) -> _Asks:
+    code = function.__code__
+    held = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    return _Asks(function, code, _without(code), held["fn"].cell_contents if "fn" in held else None)
+
+
+def _without(code: CodeType) -> CodeType:
+    """The same code with the names exchanged; the same object where it has none of them."""
+    constants = tuple(_CONSTANTS.get(each, each) if type(each) is str else each for each in code.co_consts)
+    names = tuple(_NAMES.get(name, name) for name in code.co_names)
+    same = names == code.co_names and not any(each in code.co_consts for each in _CONSTANTS)
+    return code if same else code.replace(co_names=names, co_consts=constants)
+
+
+class _DynamoImport(_Finder):
+    """Makes torch ask `torch._dynamo` again as soon as that is imported."""
+
+    def wants(self, fullname: str) -> bool:
+        if fullname == DYNAMO:
+            self.restore()
+        return False
+
+    def restore(self) -> None:
+        for function, code, without, disabled in _asking():
+            if function.__code__ is without:
+                function.__code__ = code
+                if disabled is not None and vars(disabled).get("__dynamo_disable") is disabled:
+                    del vars(disabled)["__dynamo_disable"]
+
+
+@contextlib.contextmanager
+def few_imports() -> Iterator[None]:
+    """Keeps torch from importing, for the length of a `with` block, what only compiled and distributed code needs."""
+    _stand_in_for_dtensor()
+    if DYNAMO in sys.modules or hasattr(torch, STAND_IN):
+        yield
+        return
+    finder = _DynamoImport()
+    setattr(torch, STAND_IN, WithoutDynamo())
+    sys.meta_path.insert(0, finder)
+    for function, _, without, _ in _asking():
+        function.__code__ = without
+    try:
+        yield
+    finally:
+        finder.restore()
+        sys.meta_path.remove(finder)
+        delattr(torch, STAND_IN)
+
+
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    opening.undo.enter_context(few_imports())
+    yield from ()
+
+
+# ---- torch.distributed.tensor --------------------------------------------------------------------------------------
+
+
+class _DTensorImport(_Finder):
+    """Waits for the first import of DTensor, and makes `stand_in` a base of it: C++ then takes one for the other."""
+
+    def __init__(self, stand_in: Any) -> None:
+        self.stand_in = stand_in
+
+    def wants(self, fullname: str) -> bool:
+        return fullname == DTENSOR
+
+    @contextlib.contextmanager
+    def around(self, module: ModuleType) -> Iterator[None]:
+        yield
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        real: Any = vars(module).get("DTensor")
+        if isinstance(real, type) and self.stand_in not in real.__mro__:
+            real.__bases__ = (*real.__bases__, self.stand_in)
+            self.stand_in.__torch_dispatch__ = vars(real)["__torch_dispatch__"]  # which C++ compares with a subclass's
+
+
+@functools.cache
+def _stand_in_for_dtensor() -> None:
+    """Lets torch's C++, which looks for the class once per process, find one that costs nothing to import."""
+    if DTENSOR in sys.modules:
+        return
+    asked: list[type] = []
+
+    def attribute(name: str) -> Any:
+        if name != "DTensor":
+            raise AttributeError(name)
+        asked.append(type("DTensor", (), {"__module__": DTENSOR}))
+        return asked[0]
+
+    class Subclass(torch.Tensor):
+        @staticmethod
+        def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+            return args[0]
+
+    module = ModuleType(DTENSOR)
+    module.__getattr__ = attribute  # type: ignore[method-assign]
+    sys.modules[DTENSOR] = module
+    try:
+        torch.neg(torch.Tensor._make_wrapper_subclass(Subclass, (1,)))
+    finally:
+        del sys.modules[DTENSOR]
+    if asked:
+        sys.meta_path.insert(0, _DTensorImport(asked[0]))

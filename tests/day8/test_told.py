@@ -1,0 +1,30 @@
+"""What a student is told first about these wrong solutions is what happened, and not something like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpudojo.model.results import Outcome
+
+from tests.solutions import graded
+
+WRONG = Path(__file__).parent / "wrong"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("07_mixed_precision/steps_twice", "without the scaler, and scaler.step(optimizer) as well: two steps"),
+        ("09_managing_memory/acc_counts_from_zero", "steps=2) you stepped after 1 batch"),
+        ("09_managing_memory/acc_part_to_training", "a part in evaluation mode, of a model in training mode, was put"),
+        ("09_managing_memory/half_of_them", "2 of 4 blocks ran"),
+        ("10_timing_and_profiling/clock_plain_of_the_current_gpu", "it waited for another GPU"),
+        ("10_timing_and_profiling/clock_waits_for_another_stream", "it waited for a stream that had no work"),
+        ("10_timing_and_profiling/compare_calls_make_work_wrong", "make_work() takes one device"),
+        ("12_self_assessment/renamed", "ANSWERS is missing, or is None"),
+    ],
+)
+def test_what_happened_is_told(name: str, told: str) -> None:
+    first = next(r for r in graded((WRONG / name).with_suffix(".py")) if r.outcome is Outcome.FAILED)
+    assert told in first.happened

@@ -1,0 +1,172 @@
+"""What counts as a standstill of the grader, and what as a busy machine, with real stops and real load."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this is read from /proc")
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """On one processor, to which this process is bound meanwhile: so many others that never sleep."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    others = []
+    try:
+        for _ in range(processes):
+            others.append(os.fork())
+            if others[-1] == 0:
+                signal.alarm(60)
+                while True:
+                    pass
+        yield
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.sched_setaffinity(0, before)
+
+
+def in_a_copy(work: Callable[[], float], while_it_runs: Callable[[int], None] = lambda pid: None) -> float:
+    """What `work` returns in a process of its own."""
+    end, other = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(other, str(work()).encode())
+        os._exit(0)
+    os.close(other)
+    while_it_runs(pid)
+    with os.fdopen(end) as file:
+        found = float(file.read())
+    os.waitpid(pid, 0)
+    return found
+
+
+def stopped(for_seconds: float, working: float = 0.0) -> float:
+    """How long this process was stopped in so many seconds, in which it sleeps and works by turns."""
+    from gpudojo.classes.local_runner import TICK, Stops
+
+    stops, found, end = Stops(), 0.0, time.monotonic() + for_seconds
+    while time.monotonic() < end:
+        time.sleep(TICK)
+        until = time.thread_time() + working
+        while time.thread_time() < until:
+            pass
+        found += stops.length()
+    return found
+
+
+def test_a_process_that_is_stopped_stands_still() -> None:
+    def stop(pid: int) -> None:
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.8)
+        os.kill(pid, signal.SIGCONT)
+
+    assert in_a_copy(lambda: stopped(1.5), stop) > 0.5
+
+
+def test_a_process_that_waits_for_a_processor_does_not() -> None:
+    with busy(8):
+        assert in_a_copy(lambda: stopped(1.5, working=0.05)) < 0.2
+
+
+def ran(seconds: float, waited: Callable[[], float]) -> float:
+    """The share of time that this process waited for others while it worked for so long."""
+    began, before, until = time.monotonic(), waited(), time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+    return (waited() - before) / (time.monotonic() - began)
+
+
+def test_a_child_knows_how_long_others_had_the_processor() -> None:
+    from gpudojo.sandbox.child import _waiting_for_others
+
+    with busy(3):
+        assert in_a_copy(lambda: ran(0.2, _waiting_for_others())) > 0.5
+
+
+@pytest.mark.parametrize("own", ["processes", "ended processes", "threads"])
+def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
+    """On one processor, no more can have been waited for others than the time in which nothing of its own ran."""
+    from gpudojo.sandbox.child import _waiting_for_others
+    from gpudojo.sandbox.fork_server import _waited
+
+    def too_much() -> float:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        waited, began = _waiting_for_others(), time.monotonic()
+        if own == "threads":
+            over = threading.Event()
+            data = bytes(1 << 20)
+
+            def work() -> None:
+                while not over.is_set():
+                    hashlib.sha256(data)  # without Python's lock
+
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            ran(0.1, waited)
+            found = max(waited(), _waited(os.getpid()))
+            over.set()
+        else:
+            with busy(3):
+                ran(0.1, waited)
+                found = waited()
+            if own == "ended processes":
+                found = waited()
+            else:
+                assert found == 0
+        elapsed, spent = time.monotonic() - began, os.times()
+        return found - (elapsed - sum(spent[:4]))
+
+    assert in_a_copy(too_much) < 0.05
+
+
+WORK = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end:\n    pass\n"
+
+
+@pytest.mark.slow
+def test_the_load_of_others_costs_nobody_points(tmp_path: Path) -> None:
+    """One works for most of its time, on a processor that four share; one never ends, and is ended all the same."""
+    from gpudojo.classes.grading_options import GradingOptions
+    from gpudojo.classes.local_runner import ChildScheduler, GradingTask, fork_client_for
+    from gpudojo.classes.store import Record
+    from gpudojo.classes.submission_run import SubmissionRun
+    from gpudojo.model.catalogue import day
+
+    name = "01_checking_device.py"
+    only = frozenset({"select_device"})
+    asked = GradingOptions(submissions=[tmp_path], out=tmp_path / "out", seconds=1.0, only=only)
+    options = asked.run_options(day("day8"), "secret", None)
+    records: dict[str, Record] = {}
+
+    def task(who: str, seconds: str) -> GradingTask:
+        text = WORK.format(seconds=seconds) + "def select_device():\n    return 'cpu'\n"
+        run = SubmissionRun(who, {name: text.encode()}, options)
+        return GradingTask(who, run, lambda record: records.update({who: record}), time.monotonic())
+
+    client = fork_client_for("virtual")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        client.start_and_wait()
+        with busy(3):
+            ChildScheduler(client, 1).run(iter([task("working", "0.6"), task("endless", "1000")]))
+    finally:
+        client.close()
+        os.sched_setaffinity(0, before)
+    assert records["working"].incidents == []
+    assert set(records["working"].seen) == options.known
+    assert [incident.detail for incident in records["endless"].incidents] == ["still running after 1 second"]

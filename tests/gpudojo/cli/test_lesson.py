@@ -1,0 +1,61 @@
+"""`dojo lesson` lists the lessons, shows one, and writes pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from gpudojo.cli import main
+from gpudojo.model.catalogue import day
+from gpudojo.model.lessons import lesson_of
+from rich.console import Console
+
+
+def dojo(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["lesson", *arguments])
+
+
+def test_without_a_number_it_lists_them() -> None:
+    lines = dojo().output.splitlines()
+    assert lines[:-1] == [f"{each.number}  {each.title}" for each in day("day8")]
+    assert lines[-1] == "To read one, run: dojo lesson 01"
+
+
+@pytest.mark.parametrize("name", ["04", "4", "exercises/day8/04_modifying_training_loop_gpu.py"])
+def test_a_number_or_a_file_shows_one(name: str) -> None:
+    exercise = next(each for each in day("day8") if each.number == "04")
+    assert dojo(name).output == f"{lesson_of(exercise)}\n"
+
+
+def test_a_terminal_gets_it_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("TERM", "dumb")  # no colours
+    monkeypatch.setenv("COLUMNS", "80")
+    text = dojo("06").output
+    assert "Why it matters on a GPU" in text
+    assert "##" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_is_not_there_is_named() -> None:
+    done = dojo("77")
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: day8 has no lesson 77; there are: 01, 02, ")
+
+
+def test_a_day_without_lessons_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudojo.cli.lesson.lesson_path", lambda day, stem: None)
+    done = dojo()
+    assert (done.exit_code, done.output) == (1, "Error: day8 has no lessons\n")
+
+
+def test_pages(tmp_path: Path) -> None:
+    one, every = tmp_path / "one.html", tmp_path / "every.html"
+    assert dojo("04", "--html", str(one)).output == f"written: {one}\n"
+    assert dojo("--html", str(every)).exit_code == 0
+    text = one.read_text(encoding="utf-8")
+    assert "<title>04 A training loop that runs on the GPU</title>" in text
+    assert text.count("<details><summary>Answer</summary>") == 3
+    assert "<!--" not in text
+    assert every.read_text(encoding="utf-8").count('<article class="lesson">') == len(day("day8"))

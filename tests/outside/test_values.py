@@ -1,0 +1,200 @@
+"""Values, gradients, strides and dtypes that programs of others rely on, compared with the CPU's."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from virtual_cuda import virtual_cuda
+
+Function = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _device() -> Iterator[None]:
+    with virtual_cuda():
+        torch.manual_seed(0)
+        yield
+
+
+def gradients(function: Function, device: str, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    mine = [each.detach().clone().to(device).requires_grad_() for each in inputs]
+    function(*mine).backward()
+    return [each.grad.cpu() for each in mine if each.grad is not None]
+
+
+def assert_same_gradients(function: Function, *inputs: torch.Tensor) -> None:
+    here, there = gradients(function, "cpu", *inputs), gradients(function, "cuda", *inputs)
+    assert len(here) == len(there) == len(inputs)
+    for mine, theirs in zip(there, here, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+def rotary(x: torch.Tensor) -> torch.Tensor:
+    turn = torch.polar(torch.ones(4, 3), torch.arange(12.0).view(4, 3)).to(x.device)
+    turned = torch.view_as_real(torch.view_as_complex(x.reshape(4, 3, 2)) * turn)
+    return (turned.flatten() * torch.arange(24.0, device=x.device)).sum()
+
+
+Z = torch.complex(
+    torch.randn(4, 4, generator=torch.Generator().manual_seed(1)),
+    torch.randn(4, 4, generator=torch.Generator().manual_seed(2)),
+)
+
+COMPLEX: dict[str, Function] = {
+    "product": lambda a: (a * a).abs().sum(),
+    "exp": lambda a: a.exp().abs().sum(),
+    "log": lambda a: a.log().abs().sum(),
+    "pow": lambda a: a.pow(3).abs().sum(),
+    "einsum": lambda a: torch.einsum("ij,kj->ik", a, a.conj()).abs().sum(),
+    "matmul": lambda a: (a @ a.mH).abs().sum(),
+    "pinv": lambda a: torch.linalg.pinv(a).abs().sum(),
+    "fft": lambda a: torch.fft.ifft(torch.fft.fft(a) * a).abs().sum(),
+    "hfft": lambda a: torch.fft.hfft(a).abs().sum(),
+    "imag": lambda a: a.conj().imag.pow(2).sum(),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_gradients_of_complex_numbers(name: str) -> None:
+    assert_same_gradients(COMPLEX[name], Z)
+
+
+REAL: dict[str, Function] = {
+    "rotary embedding": rotary,
+    "eigvals": lambda a: torch.linalg.eigvals(a[:, :4]).abs().sum(),
+    "power spectrum": lambda a: torch.fft.rfft(a).abs().pow(2).sum(),
+    "stft": lambda a: (
+        torch.stft(a.flatten(), 8, window=torch.ones(8, device=a.device), return_complex=True).abs().sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_gradients_of_real_numbers_by_way_of_complex_ones(name: str) -> None:
+    assert_same_gradients(REAL[name], torch.randn(4, 6))
+
+
+VIEWS: dict[str, Function] = {
+    "conj": torch.Tensor.conj,
+    "a row of conj": lambda a: a.conj()[1],
+    "mH": lambda a: a.mH,
+    "imag of conj": lambda a: a.conj().imag,
+    "a row of imag of conj": lambda a: a.conj().imag[1],
+    "detached": lambda a: a.conj().detach(),
+    "data": lambda a: a.conj().data,
+    "conj twice": lambda a: a.conj().conj(),
+    "copied": lambda a: copy.deepcopy(a.conj()),
+    "shallow copy": lambda a: copy.copy(a.conj()),
+    "saved and loaded": lambda a: saved(a.conj()),
+    "resolved": lambda a: a.conj().resolve_conj(),
+}
+
+
+def saved(tensor: torch.Tensor) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    loaded: torch.Tensor = torch.load(file)
+    return loaded
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_keep_the_conjugate_and_the_negative_bit(name: str) -> None:
+    here, there = VIEWS[name](Z), VIEWS[name](Z.cuda())
+    assert there.is_cuda
+    assert (there.is_conj(), there.is_neg()) == (here.is_conj(), here.is_neg())
+    assert torch.equal((there + 0).cpu(), here + 0)
+    assert torch.equal(there.cpu(), here)
+    assert there.tolist() == here.tolist()
+    assert repr(there).partition("device=")[0].rstrip(", \n") == repr(here)[:-1]
+
+
+def test_writing_through_a_conjugate() -> None:
+    d = Z.cuda()
+    d.conj().mul_(2j)
+    assert torch.equal(d.cpu(), Z.clone().mul_(-2j))
+    target = torch.zeros_like(d)
+    target.copy_(Z.cuda().conj())
+    assert torch.equal(target.cpu(), Z.conj())
+    target.conj().copy_(Z.cuda())
+    assert torch.equal(target.cpu(), Z.conj())
+
+
+def test_autocast_casts_a_weight_again_for_a_graph() -> None:
+    layer, x = torch.nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        with torch.no_grad():
+            layer(x)
+        made = layer(x)
+        assert made.requires_grad
+        made.sum().backward()
+    assert layer.weight.grad is not None
+
+
+MOVES: dict[str, Function] = {
+    "cuda()": lambda x: x.cuda(),
+    "to": lambda x: x.to("cuda"),
+    "to, with a dtype": lambda x: x.to("cuda", torch.float64),
+    "to, by keyword": lambda x: x.to(device="cuda", dtype=torch.float16),
+    "to another tensor": lambda x: x.to(torch.ones((), device="cuda")),
+    "in a graph": lambda x: x.clone().requires_grad_().to("cuda"),
+    "in a module": lambda x: torch.nn.ParameterList([torch.nn.Parameter(x)]).cuda()[0],
+}
+SHAPES = {
+    "transposed": torch.randn(3, 4).t(),
+    "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "channels last, 3d": torch.randn(2, 3, 2, 4, 5).to(memory_format=torch.channels_last_3d),
+    "sizes of 1": torch.rand(10, 3, 1, 1).to(memory_format=torch.channels_last),
+    "a slice": torch.randn(4, 6)[:, ::2],
+    "expanded": torch.randn(3, 1).expand(3, 4),
+    "permuted": torch.randn(2, 3, 4).permute(1, 2, 0),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_copy_to_the_device_keeps_the_strides(move: str, shape: str) -> None:
+    x = SHAPES[shape]
+    moved = MOVES[move](x)
+    assert moved.is_cuda
+    assert moved.stride() == x.to(moved.dtype, copy=True).stride()
+
+
+def test_strides_of_results_with_sizes_of_1_and_0() -> None:
+    w = torch.rand(10, 3, 1, 1, device="cuda").to(memory_format=torch.channels_last)
+    assert (w + torch.rand(3, 1, 1, device="cuda")).stride() == (3, 1, 3, 3)
+    empty = torch.empty(0, 4).t()
+    assert (empty.cuda() + 1).stride() == (empty + 1).stride()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bag_leaves_padding_out(mode: str) -> None:
+    indices = torch.tensor([[0, 1, 2], [2, 2, 3]])
+    bag = lambda w: F.embedding_bag(indices.to(w.device), w, mode=mode, padding_idx=1).pow(2).sum()  # noqa: E731
+    assert_same_gradients(bag, torch.randn(6, 3))
+
+
+@pytest.mark.parametrize(("indices", "offsets"), [(torch.int32, torch.int64), (torch.int64, torch.int32)])
+def test_embedding_bag_takes_two_integer_types(indices: torch.dtype, offsets: torch.dtype) -> None:
+    w, i, o = torch.randn(4, 2), torch.tensor([0, 1, 3]), torch.tensor([0, 2])
+    made = F.embedding_bag(i.to("cuda", indices), w.cuda(), o.to("cuda", offsets), mode="mean")
+    torch.testing.assert_close(made.cpu(), F.embedding_bag(i, w, o, mode="mean"))
+
+
+def test_a_number_is_copied_into_a_tensor() -> None:
+    assert torch.zeros(3, device="cuda").copy_(2.5).tolist() == [2.5, 2.5, 2.5]  # type: ignore[arg-type]
+
+
+def test_a_tensor_of_device_scalars_has_their_dtype() -> None:
+    one = torch.tensor(1.0, dtype=torch.float64, device="cuda")
+    half = torch.tensor(2.0, dtype=torch.float16, device="cuda")
+    assert torch.tensor([one]).dtype is torch.float64
+    assert torch.tensor([[half, half]]).dtype is torch.float16
+    assert torch.tensor([half, 1]).dtype is torch.float16
+    assert torch.tensor([one, half], device="cuda").dtype is torch.float64
+    assert torch.tensor([one], dtype=torch.float32).dtype is torch.float32

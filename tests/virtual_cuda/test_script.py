@@ -1,0 +1,185 @@
+"""`python -m virtual_cuda FILE`: the script runs as Python would run it, and the table tells what its lines did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sharing import WarmPython
+
+# What a script can see of how it was started.
+ABOUT = """
+import json, sys
+from helper import NAME
+import __main__
+import __main__ as again
+print(json.dumps([
+    sys.argv, sys.path[0], __file__, __name__, str(__spec__), __package__, __cached__, __doc__, NAME,
+    again.__dict__ is globals(), "annotations" in globals(), type(__loader__).__name__,
+]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "helper.py").write_text("NAME = 'helper'\n")
+    return tmp_path
+
+
+def run(warm: WarmPython, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return warm.run("virtual_cuda", *arguments, cwd=folder, env={**os.environ, "COLUMNS": "120", **environment})
+
+
+def test_a_script_sees_what_python_would_show_it(warm_python: WarmPython, folder: Path) -> None:
+    (folder / "script.py").write_text(f'"""What it is for."""\n{ABOUT}')
+    plain = subprocess.run(
+        [sys.executable, "script.py", "--gpus", "-x", "--", "y"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    ours = run(warm_python, folder, "script.py", "--gpus", "-x", "--", "y")
+    assert json.loads(ours.stdout) == json.loads(plain.stdout)
+    assert (ours.returncode, ours.stderr) == (0, "\nscript.py did nothing on the virtual GPU.\n")
+
+
+def test_a_module_runs_too(warm_python: WarmPython, folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("import torch\nSEEN = torch.cuda.device_count()\n")
+    (folder / "package" / "__main__.py").write_text(
+        "import sys\nfrom . import SEEN\nprint(SEEN, __name__, sys.argv[1:])\n"
+    )
+    done = run(warm_python, folder, "--gpus", "2", "-m", "package", "-m", "more")
+    assert (done.returncode, done.stdout) == (0, "2 __main__ ['-m', 'more']\n")
+    missing = run(warm_python, folder, "-m", "package.none")
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        "python -m virtual_cuda: there is no module package.none to run\n",
+    )
+
+
+USING = """\
+import atexit
+import torch
+x = torch.ones(1024).to("cuda")
+atexit.register(lambda: print("last", x.sum().item()))
+for _ in range(3):
+    x.max().item()
+print("first")
+"""
+
+
+def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython, folder: Path) -> None:
+    (folder / "script.py").write_text(USING)
+    done = run(warm_python, folder, "--timeline", "--trace", "trace.json", "--html", "page.html", "script.py")
+    assert (done.returncode, done.stdout) == (0, "first\nlast 1024.0\n")
+    assert done.stderr.splitlines()[1:8] == [
+        "What each line did on the virtual GPU:",
+        "script.py                                                    to device  waits  ops  allocated     peak",
+        '  3  x = torch.ones(1024).to("cuda")                             4 KiB           1      4 KiB    4 KiB',
+        '  4  atexit.register(lambda: print("last", x.sum().item()))                 1    2        4 B  4.5 KiB',
+        "  6  x.max().item()                                                         3    6       12 B  4.5 KiB",
+        "total                                                            4 KiB      4    9   4.02 KiB  4.5 KiB",
+        "script.py:6 made the CPU wait for the GPU 3 times.",
+    ]
+    assert "script.py: 4 waits" in done.stderr
+    assert "reference" not in done.stderr
+    assert json.loads((folder / "trace.json").read_text())["traceEvents"]
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    assert page.count("<tr") == 1 + len(USING.splitlines())
+    assert "range(3)" in page
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "said"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('so long')", 1, "so long\n"),
+        ("x.max().numpy()", 1, "TypeError: can't convert cuda:0 device type tensor to numpy"),
+        ("sys.excepthook = lambda *e: print('mine', e[1], file=sys.stderr)\nraise ValueError('no')", 1, "mine no\n"),
+        ("def", 1, 'script.py", line 5\n    def\n'),
+    ],
+)
+def test_a_script_ends_as_it_would_have_ended(
+    warm_python: WarmPython, folder: Path, ending: str, status: int, said: str
+) -> None:
+    (folder / "script.py").write_text(f"import sys, torch\n\n\nx = torch.ones(4, device='cuda')\n{ending}\n")
+    done = run(warm_python, folder, "script.py")
+    assert done.returncode == status
+    assert said in done.stderr
+    assert f"virtual_cuda{os.sep}" not in done.stderr, "no frames of ours"
+    if "numpy" in ending:
+        assert done.stderr.startswith('Traceback (most recent call last):\n  File "')
+        assert "\nscript.py ended with TypeError: can't convert" in done.stderr
+
+
+def test_memory_is_as_small_as_asked_for(warm_python: WarmPython, folder: Path) -> None:
+    (folder / "script.py").write_text("import torch\nx = torch.empty(1024**3, device='cuda')\n")
+    done = run(warm_python, folder, "--memory", "1GiB", "script.py")
+    assert done.returncode == 1
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 GiB" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name a script"),
+        (["missing.py"], "there is no file missing.py"),
+        (["."], ". is a folder"),
+        (["work.ipynb"], "work.ipynb is a notebook, not a script"),
+        (["--memory", "8 sheep", "helper.py"], "'8 sheep' is not a size"),
+        (["--trace", "no/such/trace.json", "helper.py"], "cannot write no/such/trace.json"),
+        (["--gpus", "0", "helper.py"], "python -m virtual_cuda: "),
+        (["--real", "helper.py"], "python -m virtual_cuda: "),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_a_sentence(
+    warm_python: WarmPython, folder: Path, arguments: list[str], said: str
+) -> None:
+    done = run(warm_python, folder, *arguments, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("command", [["-m", "virtual_cuda"], ["-m", "gpudojo", "run"]])
+def test_ctrl_c_ends_the_process_as_python_ends(folder: Path, command: list[str]) -> None:
+    script = "import os, signal\nkept = open('kept', 'w')\nkept.write('text')\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (folder / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, *command, "script.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.count("\nKeyboardInterrupt\n") == 1
+    assert "Abort" not in done.stderr
+    assert (folder / "kept").read_text() == "text"
+
+
+def test_processes_that_the_script_spawns_have_the_device(folder: Path) -> None:
+    script = """
+import multiprocessing, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def answer(queue):
+    queue.put((__name__, torch.cuda.device_count(), torch.ones(3, device="cuda:1").sum().item()))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=answer, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+    loader = DataLoader(TensorDataset(torch.ones(2, 1)), num_workers=1, multiprocessing_context="fork")
+    print(sum(batch.to("cuda").item() for batch, in loader), process.exitcode)
+"""
+    (folder / "script.py").write_text(script)
+    command = [sys.executable, "-m", "virtual_cuda", "--gpus", "2", "script.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stdout == "('__mp_main__', 2, 3.0)\n2.0 0\n", done.stderr
+    assert done.stderr.count("What each line did") == 1
