@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, times_of, virtual_cuda
-from virtual_cuda.clock.fit import Agreement, BadClockRecord, agreement, fit, main, read_record, run_all
 from virtual_cuda.clock.kernels import COPY, Call, kernels_of
 from virtual_cuda.errors import UnknownClock, UnknownGpu
+from virtual_cuda.fitting import Agreement, BadClockRecord, agreement, fit, main, read_record, run_all
 
 from tests.clock.__main__ import PINNED, RECORD, modelled
 

@@ -64,7 +64,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     def copy(self, direction: str, size: int, pinned: bool) -> tuple[float, float]:
         """How long a copy keeps the host, and how long the device."""
-        points = self.copies[direction if direction == "between_devices" else _way(direction, pinned)]
+        points = self.copies[way_of(direction, pinned)]
         place = min(max(bisect([point[0] for point in points], size), 1), len(points) - 1)
         (low, *before), (high, *after) = points[place - 1], points[place]
         share = math.log(max(size, low) / low) / math.log(high / low)
@@ -72,8 +72,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return host, there
 
 
-def _way(direction: str, pinned: bool) -> str:
-    return f"{direction} {'pinned' if pinned else 'pageable'}"
+def way_of(direction: str, pinned: bool) -> str:
+    """The name of a way to copy, among the figures of a GPU."""
+    return direction if direction == "between_devices" else f"{direction} {'pinned' if pinned else 'pageable'}"
 
 
 @functools.cache
