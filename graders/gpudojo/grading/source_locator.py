@@ -26,6 +26,8 @@ _SIGNS: Final[dict[type[ast.operator], str]] = {
     ast.Mult: "*",
 }
 SHORT: Final = 12  # characters of a text that is compared
+_ASKING = frozenset({ast.Compare, ast.Call})
+_SILENT = frozenset({ast.Name, ast.arg, ast.arguments, ast.Tuple, ast.Assign, ast.Return, ast.withitem, ast.Pass})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 # ---- patterns --------------------------------------------------------------------------------------------------------
@@ -140,13 +142,22 @@ def _helpers(name: str, nodes: dict[str, list[ast.AST]]) -> list[str]:
 
 def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devices: Container[str]) -> Found:
     """In the order of the source, as far as syntax goes."""
-    compared = {part for node in nodes for part in _compared(node)}
-    made = {node.id: node.lineno for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    parameters = {each.arg for each in nodes if isinstance(each, ast.arg)}
+    compared = {part for node in nodes if type(node) in _ASKING for part in _compared(node)}
+    names = [node for node in nodes if type(node) is ast.Name]
+    made = {node.id: node.lineno for node in names if type(node.ctx) is ast.Store}
+    parameters = {each.arg for each in nodes if type(each) is ast.arg}
+    for name in names:
+        if name.id in parameters:
+            if type(name.ctx) is ast.Store:
+                yield f"{name.id} =", name.lineno
+        elif name.id in devices and "device" in parameters and name.id not in made:
+            yield "global device", name.lineno
     if isinstance(nodes[0], ast.FunctionDef):
         yield from (("@", each.lineno) for each in nodes[0].decorator_list)
         yield from ((f"{each.arg}={default.value!r}", each.lineno) for each, default in _defaults(nodes[0]))
     for node in nodes:
+        if type(node) in _SILENT:
+            continue
         how = "== " if node in compared else ""
         if isinstance(node, ast.Call):
             called = node.func
@@ -169,11 +180,6 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             yield f"{how}.{node.attr}", line
             if isinstance(node.ctx, ast.Store):
                 yield f".{node.attr} =", line
-        elif isinstance(node, ast.Name):
-            if node.id in parameters and isinstance(node.ctx, ast.Store):
-                yield f"{node.id} =", node.lineno
-            elif node.id in devices and "device" in parameters and node.id not in made:
-                yield "global device", node.lineno
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = node.value.partition(":")[0]
             if kind in DEVICES:
@@ -354,7 +360,7 @@ def _with_marks(body: list[ast.stmt], each: bool = False, first: int | None = No
 
 def _add_mark(found: list[ast.stmt], before: ast.stmt, first: int, last: int) -> ast.Constant:
     """The constant of the mark that is added, which has the lines."""
-    at = {name: getattr(before, name) for name in before._attributes}
+    at: dict[str, Any] = {"lineno": before.lineno, "col_offset": before.col_offset}
     lines: Any = ast.Constant(0, **at)
     lines.value = (first, last)
     add = ast.Attribute(ast.Constant(_MARK, **at), "add", ast.Load(), **at)

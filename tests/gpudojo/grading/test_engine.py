@@ -77,7 +77,7 @@ def test_a_right_solution_passes_and_a_wrong_one_fails_at_its_line(files: Files)
     (right,) = files.grade(exercise, "def double(x):\n    return x + x\n")
     assert (right.outcome, right.points) == (Outcome.PASSED, 1)
     (wrong,) = files.grade(exercise, "\n\ndef double(x):\n    return x\n")
-    assert (wrong.outcome, wrong.happened, wrong.line) == (Outcome.FAILED, "another value", 3)
+    assert (wrong.outcome, wrong.happened, wrong.line) == (Outcome.FAILED, "another value", 4)
     (todo,) = files.grade(exercise, "def double(x):\n    raise NotImplementedError\n")
     assert todo.outcome is Outcome.TODO
 

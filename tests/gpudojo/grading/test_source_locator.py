@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
-from gpudojo.grading.source_locator import MOST, pattern_lines
+from gpudojo.grading.source_locator import MOST, RAN, Ran, executed, line_to_show, marked, pattern_lines, taken
 
 SOURCE = """
 def move(batch, device):
@@ -129,3 +132,136 @@ def test_what_is_no_function_shows_nothing() -> None:
 def test_keys_of_a_dict_that_has_a_name() -> None:
     source = "ANSWERS: dict = {\n    'portable': 'a',\n    3: 'b', **X,\n    'no_grad':\n        'c',\n}\n{'a': 1}"
     assert pattern_lines(ast.parse(source).body) == {'ANSWERS ["portable"]': 2, 'ANSWERS ["no_grad"]': 4}
+
+
+CHOOSING = """
+def choose(prefer, device):
+    \"\"\"Some text.\"\"\"
+    if prefer is None: return 1
+    if device == "cuda":
+        found = 2
+        used = (found,
+                found)
+    else:
+        for found in ():
+            used = found
+    try:
+        used = int(prefer)
+        used = used + 1
+    except ValueError:
+        used = 0
+    return helped(used)
+
+
+def helped(used):
+    return used
+
+
+def never(used):
+    return used
+""".lstrip("\n")
+
+
+def ran(*arguments: object) -> Ran:
+    names: dict[str, Any] = {}
+    exec(marked(ast.parse(CHOOSING), "choosing.py"), names)
+    taken()
+    names["choose"](*arguments)
+    return taken()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        ((None, "cuda"), [1, 2, 3]),
+        (("1", "cuda"), [1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 16, 19, 20]),
+        (("x", "cpu"), [1, 2, 3, 4, 9, 11, 12, 14, 15, 16, 19, 20]),
+    ],
+)
+def test_a_call_tells_the_lines_that_it_executed(arguments: tuple[object, ...], lines: list[int]) -> None:
+    found = ran(*arguments)
+    assert [line for line in range(1, 25) if executed(line, found)] == lines
+
+
+def test_an_error_ends_what_was_executed() -> None:
+    RAN.add((3, 9))
+    RAN.add((12, 20))
+    assert taken(error_line=5) == ((3, 5), (12, 20))
+    assert taken() == ()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "arguments", "line"),
+    [
+        (("return",), (None, "cuda"), 3),
+        (("return",), ("1", "cuda"), 16),
+        (("for", "int("), ("1", "cuda"), 12),
+        (("skipped for",), ("1", "cuda"), 4),
+        (("skipped for",), (None, "cuda"), None),
+        (("",), ("1", "cpu"), 1),
+        (("last int(", "int("), (None, "cpu"), None),
+    ],
+)
+def test_the_line_to_show_was_executed(
+    patterns: tuple[str, ...], arguments: tuple[object, ...], line: int | None
+) -> None:
+    lines = pattern_lines(ast.parse(CHOOSING).body) | {"choose": 1}
+    assert line_to_show(patterns, "choose", lines, ran(*arguments)) == line
+
+
+def test_without_a_record_any_place_is_shown() -> None:
+    lines = pattern_lines(ast.parse(CHOOSING).body)
+    shown = [line_to_show((what,), "choose", lines, None) for what in ("for", "return", "last return", "skipped for")]
+    assert shown == [9, None, 16, None]
+
+
+def test_marks_are_not_seen_by_a_debugger_or_in_a_traceback() -> None:
+    names: dict[str, Any] = {}
+    exec(marked(ast.parse(CHOOSING), "choosing.py"), names)
+    lines: list[int] = []
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            lines.append(frame.f_lineno)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        names["choose"]("x", "cuda")
+    finally:
+        sys.settrace(before)
+    assert lines == [3, 4, 5, 6, 7, 6, 11, 12, 14, 15, 16, 20]
+    assert hash(names["choose"].__code__)
+
+
+WITHOUT_EFFECT = """
+DEVICE = "cuda"
+def f(model, device, flag=True):
+    model.eval
+    torch.no_grad()
+    device = DEVICE
+    model.add_(1)
+    g(model, flag=True)
+def g(model, device, flag):
+    return DEVICE
+""".lstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        ("f eval not called", 3),
+        ("f unused no_grad(", 4),
+        ("f device =", 5),
+        ("f global device", 5),
+        ("f in place", 6),
+        ("f without device", 7),
+        ("f without flag", None),
+        ("f flag=True", 2),
+        ("f no return", 2),
+        ("g no return", None),
+    ],
+)
+def test_a_statement_without_an_effect_and_a_parameter_not_used(pattern: str, line: int | None) -> None:
+    assert pattern_lines(ast.parse(WITHOUT_EFFECT).body).get(pattern) == line
