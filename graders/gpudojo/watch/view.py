@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -146,15 +145,16 @@ def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     """A line of the student's file, marked, with some around it."""
     lines = (work.text or "").replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
     first = max(min(line, len(lines)) - AROUND, 1)
-    shown = textwrap.dedent("\n".join(lines[first - 1 : line + AROUND]))
-    code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
-    code = Text(shown) if os.environ.get("NO_COLOR") else code
+    shown = slice(first - 1, line + AROUND)
+    indent = min((len(each) - len(each.lstrip()) for each in lines[shown] if each.strip()), default=0)
+    code = Text("\n".join(lines))
+    if not os.environ.get("NO_COLOR"):  # the whole file, as an excerpt may begin inside a string
+        code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(code.plain)
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for place, text in enumerate(code.split("\n"), first):
-        here = place == line
-        table.add_row(
-            Text("❱" if here else " ", tint("bold red")), Text(f"{place:>3}", "bold" if here else "dim"), text
-        )
+    for place, text in enumerate(code.split("\n", allow_blank=True)[: len(lines)][shown], first):
+        mark, style = ("❱", "bold") if place == line else (" ", "dim")
+        cut = text[indent:] if len(text) > indent else Text()
+        table.add_row(Text(mark, tint("bold red")), Text(f"{place:>3}", style), cut)
     return table
 
 
