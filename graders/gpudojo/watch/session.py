@@ -22,7 +22,7 @@ from gpudojo.watch.standby import Drawn, Ended, Frame, Graded, Job, Ready, Stand
 
 HANGING: Final = 2 * SECONDS + 5  # seconds without a frame, after which the process is ended: loading, a call, and some
 SOON: Final = 1.0  # seconds of a run, after which a new spare is started: the run may have no end
-QUIET: Final = 30  # milliseconds without a change, after which a file counts as saved
+QUIET: Final = 15  # milliseconds without a change, after which a file counts as saved
 POLLING: Final = 0.2  # seconds between two looks, where watchfiles is not installed
 
 # `begun`: something is being graded; `verdict`: all of the file that was saved is; `changed`: anything else to show.
