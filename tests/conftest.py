@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import compileall
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sharing import LoadedForkServers, WarmPython
+from tests.sharing import VERDICTS, LoadedForkServers, WarmPython
 
 # A busy machine is no reason to fail. `DOJO_FUZZ=100` tries a hundred times as many examples.
 settings.register_profile(
@@ -31,9 +33,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    if "DOJO_CACHE" not in os.environ:  # one for all workers, and not the user's
+        folder = tempfile.TemporaryDirectory(prefix="gpudojo-cache-")
+        os.environ["DOJO_CACHE"] = folder.name
+        config.add_cleanup(folder.cleanup)
     sys.dont_write_bytecode = False  # half the time of collecting is compiling the tests themselves
     if not hasattr(config, "workerinput"):
+        os.environ[VERDICTS] = tempfile.mkdtemp(prefix="verdicts-")
         compileall.compile_dir(Path(__file__).parents[1] / "graders", quiet=2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(VERDICTS), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

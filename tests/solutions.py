@@ -7,14 +7,17 @@ An exercise that is still being written, with notes left in it, is skipped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from gpudojo.authoring.lint import HEADER, SPELLINGS, notes, solutions
@@ -25,6 +28,8 @@ from gpudojo.model.catalogue import day, misconceptions
 from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
+
+from tests.sharing import VERDICTS
 
 __all__ = [
     "pytest_generate_tests",
@@ -37,6 +42,7 @@ __all__ = [
 
 ROOT = Path(__file__).parents[1]
 BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
+EACH = {"right": 2, "wrong": 1}  # solutions of each function, of each check; the others are slow tests
 SHARED = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
 
 
@@ -57,7 +63,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "path" in metafunc.fixturenames:
         kind = "right" if "right" in metafunc.function.__name__ else "wrong"
         found = [each.path for each in solutions(here) if each.wrong == (kind == "wrong")]
-        metafunc.parametrize("path", found, ids=lambda path: f"{path.parent.name}/{path.stem}")
+        counts, params = Counter[Any](), []
+        for path in found:
+            kinds = [claimed(path)[:2]] if kind == "wrong" else [f.name for f in functions_in(path)]
+            counts.update(kinds)
+            marks = [] if min(counts[each] for each in kinds) <= EACH[kind] else [pytest.mark.slow]
+            params.append(pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks))
+        metafunc.parametrize("path", params)
     elif "exercise" in metafunc.fixturenames:
         metafunc.parametrize("exercise", day(here.name), ids=lambda exercise: exercise.stem)
 
@@ -100,10 +112,20 @@ def wanted(day_name: str, stem: str, function: str) -> Evidence:
     return reference(day_name, stem).evidence(exercise, target, BENCH, 8)
 
 
-@cache  # for the tests of lines and causes, which look at the same results
 def graded(path: Path) -> list[CheckResult]:
+    """The results of a solution, which is graded once: the tests of lines and causes look at the same ones."""
+    skip_if_unfinished(*of_path(path))
+    kept = Path(os.environ[VERDICTS], "-".join((*of_path(path), path.parents[1].name, path.stem)))
+    with contextlib.suppress(OSError):
+        return msgspec.msgpack.decode(kept.read_bytes(), type=list[CheckResult])
+    found = _graded(path)
+    kept.with_suffix(f".{os.getpid()}").write_bytes(msgspec.msgpack.encode(found))
+    kept.with_suffix(f".{os.getpid()}").replace(kept)
+    return found
+
+
+def _graded(path: Path) -> list[CheckResult]:
     day_name, stem = of_path(path)
-    skip_if_unfinished(day_name, stem)
     exercise = exercise_of(day_name, stem)
     # The reference first, as in grading: a submission may spoil the process it is loaded into.
     for function in functions_in(path):

@@ -1,6 +1,6 @@
 """One model on several GPUs.
 
-Run me: python exercises/day8/11_multiple_gpus.py
+Run me: dojo run exercises/day8/11_multiple_gpus.py
 Check me: pytest exercises/day8/11_multiple_gpus.py
 Read me: dojo lesson 11
 """

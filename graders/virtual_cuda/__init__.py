@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from virtual_cuda.__main__ import run_script
+    from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus
+    from virtual_cuda.clock.lanes import Interval, Times, times_of
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
     from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AnyEvent",
     "Event",
+    "Gpu",
+    "Interval",
     "Ledger",
     "OpenDevice",
     "Parameter",
@@ -32,12 +36,15 @@ __all__ = [
     "RealDevice",
     "Stream",
     "Tensor",
+    "Times",
     "VirtualGpu",
     "choose_device",
     "device_count",
     "device_failure",
     "format_size",
     "from_library",
+    "gpu_named",
+    "gpus",
     "limit_memory",
     "no_accelerator",
     "nothing_above",
@@ -49,6 +56,7 @@ __all__ = [
     "record_wait",
     "run_script",
     "site",
+    "times_of",
     "virtual_cuda",
     "virtual_mps",
     "wait_patch",
@@ -56,6 +64,8 @@ __all__ = [
 
 _NAMES = {
     "__main__": "run_script",
+    "clock.gpus": "Gpu gpu_named gpus",
+    "clock.lanes": "Interval Times times_of",
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",

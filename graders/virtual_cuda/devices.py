@@ -8,6 +8,7 @@ import importlib
 import os
 import pkgutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -17,11 +18,12 @@ import torch.utils._device
 from torch.utils.data._utils import pin_memory as pinning
 
 from virtual_cuda import ops, torch_api
+from virtual_cuda.clock.gpus import gpu_named
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
-from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, torch_lacks
+from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.patching import Opening, around, claim, patch, registry
+from virtual_cuda.patching import Opening, Patch, around, claim, patch, registry
 from virtual_cuda.real.context import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
@@ -29,6 +31,7 @@ from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
 from virtual_cuda.torch_api.imports import OriginalImports
 
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
+CLOCKS: Final = ("measured", "modelled")
 
 _real_gpus: Final = functools.cache(torch.cuda.device_count)
 _NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
@@ -41,13 +44,27 @@ for _package in (ops, torch_api):
 
 @contextlib.contextmanager
 def virtual_cuda(
-    devices: int = 1, memory: int | str = "8 GiB", name: str = "Virtual CUDA device"
+    devices: int = 1,
+    memory: int | str | None = None,
+    name: str | None = None,
+    gpu: str | None = None,
+    clock: Literal["measured", "modelled"] = "measured",
 ) -> Iterator[VirtualGpu]:
     """Give this process virtual CUDA devices for the length of a `with` block.
 
-    `memory` is the size of each device. Raises BadDeviceCount, BadSize, AlreadyOpen, RealDeviceInUse where the process
-    already uses a real GPU, and TorchUnsupported where this release of torch lacks an internal that is needed.
+    `memory` is the size of each device, 8 GiB if nothing is said. `gpu` names a GPU of which the devices have the
+    properties and the memory; events and the profiler tell its modelled times then. With `clock="modelled"`,
+    `time.perf_counter` does so, too, on an H200 if no GPU is named. Raises BadDeviceCount, BadSize, UnknownGpu,
+    UnknownClock, AlreadyOpen, RealDeviceInUse where the process already uses a real GPU, and TorchUnsupported where
+    this release of torch lacks an internal that is needed.
     """
+    if clock not in CLOCKS:
+        raise UnknownClock(clock, CLOCKS)
+    model = gpu_named(gpu or "H200") if gpu is not None or clock == "modelled" else None
+    if memory is None:
+        memory = model.memory if model is not None and gpu is not None else "8 GiB"
+    if name is None:
+        name = model.title if model is not None and gpu is not None else "Virtual CUDA device"
     if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MOST_DEVICES:
         raise BadDeviceCount(devices)
     size = parse_size(memory)
@@ -55,9 +72,22 @@ def virtual_cuda(
         undo.enter_context(claim("virtual CUDA device"))
         if torch.cuda.is_initialized():
             raise RealDeviceInUse("cuda")
-        gpu = VirtualGpu(devices, size, name)
-        _open(gpu, undo)
-        yield gpu
+        opened = VirtualGpu(devices, size, name, model)
+        _open(opened, undo)
+        if clock == "modelled":
+            patch(_modelled_clock(opened), undo)
+        yield opened
+
+
+def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
+    """Functions of `time` that tell what the host's lane of the model says."""
+    begun = time.perf_counter()
+
+    def seconds() -> float:
+        modelled = gpu.clock()
+        return begun + (0.0 if modelled is None else modelled.now)
+
+    return [(time, "perf_counter", seconds), (time, "perf_counter_ns", lambda: int(seconds() * 1e9))]
 
 
 def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:

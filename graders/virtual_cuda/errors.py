@@ -41,6 +41,42 @@ class BadDeviceCount(DeviceError, ValueError):
         return f"{self.count!r} is not a number of devices; write a whole number, 1 or more"
 
 
+class UnknownGpu(DeviceError, ValueError):
+    """The modelled clock does not know this GPU."""
+
+    def __init__(self, name: object, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        return f"there are no figures for a GPU {self.name!r}; choose one of {', '.join(self.known)}"
+
+
+class UnknownClock(DeviceError, ValueError):
+    """There is no such clock."""
+
+    def __init__(self, name: object, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        return f"there is no clock {self.name!r}; choose one of {', '.join(self.known)}"
+
+
+class BadClockRecord(VirtualCudaError, ValueError):
+    """A file with the times of a GPU cannot be used."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file = file
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.file} is no record of a GPU's times: {self.reason}"
+
+
 class _OfOneDevice(DeviceError):
     def __init__(self, device: str) -> None:
         super().__init__(device)

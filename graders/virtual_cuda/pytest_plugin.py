@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from virtual_cuda import VirtualGpu
 
 FIXTURE: Final = "virtual_cuda"
-OPTIONS: Final = ("devices", "memory", "name")
-MARKER: Final = f"{FIXTURE}(devices=1, memory='8 GiB', name=...): run the test with this virtual CUDA device open"
+OPTIONS: Final = ("devices", "memory", "name", "gpu", "clock")
+MARKER: Final = (
+    f"{FIXTURE}(devices=1, memory='8 GiB', name=..., gpu='T4', clock='modelled'): "
+    "run the test with this virtual CUDA device open"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,6 @@
 """Fewer transfers: what must cross between host and GPU, and how often.
 
-Run me: python exercises/day8/08_minimizing_transfers.py
+Run me: dojo run exercises/day8/08_minimizing_transfers.py
 Check me: pytest exercises/day8/08_minimizing_transfers.py
 Read me: dojo lesson 08
 """

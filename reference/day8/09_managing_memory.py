@@ -1,6 +1,6 @@
 """Memory: how much is used, what fits, and how to need less.
 
-Run me: python exercises/day8/09_managing_memory.py
+Run me: dojo run exercises/day8/09_managing_memory.py
 Check me: pytest exercises/day8/09_managing_memory.py
 Read me: dojo lesson 09
 """

@@ -107,3 +107,11 @@ def test_a_demo_that_fails_or_warns_is_noticed(tmp_path: Path) -> None:
     warned, unwritable = json.loads(ran.stdout)
     assert "UserWarning: old" in warned[0]
     assert "UnicodeEncodeError" in unwritable[0]
+
+
+def test_the_line_that_says_how_to_run_a_file_runs_it_on_a_gpu() -> None:
+    file = ROOT / "reference" / "day8" / "03_moving_batches.py"
+    assert f"\nRun me: dojo run exercises/day8/{file.name}\n" in file.read_text(encoding="utf-8")
+    done = python("-m", "gpudojo", "run", str(file))
+    assert (done.returncode, "ghosts, moved from cpu to cuda:0:" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "What each line did on the virtual GPU:" in done.stderr

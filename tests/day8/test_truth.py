@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from gpudojo.authoring.lint import solutions
 from gpudojo.grading.source_locator import executed
 from gpudojo.model.catalogue import misconceptions
@@ -23,6 +24,7 @@ HERE = Path(__file__).parent
 WANTED = 0.98
 
 
+@pytest.mark.slow
 def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
     wrong = {one.path.stem: one.path for one in solutions(HERE, exercise.stem) if one.wrong}
     truth = tomllib.loads((HERE / "truth" / f"{exercise.stem}.toml").read_text(encoding="utf-8"))

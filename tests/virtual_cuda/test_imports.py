@@ -131,3 +131,15 @@ def test_distributed_tensors_work_after_the_device(warm_python: WarmPython, tmp_
         "    assert not isinstance(torch.ones(1, device='cuda'), dt.DTensor)",
         "torch.distributed.destroy_process_group()",
     )
+
+
+def test_a_module_that_imports_dtensor_while_the_device_is_open(warm_python: WarmPython, tmp_path: Path) -> None:
+    ran(
+        warm_python,
+        tmp_path,
+        "with virtual_cuda():",
+        "    torch.ones(2, device='cuda') + 1",
+        "    import torch.testing, torch.distributed.tensor",
+        "    torch.testing.assert_close(torch.ones(2, device='cuda'), torch.ones(2, device='cuda'))",
+        "assert 'torch.distributed.tensor' in sys.modules",
+    )

@@ -82,7 +82,7 @@ def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython,
         '  3  x = torch.ones(1024).to("cuda")                             4 KiB           1      4 KiB    4 KiB',
         '  4  atexit.register(lambda: print("last", x.sum().item()))                 1    2        4 B  4.5 KiB',
         "  6  x.max().item()                                                         3    6       12 B  4.5 KiB",
-        "total                                                            4 KiB      4    9      4 KiB  4.5 KiB",
+        "total                                                            4 KiB      4    9   4.02 KiB  4.5 KiB",
         "script.py:6 made the CPU wait for the GPU 3 times.",
     ]
     assert "script.py: 4 waits" in done.stderr

@@ -1,7 +1,8 @@
 """Which device does this machine have?
 
-Run me: python exercises/day8/01_checking_device.py
+Run me: dojo run exercises/day8/01_checking_device.py
 Check me: pytest exercises/day8/01_checking_device.py
+Read me: dojo lesson 01
 """
 
 import torch

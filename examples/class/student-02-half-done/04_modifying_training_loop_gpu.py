@@ -1,7 +1,8 @@
 """A training loop that runs on the GPU.
 
-Run me: python exercises/day8/04_modifying_training_loop_gpu.py
+Run me: dojo run exercises/day8/04_modifying_training_loop_gpu.py
 Check me: pytest exercises/day8/04_modifying_training_loop_gpu.py
+Read me: dojo lesson 04
 """
 
 import torch

@@ -1,7 +1,8 @@
 """All pixels at once: the same pictures without Python loops.
 
-Run me: python exercises/day8/06_vectorizing_pixel_loops.py
+Run me: dojo run exercises/day8/06_vectorizing_pixel_loops.py
 Check me: pytest exercises/day8/06_vectorizing_pixel_loops.py
+Read me: dojo lesson 06
 """
 
 import time

@@ -1,7 +1,8 @@
 """One model on several GPUs.
 
-Run me: python exercises/day8/11_multiple_gpus.py
+Run me: dojo run exercises/day8/11_multiple_gpus.py
 Check me: pytest exercises/day8/11_multiple_gpus.py
+Read me: dojo lesson 11
 """
 
 import torch

@@ -1,7 +1,8 @@
 """A model on the GPU, all of it.
 
-Run me: python exercises/day8/02_moving_model_to_device.py
+Run me: dojo run exercises/day8/02_moving_model_to_device.py
 Check me: pytest exercises/day8/02_moving_model_to_device.py
+Read me: dojo lesson 02
 """
 
 import torch

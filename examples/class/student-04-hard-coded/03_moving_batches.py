@@ -1,7 +1,8 @@
 """A batch on the GPU, whatever it is made of.
 
-Run me: python exercises/day8/03_moving_batches.py
+Run me: dojo run exercises/day8/03_moving_batches.py
 Check me: pytest exercises/day8/03_moving_batches.py
+Read me: dojo lesson 03
 """
 
 from typing import NamedTuple

@@ -1,7 +1,8 @@
 """Do you know what happens? Five questions; write the letter of the best answer into ANSWERS.
 
-Run me: python exercises/day8/12_self_assessment.py
+Run me: dojo run exercises/day8/12_self_assessment.py
 Check me: pytest exercises/day8/12_self_assessment.py
+Read me: dojo lesson 12
 """
 
 QUESTIONS = {

@@ -1,7 +1,8 @@
 """An evaluation loop that runs on the GPU.
 
-Run me: python exercises/day8/05_modifying_evaluation_loop_gpu.py
+Run me: dojo run exercises/day8/05_modifying_evaluation_loop_gpu.py
 Check me: pytest exercises/day8/05_modifying_evaluation_loop_gpu.py
+Read me: dojo lesson 05
 """
 
 import torch

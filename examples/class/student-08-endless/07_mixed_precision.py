@@ -1,7 +1,8 @@
 """A training step in mixed precision.
 
-Run me: python exercises/day8/07_mixed_precision.py
+Run me: dojo run exercises/day8/07_mixed_precision.py
 Check me: pytest exercises/day8/07_mixed_precision.py
+Read me: dojo lesson 07
 """
 
 import warnings

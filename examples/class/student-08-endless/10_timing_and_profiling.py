@@ -1,7 +1,8 @@
 """How long does it take on the GPU, and what takes so long?
 
-Run me: python exercises/day8/10_timing_and_profiling.py
+Run me: dojo run exercises/day8/10_timing_and_profiling.py
 Check me: pytest exercises/day8/10_timing_and_profiling.py
+Read me: dojo lesson 10
 """
 
 import time

@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from virtual_cuda import virtual_cuda
 from virtual_cuda.ledger import COLUMNS, MARKS, Ledger, draw_timeline, line_rows, plain_lines, timeline_of
 
 from gpudojo.model.catalogue import registered
+from gpudojo.model.errors import BadDay, BadMarkers
 from gpudojo.model.lessons import FOLDER, SETUP, Snippet, lesson_path, never_run, shown, snippets
 from gpudojo.release.leaks import leaks
+from gpudojo.release.stubs import solutions, stubs
 
 WIDTH: Final = 76  # of a terminal with 80 columns, within the frame of a code block
 LONGEST: Final = 240  # characters of an error
 SEED: Final = 8
+UNUSED: Final = "allocated"  # the column that lessons do without: they need the room for code
 QUESTIONS: Final = 3
 SETUP_FILE: Final = f"{SETUP}.py"
 NBSP: Final = "\N{NO-BREAK SPACE}"
@@ -43,27 +44,37 @@ def remake(day: str, stem: str) -> Path | None:
     path = lesson_path(day, stem)
     if path is None or (made := filled(source := path.read_text(encoding="utf-8"))) == source:
         return None
-    path.write_text(made, encoding="utf-8")
+    path.write_text(made, encoding="utf-8", newline="\n")
     return path
 
 
 def recorded(snippet: Snippet, setup: str = "") -> str:
-    """What a snippet did on a virtual GPU of its own, line by line or as a timeline, what it printed, its error."""
+    """What a snippet did on a virtual GPU of its own, line by line or as a timeline, what it printed, its error.
+
+    Raises BadDay where its options are none.
+    """
+    import torch  # not at the top: `dojo lint --help` does without
+    from virtual_cuda import virtual_cuda
+
     file, said, error = f"{snippet.name}.py", io.StringIO(), ""
     names: dict[str, Any] = {"__name__": "__main__"}
-    gpus, memory = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
     with contextlib.ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
-        gpu = around.enter_context(virtual_cuda(gpus, memory))
+        try:
+            made_for = int(snippet.options.get("gpus", 1)), snippet.options.get("memory", "8GiB")
+            gpu = around.enter_context(virtual_cuda(*made_for))
+        except ValueError as wrong:
+            raise BadDay(f"a lesson's snippet {snippet.name!r}", snippet.line, str(wrong)) from wrong
         around.enter_context(contextlib.redirect_stdout(said))
         if gc.isenabled():  # memory is freed at the same moments each time
             gc.disable()
             around.callback(gc.enable)
         torch.manual_seed(SEED)
-        exec(compile(setup, SETUP_FILE, "exec"), names)
         mark = gpu.ledger.mark()
-        said.truncate(0)
         try:
+            exec(compile(setup, SETUP_FILE, "exec"), names)
+            mark = gpu.ledger.mark()
+            said.seek(said.truncate(0))  # what the setup printed is not shown
             exec(compile(snippet.code, file, "exec"), names)
         except Exception as raised:
             error = f"{type(raised).__module__}.{type(raised).__name__}: {raised}".removeprefix("builtins.")
@@ -83,8 +94,9 @@ def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
     own = [(f"{row.number:2}", row) for row in line_rows(made.records, file, code)]
     called = [("", row) for row in line_rows(made.records, SETUP_FILE, setup)]
     rows = [(number, row) for number, row in (*own, *called) if any(row.cells)]
-    used = [place for place in range(len(COLUMNS)) if any(row.cells[place] for _, row in rows)]
-    heads = [list(COLUMNS)[place] for place in used]
+    names = list(enumerate(COLUMNS))
+    used = [place for place, name in names if name != UNUSED and any(row.cells[place] for _, row in rows)]
+    heads = [name for place, name in names if place in used]
     body = [(f"{number:2}  {row.code}", [row.cells[place] for place in used]) for number, row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *(cells for _, cells in body), strict=True)]
     lines = [("recorded, by line", heads), *body] if body else []
@@ -100,13 +112,26 @@ def _timeline(made: Ledger, file: str, code: list[str], setup: list[str]) -> str
     """The lanes of a timeline, and the meaning of the signs in it; nothing where the device was not used."""
     if not len(made):
         return ""
-    timeline = timeline_of(made.records, file, "", file, source=code)
+    timeline = timeline_of(made.records, file, file, file, source=code)
     drawn = plain_lines(draw_timeline(timeline, WIDTH))[1:-1]  # without its heading, and the reference
     # Between the lanes of host and device are copies, with their sizes: letters there are units.
     lanes = [line[9:] if place != 1 else re.sub(r"[\w.]", "", line[9:]) for place, line in enumerate(drawn[:3])]
     signs = [f"{sign} {meaning}" for sign, meaning in MARKS.values() if any(sign in lane for lane in lanes)]
     legend = textwrap.wrap("   ".join(sign.replace(" ", NBSP) for sign in signs), WIDTH)
     return "\n".join(["recorded, in order:", *filter(None, drawn), *(line.replace(NBSP, " ") for line in legend)])
+
+
+def _given_away(name: str, source: str, reference: Path) -> Iterator[str]:
+    """Lines of solutions in a lesson, short ones too; none where a reference is no stub yet, as lint says elsewhere."""
+    with contextlib.suppress(BadMarkers):
+        found = list(map(str, leaks({name: source.encode()}, reference)))
+        shown_anyway = {line.strip() for stub in stubs(reference).values() for line in stub.splitlines()}
+        lines = {line.strip() for line in source.splitlines()} - shown_anyway
+        for path in sorted(reference.glob("*.py")) if not found else ():
+            numbered = (line for block in solutions(path.read_text(encoding="utf-8")) for line in block)
+            told = ((number, text.strip()) for number, text in numbered if text.strip() in lines)
+            found += [f"{name} shows line {number} of {path.name}: {text}" for number, text in told if text]
+        yield from found
 
 
 def problems(day: str, stem: str, root: Path) -> Iterator[str]:
@@ -123,8 +148,7 @@ def problems(day: str, stem: str, root: Path) -> Iterator[str]:
         yield f"{name} has no snippet called wrong, or none called right"
     if shown(source, folded=True).count("</details>") != QUESTIONS:
         yield f"{name} does not have {QUESTIONS} questions with answers"
-    for leak in leaks({name: source.encode()}, root / "reference" / day):
-        yield str(leak)
+    yield from _given_away(name, source, root / "reference" / day)
     made = filled(source)
     if any(one.name == "right" and "\nError:\n" in (one.recorded or "") for one in snippets(made)):
         yield f"{name}: the snippet called right ends with an error"

@@ -45,8 +45,10 @@ def _chosen(day: str, number: str | None) -> list[Exercise]:
     name = None if number is None else Path(number).stem
     found = [each for each in having if name in (None, each.number, each.number.lstrip("0"), each.stem)]
     if not found:
-        named = ", ".join(each.number for each in having) or "none"
-        raise click.ClickException(f"{day} has no lesson {number or ''}".rstrip() + f"; there are: {named}")
+        there = ", ".join(each.number for each in having)
+        raise click.ClickException(
+            f"{day} has no lesson {number}; there are: {there}" if there else f"{day} has no lessons"
+        )
     return found
 
 
@@ -66,7 +68,7 @@ def _page(day: str, chosen: list[Exercise]) -> str:
 
     from gpudojo.report.rendering import page
 
-    render = MarkdownIt("commonmark").render
-    texts = [render(text) for each in chosen if (text := lesson_of(each, folded=True))]
+    made = (MarkdownIt("commonmark").render(text) for each in chosen if (text := lesson_of(each, folded=True)))
+    texts = [text.replace("<pre>", '<pre tabindex="0">') for text in made]  # wide ones are scrolled, by keyboard too
     title = f"{chosen[0].number} {chosen[0].title}" if len(chosen) == 1 else catalogue.title(day)
     return page("lesson.html", "", title=title, lessons=[Markup(text) for text in texts])

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from gpudojo.grading.limits import SECONDS
 from gpudojo.model.catalogue import days
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,7 +54,8 @@ def limits(command: Command) -> Command:
     command = click.option("--require-isolation", is_flag=True, help=refuse)(command)
     command = bytes_option("--memory-limit", help="Memory each submission may take.")(command)
     seconds, told = click.FloatRange(min=0.1), "Seconds each function may take."
-    return click.option("--time-limit", default=10.0, show_default=True, type=seconds, metavar="S", help=told)(command)
+    limit = click.option("--time-limit", default=SECONDS, show_default=True, type=seconds, metavar="S", help=told)
+    return limit(command)
 
 
 def repository() -> Path:

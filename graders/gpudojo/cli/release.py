@@ -59,8 +59,8 @@ def student(target: Path, day: str, root: Path | None) -> None:
 @release.command()
 @day_and_root
 @click.option("--out", type=FOLDER, help="Write notebooks/DAY/ into this folder (default: the repository).")
-@click.option("--package", default="gpudojo", show_default=True, help="The package to install if there is no wheel.")
-def notebooks(day: str, root: Path | None, out: Path | None, package: str) -> None:
+@click.option("--package", metavar="ADDRESS", help="What to install where no wheel is (default: nothing).")
+def notebooks(day: str, root: Path | None, out: Path | None, package: str | None) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
     root, _ = references(root, day)
     made = notebook_files.of_day(root, day, package)  # all of them before the first is written

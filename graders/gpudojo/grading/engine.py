@@ -10,13 +10,15 @@ What runs student code is imported where it is called, so that torch is not impo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpudojo.grading.judge import judge_function, result_of
 from gpudojo.grading.limits import UNLIMITED, Limits
-from gpudojo.grading.references import Reference, reference_for
+from gpudojo.grading.load import solved
+from gpudojo.grading.references import Kept, Reference, reference_for
 from gpudojo.model.errors import DojoError
 from gpudojo.model.evidence import CallStatus, decode_evidence, encode_evidence
 from gpudojo.model.exercise import Exercise, Failed, Function
@@ -90,6 +92,29 @@ class FileGrader:
             self._results[function.name] = found
         return self._results[function.name]
 
+    def prepare(self, exercise: Exercise, functions: Iterable[Function]) -> None:
+        """Fills the cache of the reference's evidence for what is not still to do; before student code has run.
+
+        What goes wrong is told when a function is graded.
+        """
+        with contextlib.suppress(DojoError, OSError):
+            reference = self._reference(exercise)
+            if isinstance(reference, Kept):
+                missing = [each for each in functions if not reference.has(each, self.kind, self.seed)]
+                written = solved(self.path) if missing else ()
+                for function in missing:
+                    if function.name in written:
+                        reference.prepare(function, self.kind, self.seed)
+
+    def _reference(self, exercise: Exercise) -> Reference:
+        found = self._references.get(exercise.stem)
+        if found is None:
+            found = reference_for(self.path, exercise)
+            if self.watching and isinstance(found, Kept):
+                found = found.written
+            self._references[exercise.stem] = found
+        return found
+
     def _told_once(self, exercise: Exercise, function: Function, found: list[CheckResult]) -> list[CheckResult]:
         """The results; those of a function that the same error of the file keeps from being graded are blocked."""
         for other, told in self._results.items():
@@ -103,9 +128,9 @@ class FileGrader:
         from gpudojo.grading.watching import Pair
 
         # Before the student's file: that may spoil the process it is loaded into.
-        reference = self._references.get(exercise.stem)
-        if reference is None:
-            reference = self._references[exercise.stem] = reference_for(self.path, exercise)
+        reference = self._reference(exercise)
+        if isinstance(reference, Kept) and not reference.has(function, self.kind, self.seed):
+            reference.load()
         if self.submission is None:
             self.submission = load_file(self.path, limits)
         pair = None

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gpudojo.model.evidence import Raised
 
+SECONDS: Final = 10.0  # that a function may take, in a student's own run as in a class, where nothing else is asked for
 AGAIN: Final = 0.05  # seconds until a student who has caught the first TimedOut gets another one
 INSIST: Final = 0.0005  # and after some of them: often enough to hit a line that no `except:` covers
 TIDYING: Final = 1.0  # seconds that our own code has at least, once it was interrupted, to close what it has opened
@@ -194,25 +195,25 @@ def in_scenario(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bounded_output(characters: int) -> Iterator[None]:
+def bounded_output(characters: int, named: bool = False) -> Iterator[None]:
     """Keeps only so much of what is printed: an endless loop would fill the disk on which output is captured.
 
-    Above what is printed in a scenario stands the scenario's name.
+    With `named`, the name of a scenario stands above what is printed in it.
     """
     with contextlib.ExitStack() as undo:
         for stream in {id(each): each for each in (sys.stdout, sys.stderr)}.values():
-            _bound(stream, characters, undo)
+            _bound(stream, characters, named, undo)
         yield
 
 
-def _bound(stream: Any, characters: int, undo: contextlib.ExitStack) -> None:
+def _bound(stream: Any, characters: int, named: bool, undo: contextlib.ExitStack) -> None:
     original, left = stream.write, characters
     told, last = "", "\n"  # the scenario whose name was written last, and the last text
 
     def write(text: str) -> int:
         nonlocal left, told, last
         if left > 0 and text:
-            if told != _scenario[0]:
+            if named and told != _scenario[0]:
                 told = _scenario[0]
                 original(f"{'' if last.endswith(chr(10)) else chr(10)}[scenario {told}]\n" if told else "")
             last = text
@@ -248,7 +249,7 @@ class Limits:
         """Around code of the file at `path`, which may take so many seconds."""
         with (
             interrupts() if self.interruptible else contextlib.nullcontext(Interrupts(True)) as stop,
-            contextlib.nullcontext() if self.characters is None else bounded_output(self.characters),
+            contextlib.nullcontext() if self.characters is None else bounded_output(self.characters, named=True),
             time_limit(seconds, str(path), self.method, self.waited) as limit,
         ):
             yield stop, limit

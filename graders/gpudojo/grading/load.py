@@ -332,6 +332,15 @@ def _warning() -> Iterator[None]:
         yield
 
 
+def solved(path: Path) -> frozenset[str]:
+    """The names that a file binds, without those still to do; it is not run."""
+    bound: dict[str, bool] = {}
+    with contextlib.suppress(Unparsable), _warning():
+        for source, first in _parts(path):
+            bound |= {name: stub for name, _, stub in bindings(parse(source, path, first))}
+    return frozenset(name for name, stub in bound.items() if not stub)
+
+
 class Unparsable(Exception):
     """The file is no Python."""
 

@@ -1,10 +1,15 @@
-"""What a file is judged by: the reference solution, or evidence of it that a release ships."""
+"""What a file is judged by: the reference solution, or evidence of it that a release ships or a cache keeps."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
+import os
+import platform
+import sys
+import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +19,7 @@ import msgspec
 from virtual_cuda.ledger import MOST_CALLS, Timeline
 
 from gpudojo.grading.load import load
-from gpudojo.model.catalogue import day_of, day_with
+from gpudojo.model.catalogue import day_of, day_with, registered
 from gpudojo.model.errors import BadEvidence, NoReference, NoSuchSeed, NotRecorded, ReferenceFails
 from gpudojo.model.evidence import (
     LARGEST,
@@ -174,6 +179,130 @@ class Written:
         return []
 
 
+class InCache(msgspec.Struct, frozen=True):
+    """The evidence of one function of a reference solution, in a file of the cache."""
+
+    key: str
+    signature: str
+    evidence: bytes  # compressed
+
+
+class Kept:
+    """A reference solution whose evidence is kept in the user's cache; it is loaded and run where that has none.
+
+    For runs on a student's own machine: whoever can write to the cache can change what a file is compared with.
+    """
+
+    def __init__(self, path: Path, exercise: Exercise) -> None:
+        self.path, self.exercise = path, exercise
+        self._known: dict[str, InCache] = {}
+
+    @functools.cached_property
+    def written(self) -> Written:
+        return Written(self.path)
+
+    def load(self) -> None:
+        """Loads the solution now, and not when it is first run."""
+        _ = self.written
+
+    def has(self, function: Function, kind: str, seed: int) -> bool:
+        """Whether the cache has what a run needs."""
+        key = self._key(function, kind, seed)
+        return key is not None and self._found(function, key) is not None
+
+    def prepare(self, function: Function, kind: str, seed: int) -> None:
+        """Runs the reference and keeps its evidence. For a process that has not run student code."""
+        if (key := self._key(function, kind, seed)) is None:
+            return
+        seen = self.written.evidence(self.exercise, function, kind, seed)
+        kept = InCache(key, self.written.signature(self.exercise, function), compressed(seen))
+        self._known[key] = kept
+        place = self._place(function, key)
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            older = sorted(place.parent.glob(f"{place.stem.rpartition('-')[0]}-*{SUFFIX}"), key=os.path.getmtime)
+            for path in older[:-OLDER]:
+                path.unlink(missing_ok=True)
+            with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+                file.write(msgspec.msgpack.encode(kept))
+            os.replace(file.name, place)  # a reader sees the whole file or none
+
+    def evidence(self, exercise: Exercise, function: Function, kind: str, seed: int) -> Evidence:
+        if (key := self._key(function, kind, seed)) is not None and (kept := self._found(function, key)) is not None:
+            with contextlib.suppress(BadEvidence):
+                return decode_evidence(_unpacked(kept.evidence))
+        return self.written.evidence(exercise, function, kind, seed)
+
+    def signature(self, exercise: Exercise, function: Function) -> str:
+        kept = (each for key, each in self._known.items() if key.startswith(f"{function.name} "))
+        found = next(kept, None)
+        return self.written.signature(exercise, function) if found is None else found.signature
+
+    def timelines(self, exercise: Exercise, function: Function) -> list[Timeline]:
+        return []
+
+    def _key(self, function: Function, kind: str, seed: int) -> str | None:
+        """What the evidence depends on.
+
+        None where that cannot be said: on a real GPU, which need not do the same tomorrow, or with a probe that is in
+        none of the day's files.
+        """
+        from virtual_cuda import choose_device
+
+        chosen, day = choose_device(kind)[0], day_with(self.exercise)
+        if chosen not in ("virtual", "cpu") or day is None:
+            return None
+        code = [getattr(probe.look, "__code__", None) for probe in function.probes]
+        if not all(each and registered()[day].folder in Path(each.co_filename).parents for each in code):
+            return None
+        solution = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return f"{function.name} {self.exercise.stem} {chosen} {seed} {solution} {_graders(day)}"
+
+    def _place(self, function: Function, key: str) -> Path:
+        digest = hashlib.sha256(key.encode()).hexdigest()[:24]
+        return cache_folder() / "evidence" / f"{self.exercise.stem}.{function.name}-{digest}{SUFFIX}"
+
+    def _found(self, function: Function, key: str) -> InCache | None:
+        """What the cache has; None where it has nothing, or something damaged, or something else."""
+        if key not in self._known:
+            with contextlib.suppress(OSError, BadEvidence):
+                data = self._place(function, key).read_bytes()
+                kept = decoded(msgspec.msgpack.Decoder(InCache).decode, data)
+                seen = decode_evidence(_unpacked(kept.evidence)).observations
+                if kept.key == key and seen.keys() == {probe.name for probe in function.probes}:
+                    self._known[key] = kept
+        return self._known.get(key)
+
+
+OLDER: Final = 7  # files of a function that the cache keeps beside a new one, of other seeds and versions
+
+
+def cache_folder() -> Path:
+    """The folder for what can be made again: `$DOJO_CACHE`, or `gpudojo` where this system has the user's caches."""
+    if named := os.environ.get("DOJO_CACHE"):
+        return Path(named)
+    home = Path.home()
+    usual = {"darwin": home / "Library" / "Caches", "win32": home / "AppData" / "Local"}.get(sys.platform)
+    variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
+    return Path(os.environ.get(variable) or usual or home / ".cache") / "gpudojo"
+
+
+@functools.cache
+def _graders(day: str) -> str:
+    """Changes with everything but the reference that evidence depends on: our code, the day, Python, torch."""
+    import torch
+
+    found = hashlib.sha256(f"{sys.version} {platform.machine()} {torch.__version__}".encode())
+    ours = Path(__file__).resolve().parents[1]
+    for folder in (ours / "grading", ours / "model", ours.parent / "virtual_cuda", registered()[day].folder):
+        for place, _, names in sorted(os.walk(folder)):
+            if not place.endswith("__pycache__"):
+                for name in sorted(names):
+                    about = os.stat(os.path.join(place, name))
+                    found.update(f"{place} {name} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return found.hexdigest()
+
+
 class Recorded:
     """What a reference solution did when the release was made; it is not here."""
 
@@ -197,8 +326,9 @@ class Recorded:
 
 def reference_for(path: Path, exercise: Exercise) -> Reference:
     """The reference of one exercise, for a student's file or notebook. Raises NoReference."""
-    recorded = recorded_for(path, exercise)
-    return Recorded(recorded) if recorded else Written(reference_of(path.with_name(f"{exercise.stem}.py")))
+    if recorded := recorded_for(path, exercise):
+        return Recorded(recorded)
+    return Kept(reference_of(path.with_name(f"{exercise.stem}.py")), exercise)
 
 
 def recorded_for(path: Path, exercise: Exercise) -> Shipped | None:

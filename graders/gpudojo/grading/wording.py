@@ -19,6 +19,7 @@ WIDTH: Final = 100
 BAR_WIDTH: Final = 20
 DOCS: Final = "https://pytorch.org/docs/stable/"
 NOT_RUN: Final = "not run"
+MISSING: Final = "missing"
 ALL_PASSED: Final = "Everything passes. Well done!"
 Part = tuple[str, str]  # a label and its text
 
@@ -82,25 +83,25 @@ def where(path: Path, line: int) -> str:
     return f"{name}\n{number:>4} | {text}" if text else name
 
 
-def laid_out(name: str, text: str) -> list[str]:
-    """A label, and its text beside it; the lines of the text stay lines."""
+def laid_out(name: str, text: str, width: int = WIDTH) -> list[str]:
+    """A label, and its text beside it, at most `width` characters wide; the lines of the text stay lines."""
     first = f"  {name:9} "
     lines: list[str] = []
     for line in text.splitlines():
         # Code and drawings are aligned, and a web address is of no use when it is broken.
         after = " " * len(first)
         lines += textwrap.wrap(
-            line, WIDTH, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+            line, width, initial_indent=first, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
         )
         first = after
     return lines
 
 
-def bar(points: float, most: float) -> str:
-    """A bar of 20 characters: full only with all points, and empty only with none."""
+def bar(points: float, most: float, width: int = BAR_WIDTH) -> str:
+    """A bar of so many characters: full only with all points, and empty only with none."""
     share = points / most if most else 0.0
-    filled = BAR_WIDTH if share >= 1 else min(max(round(BAR_WIDTH * share), int(share > 0)), BAR_WIDTH - 1)
-    return "█" * filled + "░" * (BAR_WIDTH - filled)
+    filled = width if share >= 1 else min(max(round(width * share), int(share > 0)), width - 1)
+    return "█" * filled + "░" * (width - filled)
 
 
 @dataclass
@@ -124,5 +125,7 @@ class ExercisePoints:
             return "done"
         if set(self.outcomes) == {Outcome.TODO}:
             return "to do"
+        if MISSING in self.outcomes:
+            return MISSING
         names = (Outcome.FAILED, Outcome.ERROR, Outcome.BLOCKED, Outcome.TODO, NOT_RUN)
         return ", ".join(f"{self.outcomes[name]} {name}" for name in names if self.outcomes[name])

@@ -62,8 +62,10 @@ def lesson_of(exercise: Exercise, folded: bool = False) -> str | None:
 def shown(source: str, folded: bool) -> str:
     """The text that students read: without the marks of snippets."""
     text = _COMMENT.sub("", source)
+    if folded:  # with empty lines, which some readers of Markdown need beside HTML
+        return _ANSWER.sub(r"\n<details><summary>Answer</summary>\n\n\1\n\n</details>\n", text)
     answers = [answer.strip() for answer in _ANSWER.findall(text)]
-    if folded or not answers:
+    if not answers:
         return text
     listed = "\n".join(f"{number}. {answer}" for number, answer in enumerate(answers, 1))
     return f"{_ANSWER.sub('', text).rstrip()}\n\n---\n\n## Answers\n\n{listed}\n"

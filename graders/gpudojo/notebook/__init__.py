@@ -15,7 +15,7 @@ from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
-from gpudojo.grading.limits import Limits, bounded_output
+from gpudojo.grading.limits import SECONDS, Limits, bounded_output
 from gpudojo.grading.references import PUBLIC_SEEDS, known_seeds
 from gpudojo.grading.wording import ExercisePoints
 from gpudojo.model.catalogue import every_exercise
@@ -26,7 +26,6 @@ from gpudojo.notebook.session import NOWHERE, definitions, live
 from gpudojo.notebook.views import STOPPED, CheckReport, FunctionReport, PointsTable, function_report, line_table
 
 SEED: Final = PUBLIC_SEEDS[0]
-SECONDS: Final = 60.0
 CHARACTERS: Final = 20_000  # of what student code prints; a notebook stores its output
 Task = tuple[Exercise, Function]
 
@@ -148,7 +147,7 @@ def _checked(
     state = torch.get_rng_state()  # a check does not change the random numbers of the next cell
     try:
         with bounded_output(CHARACTERS):
-            results = grader.results(exercise, function, Limits(seconds))
+            results = grader.results(exercise, function, Limits(seconds, shared=True))
     finally:
         torch.set_rng_state(state)
     pair = grader.pairs.get(function.name)  # None if it was not run, for example because there is no reference

@@ -15,13 +15,13 @@ import gpudojo
 from gpudojo.classes.class_grading import ClassGrading
 from gpudojo.classes.display import Display
 from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.grading.limits import SECONDS
 from gpudojo.grading.references import SUFFIX, shipped
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import read
 
 BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
-SECONDS: Final = 10.0
 MEMORY: Final = 2 << 30
 
 

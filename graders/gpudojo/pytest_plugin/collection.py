@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,17 +12,16 @@ import pytest
 
 from gpudojo.grading import load
 from gpudojo.grading.engine import FileGrader
-from gpudojo.grading.limits import Limits
+from gpudojo.grading.limits import SECONDS, Limits
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.grading.wording import same_cause
-from gpudojo.model.catalogue import day, days, exercise_for
+from gpudojo.model.catalogue import day, day_of, days, exercise_for, registered
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Check, Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.pytest_plugin import terminal
-from gpudojo.pytest_plugin.terminal import Feedback
+from gpudojo.pytest_plugin.terminal import Feedback, MissingFile, ReportedCheck
 
-SECONDS: Final = 60
 RESULT: Final = pytest.StashKey[CheckResult]()
 LIMITS: Final = pytest.StashKey[Limits]()
 CHARACTERS: Final = 1_000_000  # of output that pytest captures
@@ -57,6 +56,12 @@ class FunctionChecks(pytest.Collector):
         # What the student's code printed: it runs in the first check, and is shown where one fails.
         self.printed: list[tuple[str, str]] = []
 
+    @property
+    def file(self) -> ExerciseFile:
+        found = self.getparent(ExerciseFile)
+        assert found is not None
+        return found
+
     def collect(self) -> Iterator[pytest.Item]:
         # A marker would override what the user has chosen.
         asked = self.config.getoption("timeout", None) is not None or "PYTEST_TIMEOUT" in os.environ
@@ -90,9 +95,7 @@ class CheckItem(pytest.Item):
 
     @property
     def file(self) -> ExerciseFile:
-        found = self.getparent(ExerciseFile)
-        assert found is not None
-        return found
+        return self.checks.file
 
     def runtest(self) -> None:
         limits = self.stash.get(LIMITS, Limits(characters=CHARACTERS, on_raised=quit_debugger))
@@ -168,6 +171,30 @@ def exercises_in(path: Path, named: bool) -> tuple[Exercise, ...]:
             return day(name) if named or name in path.stem else ()
         found += [e for e in day(name) if any(function.name in defined for function in e.functions)]
     return tuple(found)
+
+
+def missing(checks: Sequence[ReportedCheck], config: pytest.Config) -> list[MissingFile]:
+    """The exercise files that a folder lacks, in a run of whole folders.
+
+    A folder with less than half of a day's files is not taken for the whole day: there, only renamed ones are found.
+    """
+    chosen = any(config.getoption(name, None) for name in ("keyword", "markexpr", "lf", "deselect"))
+    named = {Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args}
+    if chosen or any(not each.is_dir() for each in named):
+        return []
+    graded = {check.exercise.stem for check in checks}
+    found: list[MissingFile] = []
+    for folder, name in sorted({(c.path.parent, day_of(c.path) or "") for c in checks if c.path.suffix == ".py"}):
+        stems = registered()[name].modules
+        absent = sorted(set(stems) - graded)
+        others = sorted(path.name for path in folder.glob("*.py") if path.stem not in stems)
+        for stem in absent:
+            number = re.match(r"\d+", stem)
+            instead = next((other for other in others if number and other.startswith(number[0])), "")
+            exercise = exercise_for(folder / f"{stem}.py")
+            if exercise is not None and (instead or len(absent) <= len(stems) // 2):
+                found.append(MissingFile(folder, exercise, instead))
+    return found
 
 
 def _line(path: Path, function: str) -> int | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
+import sys
+import traceback
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +43,7 @@ class ExerciseHooks:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.checks: dict[str, ReportedCheck] = {}  # by node id, in the order of collection
+        self.interrupted = ""  # the student's line at which the user pressed Ctrl-C
 
     def collect_file(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         return collection.collect_file(path, parent)
@@ -71,7 +75,13 @@ class ExerciseHooks:
         # A worker of pytest-xdist cannot end the run with a sentence; the process it works for does.
         if self.config.getoption("collectonly") or not checks or hasattr(self.config, "workerinput"):
             return []
-        return [self._start({item.path: item.checks.exercise for item in checks})]
+        line = self._start({item.path: item.checks.exercise for item in checks})
+        for checked in {id(item.checks): item.checks for item in checks}.values():
+            checked.file.grader.prepare(checked.exercise, [checked.function])
+        # What is here now stays until the end: to look through all of torch in every collection, five of them pytest's
+        # own, and once more when Python ends, takes a second.
+        gc.freeze()
+        return [line]
 
     def _start(self, files: Mapping[Path, Exercise]) -> str:
         """The line about device and seed; raises UsageError where an option asks for what is not here."""
@@ -100,8 +110,9 @@ class ExerciseHooks:
         # the student's code does, interrupts nothing else, and becomes a failed check.
         if not isinstance(item, CheckItem):
             return None
-        characters = collection.CHARACTERS if item.config.getoption("capture") != "no" else None
-        asked = {"seconds": settings.timeout, "method": settings.method, "characters": characters}
+        characters = collection.CHARACTERS if item.config.getoption("capture") != "no" else sys.maxsize
+        # Shared, as in a class: all scenarios of a function together have that long.
+        asked = {"seconds": settings.timeout, "shared": True, "method": settings.method, "characters": characters}
         item.stash[collection.LIMITS] = Limits(**asked, on_raised=collection.quit_debugger)
         return True
 
@@ -135,6 +146,12 @@ class ExerciseHooks:
         letter, word, colour = STATUSES[outcome]
         return outcome, letter, (word, {colour: True})
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        files = {str(check.path): check.path for check in self.checks.values()}
+        for entry, line in traceback.walk_tb(excinfo.tb):  # the innermost is the last
+            if (path := files.get(entry.f_code.co_filename)) is not None:
+                self.interrupted = where(path, line)
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if terminal.wanted(self.config):
             items = getattr(terminalreporter._session, "items", [])
@@ -143,7 +160,11 @@ class ExerciseHooks:
             if self.checks and not graders:
                 names = " and ".join(option_name(self.config, name) for name in ("timeline", "traces"))
                 terminalreporter.write_line(f"{names} do not work with -n")
-        terminal.write_summary(terminalreporter, list(self.checks.values()))
+        checks = list(self.checks.values())
+        terminal.write_summary(terminalreporter, checks, collection.missing(checks, self.config))
+        if self.interrupted:
+            terminalreporter.ensure_newline()
+            terminalreporter.write_line(f"interrupted at {self.interrupted}", bold=True)
 
 
 def checks_of(nodes: Iterable[str], root: Path) -> Iterator[tuple[str, ReportedCheck]]:

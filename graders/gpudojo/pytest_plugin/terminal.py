@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,8 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from gpudojo.grading.wording import (
     ALL_PASSED,
     BAR_WIDTH,
+    MISSING,
+    WIDTH,
     ExercisePoints,
     bar,
     compose,
@@ -92,9 +95,11 @@ class Feedback(TerminalRepr):
         return "\n".join([self.headline, *(line for name, text in self.parts for line in laid_out(name, text))])
 
     def toterminal(self, tw: Any) -> None:
-        tw.line(self.headline, bold=True)
+        width = min(WIDTH, tw.fullwidth)
+        for line in textwrap.wrap(self.headline, width):
+            tw.line(line, bold=True)
         for name, text in self.parts:
-            first, *rest = laid_out(name, text) or [""]
+            first, *rest = laid_out(name, text, width) or [""]
             tw.write(first[:INDENT], bold=True, **COLOURS.get(name.partition(" ")[0], {}))
             emphasis = {"bold": True} if name in ("line", "mistake") else {}
             for line in (first[INDENT:], *rest):
@@ -118,8 +123,27 @@ class ReportedCheck:
         return os.path.relpath(self.path), self.exercise.stem, every.index(self.check)
 
 
-def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck]) -> None:
-    """The points of each exercise, what could not be judged, what to do next; nothing where no check has run."""
+@dataclass
+class MissingFile:
+    """An exercise whose file is not where the others are."""
+
+    folder: Path
+    exercise: Exercise
+    instead: str  # the name of a file that may be it
+
+    @property
+    def note(self) -> str:
+        renamed = f". Is {self.instead} that file? Give it its name back" if self.instead else ""
+        return f"{self.exercise.stem}.py is missing in {os.path.relpath(self.folder)}{renamed}"
+
+
+def write_summary(
+    reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck], missing: Sequence[MissingFile] = ()
+) -> None:
+    """The points of each exercise, what is blocked or could not be judged, what to do next.
+
+    Nothing where no check has run.
+    """
     if not any(check.result for check in checks):
         return
     checks = sorted(checks, key=lambda check: check.position)
@@ -127,9 +151,14 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
     for check in checks:
         key = os.path.relpath(check.path), check.exercise.stem
         rows.setdefault(key, ExercisePoints(key[1])).add(check.check.points, check.result)
+    for each in missing:
+        key = os.path.relpath(each.folder / f"{each.exercise.stem}.py"), each.exercise.stem
+        row = rows.setdefault(key, ExercisePoints(key[1], max_points=float(each.exercise.points)))
+        row.outcomes[MISSING] += 1
+    rows = dict(sorted(rows.items())) if missing else rows
     reporter.ensure_newline()  # else the first line written after a run without failures begins with an empty one
     reporter.section("points", sep="=")
-    wide = max(len(row.exercise) for row in rows.values())
+    wide, long = _widths(rows.values(), reporter._tw.fullwidth)
     several = len({exercise for _, exercise in rows}) < len(rows)
     file = None
     for (path, _), row in rows.items():
@@ -137,14 +166,22 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
             file = path
             reporter.write_line(path, bold=True)
         colour = {"done": {"green": True}, "to do": {"light": True}}.get(row.state, {"yellow": True})
-        reporter.write(f"{row.exercise:{wide}}  ")
-        reporter.write(bar(row.points, row.max_points), **colour)
-        reporter.write(f"  {row.points:5.4g} of {row.max_points:<4g}  ")
+        name = row.exercise if len(row.exercise) <= wide else f"{row.exercise[: wide - 1]}…"
+        reporter.write(f"{name:{wide}}  ")
+        reporter.write(f"{bar(row.points, row.max_points, long)}  " if long else "", **colour)
+        reporter.write(f"{row.points:5.4g} of {row.max_points:<4g}  ")
         reporter.write_line(row.state, **colour)
     points, most = sum(row.points for row in rows.values()), sum(row.max_points for row in rows.values())
-    reporter.write_line(f"{'total':{wide}}  {'':{BAR_WIDTH}}  {points:5.4g} of {most:g}", bold=True)
-    for note in dict.fromkeys(check.note for check in checks if check.note):
-        reporter.write_line(f"note: {note}", yellow=True)
+    gap = f"{'':{long}}  " if long else ""
+    reporter.write_line(f"{'total':{wide}}  {gap}{points:5.4g} of {most:g}", bold=True)
+    for note in dict.fromkeys([check.note for check in checks if check.note] + [each.note for each in missing]):
+        _write_wrapped(reporter, f"note: {note}", yellow=True)
+    blocked: dict[tuple[str, str | None], list[str]] = {}
+    for result in (check.result for check in checks if check.result):
+        if result.outcome is Outcome.BLOCKED:
+            blocked.setdefault((result.function, result.blocked_by), []).append(result.check)
+    for (function, by), names in blocked.items():
+        _write_wrapped(reporter, f"blocked until `{by}` of `{function}` passes: {', '.join(names)}", yellow=True)
     errors = [check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR]
     if errors:
         count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
@@ -152,10 +189,26 @@ def write_summary(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCh
         reporter.write_line(said, red=True, bold=True)
     for happened in dict.fromkeys(result.happened for result in errors):  # its place is for the course's author
         reporter.write_line(f"  {happened}", red=True)
-    _write_next(reporter, checks)
+    _write_next(reporter, checks, missing)
 
 
-def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck]) -> None:
+def _widths(rows: Iterable[ExercisePoints], width: int) -> tuple[int, int]:
+    """The columns for the names and for the bars, which give way first; bars shorter than 5 are left out."""
+    rows = list(rows)
+    wide = max(len(row.exercise) for row in rows)
+    rest = len("    0 of 14    ") + max(len(row.state) for row in rows)
+    long = min(BAR_WIDTH, width - wide - 2 - 2 - rest)
+    return (wide, long) if long >= 5 else (min(wide, max(width - 2 - rest, 12)), 0)
+
+
+def _write_wrapped(reporter: pytest.TerminalReporter, text: str, **colour: bool) -> None:
+    for line in textwrap.wrap(text, reporter._tw.fullwidth, subsequent_indent="      ", break_on_hyphens=False):
+        reporter.write_line(line, **colour)
+
+
+def _write_next(
+    reporter: pytest.TerminalReporter, checks: Sequence[ReportedCheck], missing: Sequence[MissingFile]
+) -> None:
     """First what is begun, then what is to do; never what another check blocks."""
     for outcome in (Outcome.FAILED, Outcome.TODO):
         for check in checks:
@@ -163,11 +216,11 @@ def _write_next(reporter: pytest.TerminalReporter, checks: Sequence[ReportedChec
                 continue
             name = f"`{check.result.function}`"
             what = f"write {name}" if outcome is Outcome.TODO else check.result.claim
-            reporter.write_line(f"next: {what if name in what else f'{name}: {what}'}", bold=True)
+            _write_wrapped(reporter, f"next: {what if name in what else f'{name}: {what}'}", bold=True)
             node = f"{os.path.relpath(check.path)}::{check.result.function}"
             reporter.write_line(f"      pytest {shlex.quote(node)}", cyan=True)
             return
-    if all(check.result is not None and check.result.outcome is Outcome.PASSED for check in checks):
+    if not missing and all(check.result is not None and check.result.outcome is Outcome.PASSED for check in checks):
         reporter.write_line(ALL_PASSED, green=True, bold=True)
 
 

@@ -15,7 +15,6 @@ from gpudojo.model import catalogue, lessons
 from gpudojo.release.stubs import Section, Task, sections, task_text, title_text
 from gpudojo.release.wheel import write_files
 
-PACKAGE: Final = "gpudojo"
 FOLDER: Final = "notebooks"
 METADATA: Final = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -27,8 +26,8 @@ EVERYTHING: Final = "All tasks at once, and your points. Save the notebook befor
 Cell = dict[str, Any]
 
 
-def of_day(root: Path, day: str, package: str = PACKAGE) -> dict[str, bytes]:
-    """Every notebook of a day, by its path in the student's repository; `package` is what pip installs by name."""
+def of_day(root: Path, day: str, package: str | None = None) -> dict[str, bytes]:
+    """Every notebook of a day, by its path in the repository; `package` is what pip installs where no wheel is."""
     made = {path.stem: sections(path) for path in sorted((root / "reference" / day).glob("*.py"))}
     names = {stem: f"{FOLDER}/{day}/{stem}.ipynb" for stem in made}
     found = {names[stem]: _notebook(_exercise(day, stem, found, package)) for stem, found in made.items()}
@@ -45,7 +44,7 @@ def write(folder: Path, made: dict[str, bytes]) -> list[Path]:
     return [folder / name for name in changed]
 
 
-def _exercise(day: str, stem: str, found: list[Section], package: str) -> Iterator[Cell]:
+def _exercise(day: str, stem: str, found: list[Section], package: str | None) -> Iterator[Cell]:
     prefix = _prefix(stem)
     title, *rest = found
     yield _markdown(f"{prefix}-title", title_text(title.text, stem))
@@ -53,7 +52,7 @@ def _exercise(day: str, stem: str, found: list[Section], package: str) -> Iterat
     yield from _body(day, stem, rest)
 
 
-def _whole(day: str, made: dict[str, list[Section]], package: str) -> Iterator[Cell]:
+def _whole(day: str, made: dict[str, list[Section]], package: str | None) -> Iterator[Cell]:
     lines = [f"# {catalogue.title(day)}", "", "| exercise | points |", "| --- | ---: |"]
     points = {exercise.stem: exercise.points for exercise in catalogue.day(day)}
     for stem, (title, *_) in made.items():

@@ -103,6 +103,7 @@ def lessons(name: str) -> dict[str, str]:
 def readme(name: str) -> str:
     exercises = day(name)
     *most, last = map(str, SEEDS)
+    (torch,) = re.findall(r"(?m)^torch==\S+$", (PROJECT / "constraints.txt").read_text(encoding="utf-8"))
     pages = {Path(path).stem: f"]({path})" for path in lessons(name)}
     topics = {e.stem: f"[{e.title}{pages[e.stem]}" if e.stem in pages else e.title for e in exercises}
     rows = [f"| `{e.stem}.py` | {e.points:g} | {topics[e.stem]} |" for e in exercises]
@@ -110,6 +111,7 @@ def readme(name: str) -> str:
         title=title(name),
         day=name,
         python=_project()["requires-python"].lstrip(">="),
+        torch=torch,
         first=exercises[0].stem,
         function=exercises[0].functions[0].name,
         exercises=f"{len(exercises)} exercise{'s' * (len(exercises) != 1)}",
@@ -126,7 +128,8 @@ def requirements(name: str, wheel: str) -> str:
     pins = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", text))
     lines: list[str] = []
     more = [each for each in registered()[name].requires if not re.match(r"gpudojo\b|.*;.*\bextra\b", each)]
-    for dependency in [*_project()["dependencies"], *more]:
+    watch = _project()["optional-dependencies"].get("watch", [])
+    for dependency in [*_project()["dependencies"], *watch, *more]:
         asked, semicolon, marker = dependency.partition(";")
         (package,) = re.findall(r"^[\w.-]+", asked)
         wanted = f"{package}=={pins[package]}" if package in pins else asked.strip()

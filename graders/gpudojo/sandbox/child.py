@@ -48,7 +48,8 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
     pack, number = protocol.HEAD.pack, protocol.NUMBER.pack
     write, leave, own_number, own, size, view, kind = os.write, os._exit, os.getpid, os.getpid(), len, memoryview, type
     saw, stumbled, tampered, glimpse = protocol.Saw, protocol.Stumbled, protocol.Tampered, protocol.Glimpse
-    raw, replace, reached = msgspec.Raw, msgspec.structs.replace, protocol.Reached
+    raw, replace, reached, began = msgspec.Raw, msgspec.structs.replace, protocol.Reached, protocol.Began
+    running = False  # whether student code has run since things were compared
     seen: dict[str, msgspec.Raw] = {}  # of the function that is being observed
     one_at_a_time = threading.RLock()  # what is reached for is told by the thread that does it
 
@@ -59,6 +60,7 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
             signed_and_written(frame)
 
     def signed_and_written(frame: protocol.Frame | protocol.Glimpse) -> None:
+        nonlocal running
         what = None
         if kind(frame) is glimpse:
             seen[frame.probe] = raw(encode(frame.seen))  # type: ignore[union-attr]
@@ -66,8 +68,11 @@ def sender(end: int, key: bytes, changed: Changed) -> Callable[[protocol.Frame |
         if kind(frame) is stumbled:  # our own code failed, perhaps because it was changed
             what = changed()
         if kind(frame) is saw:
-            what = None if frame.interrupted else changed()  # type: ignore[union-attr]
+            # A function that is missing begins nothing, and from a step that did not begin nothing else is accepted.
+            what = changed() if running and not frame.interrupted else None  # type: ignore[union-attr]
+            running = False
             frame = replace(frame, evidence=replace(frame.evidence, observations=seen))  # type: ignore[union-attr]
+        running = running or kind(frame) is began
         body = encode(frame if what is None else tampered(what))
         if kind(frame) is not reached:
             seen.clear()
@@ -252,7 +257,7 @@ def run(
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
     os.register_at_fork(after_in_child=_closing(evidence_end))
-    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers))
+    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers, reaching.rewritten))
     reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))
     job = msgspec.structs.replace(job, token=b"")
     limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)

@@ -109,7 +109,8 @@ class Usage(NamedTuple):
     mapped: int = 0  # of files and devices: with CUDA also memory that host and GPU share
     device: int = 0
     threads: int = 0  # of all these processes: how many there are
-    waited: float = 0.0  # seconds that it could have run while others had the processors; 0 if it has other processes
+    processes: int = 0
+    waited: float = 0.0  # seconds that its first process could have run while others had the processors
 
 
 class MemoryLimits(NamedTuple):
@@ -163,13 +164,12 @@ class MemoryWatch:
         for pid, status in found.items():
             child = child_of(pid)
             if child is not None:
-                known = usages.get(child)
-                host, mapped, device, threads, _ = known or Usage()
+                host, mapped, device, threads, processes, waited = usages.get(child, Usage())
                 host += max(0, _bytes(status, *OWN) - self._shared)
                 mapped += max(0, _bytes(status, "RssFile") - self._mapped)
                 threads += status.get("Threads", [1])[0]
-                waited = _waited(pid) if known is None else 0.0
-                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0), threads, waited)
+                waited += _waited(pid) if status["PPid"][0] == self._here[0] else 0.0
+                usages[child] = Usage(host, mapped, device + on_gpu.get(pid, 0), threads, processes + 1, waited)
         return usages
 
 
@@ -220,7 +220,7 @@ def main(number: int, gpu: bool) -> None:
             warm_up(gpu)
         reached = reaching.install()
         if LINUX:
-            changed = integrity.watch(reached.remove_tracers)
+            changed = integrity.watch(reached.remove_tracers, reached.rewritten)
         isolation.finish()
         gc.collect()
         gc.freeze()
@@ -236,7 +236,16 @@ class Child:
     limits: MemoryLimits
     ended: Event = Event.EXITED  # the event that is sent when it has ended
     device_peak: int = 0
-    waited: float = 0.0  # that the grader was told of
+    measured: float = 0.0  # seconds that it has waited for a processor
+    waited: float = 0.0  # of these, for others than processes of its own
+    told: float = 0.0  # to the grader
+
+    def waits(self, usage: Usage) -> bool:
+        """Take in what was measured; True if the grader is to know."""
+        if usage.processes == 1:
+            self.waited += max(0.0, usage.waited - self.measured)
+        self.measured = max(self.measured, usage.waited)
+        return self.waited > self.told + MEASURED
 
 
 class ForkServer:
@@ -278,9 +287,9 @@ class ForkServer:
             if (child := self.children.get(pid)) is None:
                 continue
             child.device_peak = max(child.device_peak, usage.device)
-            if usage.waited > child.waited + MEASURED:
-                child.waited = usage.waited
-                self.control.sendall(EVENT.pack(Event.WAITED, child.number, 0, 0, int(usage.waited * 1e6), 0))
+            if child.waits(usage):
+                child.told = child.waited
+                self.control.sendall(EVENT.pack(Event.WAITED, child.number, 0, 0, int(child.told * 1e6), 0))
             if child.limits.over_host(usage):
                 child.ended = Event.OVER_MEMORY
             elif child.limits.over_device(usage):

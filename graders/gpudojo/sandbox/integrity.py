@@ -59,13 +59,14 @@ class Namespace(NamedTuple):
     values: tuple[Any, ...]
 
 
-def watch(first: Callable[[], None] = lambda: None) -> Changed:
+def watch(first: Callable[[], None] = lambda: None, rewritten: list[str] | None = None) -> Changed:
     """A function that returns the name of something that has changed since now, even if it was put back; or None.
 
     Things are compared when that function is called, and also right after calls of a student's function. There `first`
-    is called before that.
+    is called before that. In `rewritten` an audit hook notes functions of ours that are given other code or defaults;
+    where there is such a hook, what it cannot see (writing to memory) is looked for now and then only.
     """
-    noticed: list[str] = []
+    noticed: list[str] = [] if rewritten is None else rewritten
     clock, chance, last, often, sometimes = time.perf_counter, random.SystemRandom().random, [0.0], OFTEN, SOMETIMES
 
     def after_call() -> None:
@@ -82,8 +83,9 @@ def watch(first: Callable[[], None] = lambda: None) -> Changed:
     call.after_call = after_call  # first, since it must not change either
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
-    thorough = _comparison(spaces)
-    quick = _comparison(tuple(_observing(spaces)))
+    seldom = None if rewritten is None else lambda: chance() < sometimes
+    thorough = _comparison(spaces, seldom)
+    quick = _comparison(tuple(_observing(spaces)), None if rewritten is None else lambda: False)
     added = _additions((where, held) for where, held, _ in every if where.startswith(OWN))
     return lambda: noticed[0] if noticed else thorough() or added()
 
@@ -100,7 +102,7 @@ def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]]) -> Callable[[], 
 
     def added() -> str | None:
         for where, held, before in known:
-            for name in held.keys() - before:
+            for name in () if held.keys() <= before else held.keys() - before:
                 if name in hides if is_one(held, dictionary) else is_one(held[name], methods):
                     return f"{where}{name}"
         return None
@@ -122,14 +124,17 @@ def _is_ours(value: Any) -> bool:
     return isinstance(value, (Exercise, *METHODS)) or (isinstance(value, type) and value.__module__.startswith(OWN))
 
 
-def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
+def _comparison(
+    spaces: tuple[Namespace, ...], with_parts: Callable[[], bool] | None = None
+) -> Callable[[], str | None]:
+    """A function that returns the name of something in these that has changed; `with_parts`: whether also of functions.
+
+    Without `with_parts`, functions are compared each time.
+    """
     # The first name twice: an itemgetter of one name would return no tuple.
     getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in spaces)
     functions = tuple({id(f): f for f in _functions(spaces)}.values())
-    inside = tuple(
-        (attrgetter(name), tuple(getattr(function, name) for function in functions))
-        for name in ("__code__", "__defaults__", "__kwdefaults__")
-    )
+    inside = _parts(functions)
     lists = tuple(
         (f"{what} of {name}", vars(owner), what, held, tuple(held)) for name, owner, what, held in _lists(spaces)
     )
@@ -155,10 +160,10 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
         for where, held, names in hidden:
             if not names.isdisjoint(held):
                 return where + first(name for name in held if name in names)
-        for attribute, known in inside:
-            if not every(each(same, each(attribute, functions), known)):
-                differing = first(f for f, v in together(functions, known) if attribute(f) is not v)
-                return f"{differing.__module__}.{differing.__qualname__}"
+        if with_parts is None or with_parts():
+            changed = inside()
+            if changed is not None:
+                return changed
         for where, held, name, kept, before in lists:
             if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
                 return where
@@ -183,6 +188,32 @@ def _comparison(spaces: tuple[Namespace, ...]) -> Callable[[], str | None]:
         return None
 
     return compared
+
+
+def _parts(functions: tuple[types.FunctionType, ...]) -> Callable[[], str | None]:
+    """A function that returns the name of a function with other code or defaults than now.
+
+    What functions refer to is compared first, all at once: to read `__code__` raises an audit event each time.
+    """
+    for function in functions:
+        function.__annotations__  # noqa: B018 - which Python makes when they are first asked for
+    parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+    known = tuple(map(parts, functions))
+    refer, same, every, each, size, together = gc.get_referents, is_, all, map, len, zip
+    before = refer(*functions)
+
+    def changed() -> str | None:
+        nonlocal before
+        now = refer(*functions)
+        if size(now) == size(before) and every(each(same, now, before)):
+            return None
+        for function, held in together(functions, known):
+            if not every(each(same, parts(function), held)):
+                return f"{function.__module__}.{function.__qualname__}"
+        before = now  # something else: an attribute, or a docstring
+        return None
+
+    return changed
 
 
 def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:

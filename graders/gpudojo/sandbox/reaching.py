@@ -71,7 +71,7 @@ FILES: Final = frozenset("pathlib codecs tokenize linecache inspect shutil filei
 _FRAME, _FUNCTION, _MEMORY = "the variables and callers of a frame", "the variables of a function", "Python's memory"
 NAMES: Final = {
     **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace"), _FRAME),
-    **dict.fromkeys(("__globals__", "__closure__", "cell_contents"), _FUNCTION),
+    **dict.fromkeys(("__globals__", "__closure__", "cell_contents", "getclosurevars"), _FUNCTION),
     **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove"), _MEMORY),
     "__subclasses__": "all classes that are loaded",
     **dict.fromkeys(("_inner", "_block"), "the inside of a tensor on the virtual device"),
@@ -87,6 +87,7 @@ class Reaching(NamedTuple):
 
     tell_to: Callable[[Tell], None]  # from now on; what was reached for before is not told
     remove_tracers: Callable[[], None]  # that student code has left in place
+    rewritten: list[str]  # functions of ours that were given other code or defaults
 
 
 READING: Final = frozenset({"open", "read_text", "read_bytes", "FileIO"})
@@ -100,9 +101,11 @@ def install() -> Reaching:
     replace names of modules.
     """
     files, told, tellers = _Files(), set[str](), list[tuple[int, Tell]]()
+    rewritten: list[str] = []
     busy = set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
+    parts, function_type = PARTS - {"__class__"}, FunctionType
 
     def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
         while frame is not None and not file:
@@ -131,6 +134,9 @@ def install() -> Reaching:
                     for what, line in scan(args[0]):
                         report(what, frame if name.startswith("<") else None, name.partition("<")[0], line)
                 return
+            inside = event == "object.__setattr__" and args[1] in parts and isinstance(args[0], function_type)
+            if inside and files.ours(args[0].__code__.co_filename):
+                rewritten.append(f"{args[0].__module__}.{args[0].__qualname__}")
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
@@ -158,8 +164,9 @@ def install() -> Reaching:
     dispatch = vars(Tensor)["__torch_dispatch__"]
 
     def remove_tracers() -> None:
-        code = _code_of(vars(Tensor)["__torch_dispatch__"])  # which our own code replaces too, while it profiles
-        if code is None or files.students(code.co_filename):
+        now = vars(Tensor)["__torch_dispatch__"]
+        code = None if now is dispatch else _code_of(now)  # which our own code replaces too, while it profiles
+        if now is not dispatch and (code is None or files.students(code.co_filename)):
             Tensor.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
             report("replaced how the virtual device computes", None, code.co_filename if code else "")
         for what, held in hooks:
@@ -183,7 +190,7 @@ def install() -> Reaching:
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
-    return Reaching(tell_to, remove_tracers)
+    return Reaching(tell_to, remove_tracers, rewritten)
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -243,6 +250,11 @@ class _Files:
 
 def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files) -> str:
     """What code in this frame reached for on the student's behalf; empty where it did not."""
+    if event == KEPT:
+        names = frame.f_globals  # which, unlike the code of a frame, raise no event
+        while frame.f_back is not None and frame.f_globals is names:
+            frame = frame.f_back
+        return "" if files.ours(frame.f_code.co_filename) else "asked for what a probe has recorded"
     code = frame.f_code
     students = files.students(code.co_filename)
     if event in DIRECT:
@@ -251,10 +263,6 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files)
     if event == "object.__getattr__" and args[1] in FRAMES:
         asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
-    if event == KEPT:
-        while frame.f_back is not None and frame.f_code.co_filename == code.co_filename:
-            frame = frame.f_back
-        return "" if files.ours(frame.f_code.co_filename) else "asked for what a probe has recorded"
     if event == "import":
         internal = args[0].partition(".")[0] in OWN and args[0] not in PUBLIC
         # Not by a module of ours, which a student may import and which imports others.

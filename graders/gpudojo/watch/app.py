@@ -103,6 +103,8 @@ class WatchApp(App[None]):
 
     @on(Changed)
     def _changed(self, message: Changed) -> None:
+        if self.widgets_gone:
+            return
         if message.event == "verdict":
             self._go_to("fix")
         elif message.event == "begun" and self.page == "timeline":
@@ -153,13 +155,22 @@ class WatchApp(App[None]):
         self.page, self.hints = page, hints
         self.query_one("#right").scroll_home(animate=False)
 
+    @property
+    def widgets_gone(self) -> bool:
+        """Whether the widgets are gone: timers and messages may come later than that."""
+        return not self.query("#status")
+
     def _tick(self) -> None:
+        if self.widgets_gone:
+            return
         self.step += 1
         self.query_one("#status", Static).update(self._status())
         if self.course.done and self.page == "fix":
             self.query_one("#body", Static).update(view.celebration(self.course, self.step))
 
     def _draw(self) -> None:
+        if self.widgets_gone:
+            return
         self.screen.set_class(self.page != "fix", "whole")  # drawings and lessons need all columns
         self.query_one("#top", Static).update(self._top())
         exercises = self.query_one("#exercises", OptionList)

@@ -151,20 +151,20 @@ def _bound(statement: ast.stmt) -> str:
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
 
-class KeptWork(msgspec.Struct):
+class RememberedWork(msgspec.Struct):
     """The verdicts on one file, and the digest of the text they are about."""
 
     digest: str
     results: dict[str, list[CheckResult]]
 
 
-class Kept(msgspec.Struct):
+class Memory(msgspec.Struct):
     """What is remembered until the next time."""
 
     current: str = ""
     dark: bool | None = None  # None: the student has not chosen
     made_by: str = ""  # verdicts of other versions are not used
-    works: dict[str, KeptWork] = {}
+    works: dict[str, RememberedWork] = {}
 
 
 class Course:
@@ -210,8 +210,8 @@ class Course:
     def remember(self) -> None:
         """Keeps where the student is, and the verdicts. Where the folder cannot be written to, nothing is kept."""
         whole = [work for work in self.works if work.graded and work.stem not in self.pending]
-        works = {work.stem: KeptWork(self._digest(work), work.results) for work in whole}
-        kept = Kept(self.current.stem, self.dark, _versions(), works)
+        works = {work.stem: RememberedWork(self._digest(work), work.results) for work in whole}
+        kept = Memory(self.current.stem, self.dark, _versions(), works)
         path = self.folder / MEMORY
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -220,11 +220,11 @@ class Course:
             beside.write_bytes(msgspec.json.encode(kept))
             beside.replace(path)
 
-    def _remembered(self) -> Kept:
+    def _remembered(self) -> Memory:
         """What was kept; the verdicts on texts that have not changed are taken over, and the rest is to be graded."""
-        kept = Kept()
+        kept = Memory()
         with contextlib.suppress(OSError, msgspec.DecodeError):  # a damaged file is no reason not to begin
-            kept = msgspec.json.decode((self.folder / MEMORY).read_bytes(), type=Kept)
+            kept = msgspec.json.decode((self.folder / MEMORY).read_bytes(), type=Memory)
         self.dark = kept.dark
         for work in self.works:
             names = work.read()

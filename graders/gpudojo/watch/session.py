@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gpudojo.grading.judge import result_of
+from gpudojo.grading.limits import SECONDS
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.course import Course, Work
-from gpudojo.watch.standby import SECONDS, Drawn, Ended, Frame, Graded, Job, Ready, Standby
+from gpudojo.watch.standby import Drawn, Ended, Frame, Graded, Job, Ready, Standby
 
 HANGING: Final = 2 * SECONDS + 5  # seconds without a frame, after which the process is ended: loading, a call, and some
 SOON: Final = 1.0  # seconds of a run, after which a new spare is started: the run may have no end

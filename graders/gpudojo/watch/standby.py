@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Final
 import msgspec
 from virtual_cuda.ledger import Timeline
 
-from gpudojo.grading.limits import Limits
+from gpudojo.grading.limits import SECONDS, Limits
 from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.evidence import Evidence, Raised
 from gpudojo.model.exercise import Exercise, Function
@@ -30,7 +30,6 @@ from gpudojo.model.results import CheckResult
 if TYPE_CHECKING:
     from gpudojo.grading.references import Reference
 
-SECONDS: Final = 10.0  # for a file, and for each function: as many as when work is graded
 CHARACTERS: Final = 100_000  # of output that are kept of each function
 TAIL: Final = 4_000  # bytes of what the process wrote to stderr
 LONGEST: Final = 1 << 26  # bytes of a frame

@@ -13,11 +13,11 @@ from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
-from gpudojo.grading.wording import bar, compose, hint_parts
+from gpudojo.grading.wording import bar, compose, hint_parts, hints_about
 from gpudojo.model.lessons import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.course import Course, Work
@@ -117,7 +117,7 @@ def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool)
     if result.outcome is Outcome.TODO:
         yield Padding(Text(_task(work, function.name)), (1, 0, 0, 2))
     elif result.outcome is Outcome.FAILED:
-        every = function.hints_for(result.misconception, result.check)
+        every = hints_about(result, function)
         parts += hint_parts(every, work.exercise, hints, more)
         if not hints and every:
             parts.append(("", f"({len(every)} hints; the first with {more})"))
@@ -136,7 +136,7 @@ def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool)
 def _two_columns() -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=8)
-    table.add_column()
+    table.add_column(overflow="fold")  # a web address is of no use when it is cut off
     return table
 
 
@@ -147,8 +147,8 @@ def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     shown = textwrap.dedent("\n".join(lines[first - 1 : line + AROUND]))
     code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(shown)
     code = Text(shown) if os.environ.get("NO_COLOR") else code
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for place, text in enumerate(code.split("\n", allow_blank=True), first):
+    table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
+    for place, text in enumerate(code.split("\n"), first):
         here = place == line
         table.add_row(
             Text("❱" if here else " ", tint("bold red")), Text(f"{place:>3}", "bold" if here else "dim"), text
@@ -174,7 +174,7 @@ def _aside(work: Work) -> Iterator[RenderableType]:
     first = work.first
     if first is not None:
         blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
-        yield Text(f"\nWaiting for this one: {', '.join(blocked)}" if blocked else "", "dim")
+        yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from virtual_cuda.clock.gpus import Gpu, gpu_named
+from virtual_cuda.clock.lanes import Clock, Times, times_of
 from virtual_cuda.device.messages import invalid_ordinal
 from virtual_cuda.ledger import Ledger
 
@@ -262,9 +264,11 @@ class Block:
 class VirtualGpu:
     """What `with virtual_cuda() as gpu` gives: the ledger, and the facts about the device."""
 
-    def __init__(self, devices: int, memory: int, name: str) -> None:
+    def __init__(self, devices: int, memory: int, name: str, model: Gpu | None = None) -> None:
         self.name = name
+        self.model = model  # the GPU whose times are modelled; without one, times are those of this machine
         self.ledger = Ledger()
+        self._clock: Clock | None = None
         self.places = [Place(self, i, memory) for i in range(devices)]
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
@@ -279,6 +283,22 @@ class VirtualGpu:
     @current.setter
     def current(self, index: int) -> None:
         self._current.index = index
+
+    def clock(self) -> Clock | None:
+        """The modelled clock, up to now; None where no GPU was chosen."""
+        if self.model is None:
+            return None
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        if self._clock is None:
+            self._clock = Clock(self.ledger.rows, self.model, 0, tf32)
+        self._clock.allow_tf32(tf32)
+        self._clock.advance()
+        return self._clock
+
+    def times(self, first: int = 0, until: int | None = None, gpu: Gpu | None = None) -> Times:
+        """The modelled times of a part of the ledger on the chosen GPU, or another; marks say which part."""
+        model = gpu or self.model or gpu_named("H200")
+        return times_of(self.ledger.rows, model, first, until, torch.backends.cuda.matmul.allow_tf32)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.places)} device(s), {len(self.ledger.rows)} rows in the ledger>"
@@ -342,9 +362,11 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """A pinned copy, or the tensor itself if it is pinned already."""
-    if is_pinned(tensor):
-        return tensor
-    copy = tensor.detach().clone(memory_format=torch.preserve_format)
+    return tensor if is_pinned(tensor) else pinned_from_now(tensor.clone(memory_format=torch.preserve_format))
+
+
+def pinned_from_now(copy: torch.Tensor) -> torch.Tensor:
+    """The same tensor, which nobody else holds yet; its memory counts as pinned from now on."""
     storage: Any = copy.untyped_storage()
     key = storage._cdata
     # The storage object is kept by the tensor, so that the weak reference lives exactly as long as the memory.

@@ -166,24 +166,26 @@ class _Reader:
         self.records: list[Record] = []
         self._opened_at = opened_at
         self._rows_read = 0
-        self._ends: list[int] = []  # the rows that are no records, ascending
+        self._skipped: list[int] = []  # the rows that are no records, ascending
         self._open: dict[int, int] = {}  # row of a span without an END → position of its record
         self._enclosing: list[int] = []  # rows of the forward and backward passes that now run, outermost first
         self._site = _Sites()
 
     def position(self, row: int) -> int:
         """The number of records written before this row."""
-        return row - bisect_left(self._ends, row)
+        return row - bisect_left(self._skipped, row)
 
     def catch_up(self) -> int:
         """Reads the rows written since the last time; returns how many there are by now."""
         if len(self.rows) < self._rows_read:  # the device has emptied its list to start again
-            for seen in (self.records, self._ends, self._open, self._enclosing):
+            for seen in (self.records, self._skipped, self._open, self._enclosing):
                 seen.clear()
             self._rows_read = 0
         for row in self.rows[self._rows_read :]:  # a copy: another thread may append meanwhile
             if row[0] == records.END:
                 self._close(row)
+            elif row[0] == records.STREAM:
+                self._skipped.append(self._rows_read)
             else:
                 self.records.append(self._record(row))
             self._rows_read += 1
@@ -191,7 +193,7 @@ class _Reader:
 
     def _close(self, row: Row) -> None:
         _, at, _, _, opened = row
-        self._ends.append(self._rows_read)
+        self._skipped.append(self._rows_read)
         if opened in self._enclosing:
             # A pass inside the outermost one that is open by now raised, and its END will not come.
             place = self._enclosing.index(opened)
@@ -210,7 +212,7 @@ class _Reader:
             self._open[self._rows_read] = index
         match kind:
             case records.OPERATION:
-                name, device, mode, autocast, taken, live = rest
+                name, device, mode, autocast, taken, live, *_ = rest
                 return records.Operation(*common, str(name), str(device), *_mode(mode), _dtype(autocast), taken, live)
             case records.TRANSFER:
                 direction, size, pinned, non_blocking, source, target = rest

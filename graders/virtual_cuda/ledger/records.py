@@ -8,9 +8,10 @@ import msgspec
 
 Row = tuple[Any, ...]
 
-# (kind, at, code, offset, name, device, mode, autocast, bytes, live)
+# (kind, at, code, offset, name, device, mode, autocast, bytes, live, work)
 #   name: "aten.add.Tensor"; device: "cuda:0"; mode: GRAD | INFERENCE bits; autocast: None or a dtype;
-#   bytes: what its outputs newly occupy on the device; live: what is allocated there afterwards
+#   bytes: what its outputs newly occupy on the device; live: what is allocated there afterwards;
+#   work: what `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor given, …), or None
 OPERATION: Final = 0
 # (kind, at, code, offset, direction, bytes, pinned, non_blocking, source, target)
 TRANSFER: Final = 1
@@ -28,6 +29,9 @@ SCALER_CALL: Final = 6
 ALLOCATION: Final = 7
 # (kind, at, None, None, index of the row it closes)
 END: Final = 8
+# (kind, at, None, None, device, stream, what, other)         no record; what: "use", "record", "wait", "wait_stream",
+#   "synchronize", "synchronize_event"; other: the row that recorded the event, or the stream waited for
+STREAM: Final = 9
 
 GRAD: Final = 1
 INFERENCE: Final = 2

@@ -156,7 +156,8 @@ def _copied(value: Any) -> Any:
 
 
 _OUT_OF_RANGE: Final = re.compile(
-    r"out of bounds|out of range|between 0 and 1|`inf`, `nan` or element < 0|invalid multinomial|nonzero value"
+    r"out of bounds(?! for dimension with size 0)|out of range|between 0 and 1|`inf`, `nan` or element < 0|"
+    r"invalid multinomial|nonzero value"
 )
 
 
@@ -256,7 +257,7 @@ def allocate(place: Place, nbytes: int) -> Block:
         raise out_of_memory(error, place.index) from None
 
 
-def write(name: str, place: Place, nbytes: int) -> None:
+def write(name: str, place: Place, nbytes: int, work: Any = None) -> None:
     """One operation into the ledger."""
     frame: Any = _getframe(2)
     while True:
@@ -271,8 +272,24 @@ def write(name: str, place: Place, nbytes: int) -> None:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    live = place.memory.live
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
+    live, dtype = place.memory.live, thread_state.autocast
+    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, dtype, nbytes, live, work))
+
+
+def work_of(out: Any, given: Any) -> tuple[Any, ...]:
+    """What an operator had to do: the dtype, the shape of its (first) result, and those of the tensors it was given."""
+    shapes: list[Any] = []
+    dtype = None
+    for value in given:
+        for tensor in value if type(value) in (list, tuple) else (value,):
+            if isinstance(tensor, _TENSOR):
+                shapes.append(tensor.shape)
+                dtype = dtype or tensor.dtype
+    if isinstance(out, (list, tuple)):
+        out = out[0] if out else None
+    if isinstance(out, _TENSOR):
+        return dtype or out.dtype, out.shape, *shapes
+    return dtype, None, *shapes
 
 
 # ---- the general case ------------------------------------------------------------------------------------------------
@@ -379,15 +396,18 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         out = output(inner, named, out)
     wrapped, nbytes = seen.close(out, target)
     if where is not None:
-        write(str(func), where, nbytes)
+        write(str(func), where, nbytes, work_of(out, (*inner, *named.values())))
         if count_waits is not None:
             count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator itself returns nothing.
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str) -> Any:
-    """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here."""
+def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
+    """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here.
+
+    `given`: the shapes of the tensors it was made from, where they are not the result's.
+    """
     nbytes = out.nbytes
     size = (nbytes + 511) & -512
     memory = place.memory
@@ -419,11 +439,13 @@ def deliver(out: Any, place: Place, name: str) -> Any:
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
-    place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, thread_state.autocast, nbytes, live))
+    shape, dtype, label, cast = out.shape, out.dtype, place.label, thread_state.autocast
+    work = dtype, shape, *given
+    place.note((OPERATION, perf_counter(), code, offset, name, label, mode, cast, nbytes, live, work))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
     # Sizes of 0 and 1 may have any stride.
-    shape, dtype, lazy = out.shape, out.dtype, place.lazy
     strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()
+    lazy = place.lazy
     shell = make_shell(
         Tensor, shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
     )

@@ -106,13 +106,14 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
+        shapes = [inner[slot].shape for slot in slots if slot < count and inner[slot] is not None]
         if in_place:
             result = args[0]
-            write(name, place, 0)
+            write(name, place, 0, (result.dtype, None, *shapes))
         else:
             if output is not None:
                 out = output(inner, kwargs or {}, out)
-            result = deliver(out, place, name) if single else _deliver_many(out, place, name)
+            result = deliver(out, place, name, *shapes) if single else _deliver_many(out, place, name, shapes)
         if count_waits is not None:
             count_waits(args, kwargs or {})
         if reshapes:
@@ -122,18 +123,20 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     return plan
 
 
-def _deliver_many(out: Any, place: Place, name: str) -> tuple[Any, ...]:
+def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
     # A result may be the front of a longer buffer.
     sizes = [t.untyped_storage().nbytes() if on_host(t) else 0 for t in out]
     given = tuple(wrap(t, allocate(place, n)) if on_host(t) else t for t, n in zip(out, sizes, strict=True))
-    write(name, place, sum(sizes))
+    dtype = next((t.dtype for t in out if on_host(t)), None)
+    write(name, place, sum(sizes), (dtype, out[0].shape if on_host(out[0]) else None, *shapes))
     return given
 
 
 def _from_one(func: Any, call: Any, view: bool = False) -> Any:
     """One new tensor from one, or a view of it; the same as above without what such operators do not need."""
     name = str(func)
+    copies, pointwise = func is torch.ops.aten.clone.default, torch.Tag.pointwise in func.tags
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
@@ -155,7 +158,8 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
         except Exception as error:
             out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
         if not view:
-            return deliver(out, place, name)
+            plain = inner.is_contiguous() if copies else pointwise  # the clock takes a plain copy for no kernel
+            return deliver(out, place, name) if plain else deliver(out, place, name, inner.shape)
         write(name, place, 0)
         return wrap(out, first._block)
 
@@ -178,7 +182,8 @@ def _from_two(func: Any, call: Any) -> Any:
         if place.shut:
             raise shut(place)
         one, two = first._inner, second._inner
-        if one.shape != two.shape and _broadcast_elements(one.shape, two.shape) > _SUSPICIOUS:
+        left, right = one.shape, two.shape
+        if left != right and _broadcast_elements(left, right) > _SUSPICIOUS:
             beforehand(func, [one, two, *args[2:]], kwargs, place)
         try:
             if kwargs:
@@ -189,7 +194,7 @@ def _from_two(func: Any, call: Any) -> Any:
                 out = call(one, two, *args[2:])
         except Exception as error:
             out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
-        return deliver(out, place, name)
+        return deliver(out, place, name, left, right)
 
     return plan
 
@@ -255,11 +260,13 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
+        first = inner[slots[0]]
+        work = first[0].dtype, None, *[tensor.shape for tensor in first]
         if not returns:
-            write(name, place, 0)
+            write(name, place, 0, work)
             return None
         given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
-        write(name, place, sum(tensor.nbytes for tensor in out))
+        write(name, place, sum(tensor.nbytes for tensor in out), work)
         return given
 
     return plan

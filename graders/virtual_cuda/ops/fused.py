@@ -15,7 +15,7 @@ from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name
 from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, open_place, shut, write
+from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -58,7 +58,7 @@ class FusedRmsNorm(torch.autograd.Function):
         kept, result = _wrap_each((rstd, out), place)
         ctx.save_for_backward(input, weight, kept)
         ctx.dims = dims
-        write("aten._fused_rms_norm.default", place, out.nbytes)
+        write("aten._fused_rms_norm.default", place, out.nbytes, work_of(out, (x,)))
         return result
 
     @staticmethod
@@ -75,7 +75,8 @@ class FusedRmsNorm(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             rows = list(range(input.dim() - len(ctx.dims)))
             found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
-        write("aten._fused_rms_norm_backward.default", place, sum(t.nbytes for t in found if t is not None))
+        nbytes = sum(t.nbytes for t in found if t is not None)
+        write("aten._fused_rms_norm_backward.default", place, nbytes, work_of(found[0], (g,)))
         return (*_wrap_each(found, place), None, None)
 
 
@@ -144,7 +145,8 @@ class FusedAttention(torch.autograd.Function):
         flash = plain.dtype is not torch.float32 and mask is None
         padded = -(-query.shape[3] // 8) * 8 if flash else query.shape[3]
         result = wrap(plain, allocate(place, plain.nbytes // query.shape[3] * padded))
-        write("aten._scaled_dot_product_efficient_attention.default", place, plain.nbytes)
+        work = work_of(plain, inner)
+        write("aten._scaled_dot_product_efficient_attention.default", place, plain.nbytes, work)
         if needs:
             rows = query.shape[2] if flash else -(-query.shape[2] // _ROW) * _ROW
             ctx.sums = allocate(place, query.shape[0] * query.shape[1] * rows * 4)
@@ -170,7 +172,7 @@ class FusedAttention(torch.autograd.Function):
         found = iter(_grad(ctx.out, wanted, gradient._inner, retain_graph=True))
         results = _wrap_each([next(found) if t.requires_grad else None for t in ctx.inner], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
-        write(name, place, sum(r.nbytes for r in results if r is not None))
+        write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, ctx.inner))
         return (*results, None, None)
 
 
@@ -197,8 +199,13 @@ def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
         and key.shape[:3] == value.shape[:3]
         and query.shape[3] == key.shape[3]
         and (mask is None or (type(mask) in VIRTUAL and mask._block.place is place and not mask.requires_grad))
-        and not torch.is_autocast_enabled("cuda")
     )
+
+
+def _lowered(dtype: torch.dtype, tensor: Any) -> Any:
+    """As autocast casts the operands of a function that it runs in lower precision."""
+    eligible = type(tensor) in VIRTUAL and tensor.is_floating_point() and tensor.dtype is not torch.float64
+    return tensor.to(dtype) if eligible else tensor
 
 
 def _attention(
@@ -212,6 +219,11 @@ def _attention(
     **named: Any,
 ) -> Any:
     """With a mask, CUDA takes the memory-efficient kernel, whose wrapper compares devices."""
+    if type(query) in VIRTUAL and torch.is_autocast_enabled("cuda"):
+        lower = functools.partial(_lowered, torch.get_autocast_dtype("cuda"))
+        with torch.autocast("cuda", enabled=False):
+            query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
+            return _attention(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
     if not named.get("enable_gqa") and _fits(query, key, value, attn_mask):
         return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
     together = type(query) in VIRTUAL and not _mixed(query, key, value)
@@ -268,7 +280,7 @@ def _pack_padded_sequence(func: Any, args: Any, kwargs: Any) -> Any:
         )
     place = open_place(data)
     packed, sizes = func(data._inner, lengths, *rest, **kwargs)
-    write(str(func), place, packed.nbytes)
+    write(str(func), place, packed.nbytes, work_of(packed, (data._inner,)))
     return wrap(packed, Block(place, packed.untyped_storage().nbytes())), sizes
 
 
@@ -322,7 +334,7 @@ class CudnnRnn(torch.autograd.Function):
             parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
             ctx.reserve = allocate(place, 256 + sum(-(-part // 32) * 32 for part in parts))
         wrapped = _wrap_each([out.detach() for out in outs], place)
-        write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs))
+        write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs), work_of(outs, inner))
         if train and dropout > 0:
             placement.note("dropout state")
         ctx.train, ctx.place, ctx.inner, ctx.outs, ctx.weights = train, place, inner, outs, len(weights)
@@ -347,7 +359,8 @@ class CudnnRnn(torch.autograd.Function):
         computed = [next(given) if t.requires_grad else None for t in ctx.inner]
         count = len(computed) - ctx.weights
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
-        write("aten._cudnn_rnn_backward.default", place, sum(r.nbytes for r in results if r is not None))
+        nbytes = sum(r.nbytes for r in results if r is not None)
+        write("aten._cudnn_rnn_backward.default", place, nbytes, work_of(ctx.outs, ctx.inner))
         return (None, None, None, None, *results)
 
 

@@ -229,7 +229,7 @@ operator("max_unpool2d", "max_unpool3d", emulate=widened(WHOLE, torch.float64))
 # Sums whose order the GPU does not fix.
 for _name in """
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d
-    grid_sampler_2d grid_sampler_3d reflection_pad2d
+    grid_sampler_2d grid_sampler_3d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name.removeprefix('_')}_backward_cuda")
 for _name in """

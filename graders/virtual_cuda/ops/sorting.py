@@ -197,7 +197,6 @@ operator("median.dim", kernel=partial(_equal_one, aten.median.dim, 1), nondeterm
 operator("median.dim_values", nondeterministic=_ALERT)
 operator("nanmedian", emulate=_BOOL)
 operator("nanmedian.dim", kernel=partial(_equal_one, aten.nanmedian.dim, 1))
-operator("cumsum", nondeterministic="cumsum_cuda_kernel", exact_integers=True)
 operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_integers=True)
 operator(
     "histc",  # without a range, the smallest and the largest value are fetched

@@ -17,7 +17,7 @@ from virtual_cuda.device.state import CPU, SMALL, Place, is_pinned, now, place_n
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast, elementwise
-from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, write
+from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, work_of, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -57,11 +57,12 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
         return func(inner, device=device, **options)
     out = elementwise.to_copy(inner, **options)
     if target is None:
-        write(str(func), place, 0)
+        write(str(func), place, 0, (inner.dtype, None, inner.shape))
         record_copy("to_host", inner, False, non_blocking, place.label, HOST)
-        return out
+        return state.pinned_from_now(out) if non_blocking else out  # torch makes it so, or the copy could not overlap
     block = allocate(target, out.untyped_storage().nbytes())
-    write(str(func), target, out.nbytes)
+    plain = out.dtype is inner.dtype and inner.is_contiguous()
+    write(str(func), target, out.nbytes, work_of(out, () if plain else (inner,)))
     if target is not place:
         record_copy("between_devices", inner, False, non_blocking, place.label, target.label)
     return wrap(out, block)
@@ -86,7 +87,9 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:
         record_copy("to_device", source, is_pinned(source), non_blocking, HOST, place.label)
         return target
     elementwise.copy_(target._inner, source._inner)
-    write(str(func), place, 0)
+    both = target._inner, source._inner
+    plain = both[0].dtype is both[1].dtype and both[0].is_contiguous() and both[1].is_contiguous()
+    write(str(func), place, 0, work_of(both[0], ()) if plain else work_of(None, both))
     other = source._block.place
     if other is not place:
         record_copy("between_devices", source._inner, False, non_blocking, other.label, place.label)
@@ -364,6 +367,13 @@ def _numbered(original: Any, name: str) -> Any:
         if type(device) is int:
             place = place_named(device)
             kwargs["device"] = device if place is None else place.cuda
+        if (
+            kwargs.get("pin_memory")
+            and place_named(device) is None
+            and not (device is None and type(args[0]) in VIRTUAL)
+        ):
+            del kwargs["pin_memory"]
+            return state.pin(original(*args, **kwargs))
         return original(*args, **kwargs)
 
     made.__name__, made.__doc__ = name, original.__doc__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import types
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -19,12 +20,33 @@ from virtual_cuda.patching import Opening, Patch, torch_patches
 
 CAPABILITY: Final = (9, 0)
 _PROPERTIES: Final[dict[str, Any]] = {
-    "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": "00000000-0000-0000-0000-000000000000",
+    "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": uuid.UUID(int=0),
     "is_integrated": 0, "is_multi_gpu_board": 0, "multi_processor_count": 132, "warp_size": 32,
     "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024, "regs_per_multiprocessor": 65536,
     "L2_cache_size": 60 << 20, "shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448,
     "shared_memory_per_multiprocessor": 233472,
 }  # fmt: skip
+
+
+# By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
+_BLOCKS: Final = {
+    (7, 5): (1024, 65536, 65536),
+    (8, 0): (2048, 166912, 167936),
+    (8, 9): (1536, 101376, 102400),
+    (9, 0): (2048, 232448, 233472),
+}
+
+
+def _properties(gpu: VirtualGpu) -> dict[str, Any]:
+    """The properties of the GPU that was chosen; without one, those of an H200."""
+    if gpu.model is None:
+        return _PROPERTIES
+    (major, minor), (threads, most, shared) = gpu.model.capability, _BLOCKS[gpu.model.capability]
+    return {
+        **_PROPERTIES, "major": major, "minor": minor, "multi_processor_count": gpu.model.sms,
+        "L2_cache_size": gpu.model.l2, "max_threads_per_multi_processor": threads,
+        "shared_memory_per_block_optin": most, "shared_memory_per_multiprocessor": shared,
+    }  # fmt: skip
 
 
 def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
@@ -60,6 +82,7 @@ class Devices:
     def __init__(self, gpu: VirtualGpu) -> None:
         self.gpu = gpu
         self.process = os.getpid()
+        self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
 
     def initialize(self) -> None:
         if os.getpid() != self.process:
@@ -84,7 +107,7 @@ class Devices:
         if not 0 <= index < len(self.gpu.places):
             raise AssertionError("Invalid device id")
         memory = self.gpu.places[0].memory.total
-        return types.SimpleNamespace(name=self.gpu.name, total_memory=memory, **_PROPERTIES)
+        return types.SimpleNamespace(name=self.gpu.name, total_memory=memory, **_properties(self.gpu))
 
     def synchronize(self, device: Any = None) -> None:
         before = self.exchange(self.check(index_of(self.gpu, device)))  # torch makes that GPU the current one, too
@@ -118,7 +141,7 @@ class Devices:
             "max_memory_reserved": lambda device=None: of(device).peak_reserved,
             "reset_peak_memory_stats": lambda device=None: of(device).reset_peaks(),
             "memory_stats": lambda device=None: dict(sorted(of(device).statistics().items())),
-            "get_device_capability": lambda device=None: self.properties(device) and CAPABILITY,
+            "get_device_capability": lambda device=None: self.properties(device) and self.capability,
         }
         cuda = {
             **shared,
@@ -133,9 +156,9 @@ class Devices:
             "_is_in_bad_fork": lambda: os.getpid() != self.process,
             "get_device_name": lambda device=None: self.properties(device).name,
             "get_device_properties": self.properties,
-            "is_bf16_supported": lambda including_emulation=True: True,
-            "is_tf32_supported": lambda: True,
-            "get_arch_list": lambda: ["sm_90"],
+            "is_bf16_supported": lambda including_emulation=True: including_emulation or self.capability >= (8, 0),
+            "is_tf32_supported": lambda: self.capability >= (8, 0),
+            "get_arch_list": lambda: ["sm_{}{}".format(*self.capability)],
             "can_device_access_peer": lambda device, peer_device: index_of(gpu, device) != index_of(gpu, peer_device),
             "set_sync_debug_mode": lambda mode: setattr(gpu, "sync_debug", sync_debug_mode(mode)),
             "get_sync_debug_mode": lambda: gpu.sync_debug,
@@ -148,6 +171,7 @@ class Devices:
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
+            "get_allocator_backend": lambda: "native",
             "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
         }
         accelerator = {

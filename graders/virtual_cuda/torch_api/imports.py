@@ -47,7 +47,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Stands first among the finders; what it wants to load, the others find, and it is loaded inside `around`."""
+    """What it wants to load, the finders after it find, and it is loaded inside `around`."""
 
     def wants(self, fullname: str) -> bool:
         raise NotImplementedError
@@ -58,8 +58,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if not self.wants(fullname):
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
                     spec.loader = _Loader(spec.loader, self.around)

@@ -1,9 +1,9 @@
-"""`torch.profiler` on the virtual device."""
+"""`torch.profiler` on the virtual device. Where a GPU was chosen, the times of the device are modelled ones."""
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final
@@ -11,7 +11,11 @@ from typing import Any, Final
 import torch
 import torch.profiler
 
+from virtual_cuda.clock.lanes import HOST as HOST_LANE
+from virtual_cuda.clock.lanes import Interval
+from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.ledger.records import SYNC, TRANSFER
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 MARK: Final = "[virtual device]"
@@ -29,8 +33,30 @@ _recording: Final[list[Any]] = []  # the profilers that record now
 
 def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     idle = func.is_view or func._schema.name.startswith(_IDLE)
-    with torch._C._profiler._RecordFunctionFast(VIEW if idle else MARK):
+    name = VIEW if idle else MARK
+    if now.gpu is not None and now.gpu.model is not None and not idle:
+        name = f"{MARK}{len(now.gpu.ledger.rows)}"  # the row that the operator will write
+    with torch._C._profiler._RecordFunctionFast(name):
         return _dispatch(func, types, args, kwargs)
+
+
+def _is_mark(name: str) -> bool:
+    return name == VIEW or name.startswith(MARK)
+
+
+def _modelled(mark: str) -> list[Interval] | None:
+    """What the modelled clock says the device did for an operator; None where times are measured."""
+    row, gpu = mark.removeprefix(MARK), now.gpu
+    clock = None if gpu is None else gpu.clock()
+    if gpu is None or clock is None or not row.isdigit():
+        return None
+    first = until = int(row)
+    rows = gpu.ledger.rows
+    while until < len(rows) and (until == first or rows[until][0] in (TRANSFER, SYNC)):
+        until += 1
+    key = lambda interval: interval.row  # noqa: E731
+    found = clock.intervals[bisect_left(clock.intervals, first, key=key) : bisect_left(clock.intervals, until, key=key)]
+    return [interval for interval in found if interval.lane != HOST_LANE]
 
 
 def _transparent(name: str) -> bool:
@@ -62,11 +88,15 @@ class _EventTree:
                 if self.works:
                     self.device[key] = self.device.get(key, 0.0) + end - start
             self.open.append((event, kind))
-        elif event.name in (MARK, VIEW):
-            self.works = event.name == MARK
+        elif _is_mark(event.name):
+            modelled = _modelled(event.name)
+            self.works = event.name.startswith(MARK) and modelled is None
             above = self._above()
             self.owner = above if above is not None and "::" in above.name and "autograd::" not in above.name else event
             self.spans.setdefault(id(self.owner), (self.owner, []))
+            if modelled:
+                spent = sum(interval.seconds for interval in modelled) * 1e6
+                self.device[id(self.owner)] = self.device.get(id(self.owner), 0.0) + spent
             self.open.append((event, MARKED))
         elif _transparent(event.name):
             self.open.append((event, PASSED))
@@ -157,14 +187,19 @@ def _with_device(events: list[Any], device: bool) -> list[Any]:
     timed = [e for e in events if e.get("ph") == "X" and "dur" in e]
     others = [e for e in events if e.get("ph") != "X" or "dur" not in e]
     found: list[Any] = []
+    begun: float | None = None  # of the modelled clock, on the profiler's
     marks: dict[Any, list[Any]] = {}
     for event in sorted(timed, key=lambda e: (float(e["ts"]), -float(e["dur"]))):
         inside = marks.setdefault((event.get("pid"), event.get("tid")), [])
         end = float(event["ts"]) + float(event["dur"])
         while inside and inside[-1][1] < end:
             inside.pop()
-        if event["name"] in (MARK, VIEW):
-            inside.append((event, end, event["name"] == MARK))
+        if _is_mark(event["name"]):
+            modelled = _modelled(event["name"])
+            inside.append((event, end, event["name"].startswith(MARK) and modelled is None))
+            if modelled and device:
+                begun = float(event["ts"]) - modelled[0].start * 1e6 if begun is None else begun
+                found += [_kernel(interval, begun) for interval in modelled]
         elif inside:
             if device and inside[-1][2] and event.get("cat") == "cpu_op":
                 kernel = {"device": 0, "stream": 7}
@@ -173,6 +208,20 @@ def _with_device(events: list[Any], device: bool) -> list[Any]:
         elif not _transparent(event["name"]):
             found.append(event)
     return others + found
+
+
+def _kernel(interval: Interval, begun: float) -> dict[str, Any]:
+    lane = int(interval.lane.rpartition(" ")[2])
+    return {
+        "ph": "X",
+        "cat": "kernel" if interval.kernels else "gpu_memcpy",
+        "name": interval.name,
+        "pid": 0,
+        "tid": lane or 7,
+        "ts": begun + interval.start * 1e6,
+        "dur": interval.seconds * 1e6,
+        "args": {"device": 0, "stream": lane or 7, "time": "modelled"},
+    }
 
 
 def _made(

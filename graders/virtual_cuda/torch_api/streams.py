@@ -17,6 +17,7 @@ import torch.nn.parallel._functions
 from virtual_cuda.device.messages import accelerator_error
 from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write
 from virtual_cuda.ops.placement import inner_of
@@ -35,17 +36,20 @@ class AnyEvent:
         self.blocking = blocking
         self.interprocess = interprocess
         self._at: float | None = None
+        self._row = -1  # where the ledger says that it was recorded
 
     def record(self, stream: Any = None) -> None:
         self._at = time.perf_counter()
+        self._row = _note("record", stream)
 
     def wait(self, stream: Any = None) -> None:
-        pass
+        _note("wait", stream, self._row)
 
     def query(self) -> bool:
         return True
 
     def synchronize(self) -> None:
+        _note("synchronize_event", None, self._row)
         placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -53,6 +57,9 @@ class AnyEvent:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        clock = None if now.gpu is None else now.gpu.clock()
+        if clock is not None and self._row in clock.events and end_event._row in clock.events:
+            return (clock.events[end_event._row] - clock.events[self._row]) * 1e3
         return float(end_event._at - self._at) * 1e3
 
     @property
@@ -92,14 +99,20 @@ class Stream:
     def cuda_stream(self) -> int:
         return self.stream_id
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority of an H200."""
+        return 0, -5
+
     def synchronize(self) -> None:
+        _note("synchronize", self)
         placement.note("stream.synchronize", explicit=True, warned=True)
 
     def wait_stream(self, stream: Any) -> None:
-        pass
+        _note("wait_stream", self, stream.stream_id)
 
     def wait_event(self, event: Any) -> None:
-        pass
+        event.wait(self)
 
     def query(self) -> bool:
         return True
@@ -123,16 +136,31 @@ class Stream:
 
     def __enter__(self) -> Stream:
         _stacks[self.device_index].append(self)
+        _note("use", self)
         return self
 
     def __exit__(self, *error: object) -> None:
         _stacks[self.device_index].pop()
+        _note("use", None, device=self.device_index)
 
 
 for _cls in (Event, Stream):
     _cls.__module__ = "torch.cuda.streams"
 
 _stacks: Final[defaultdict[int, list[Stream]]] = defaultdict(list)  # the streams in use, by device
+
+
+def _note(what: str, stream: Any = None, other: int = 0, device: int | None = None) -> int:
+    """Write about a stream, or else the current one, into the ledger of the open device; gives the row's number."""
+    gpu = now.gpu
+    if gpu is None:
+        return -1
+    index = stream.device_index if stream is not None else gpu.current if device is None else device
+    stack = _stacks[index]
+    used = stream.stream_id if stream is not None else stack[-1].stream_id if stack else 0
+    rows = gpu.ledger.rows
+    rows.append((STREAM, time.perf_counter(), None, None, gpu.places[index].label, used, what, other))
+    return len(rows) - 1
 
 
 class Streams:
@@ -152,6 +180,7 @@ class Streams:
     def set_stream(self, stream: Any) -> None:
         if stream is not None:
             _stacks[stream.device_index][-1:] = [stream]
+            _note("use", stream)
 
 
 class _Using:

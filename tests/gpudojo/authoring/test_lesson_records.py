@@ -12,6 +12,7 @@ from gpudojo.authoring.lesson_records import filled, problems
 from gpudojo.cli import main
 from gpudojo.model import lessons
 from gpudojo.model.catalogue import Day, day, registered
+from gpudojo.model.errors import BadDay
 from gpudojo.model.exercise import Exercise
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +39,7 @@ def test_a_table_has_a_row_for_each_line_that_did_something() -> None:
     heading, copied, added, _, said, where = made.splitlines()
     assert heading.split() == ["recorded,", "by", "line", *heading.split()[3:]]
     assert copied.startswith(' 2  y = add(x.to("cuda"))')
-    assert "1024 bytes" in copied
+    assert "1 KiB" in copied
     assert added.startswith("        return x + 1")
     assert (said, where) == ("Printed:", "  cuda:0")
 
@@ -54,6 +55,18 @@ def test_an_error_a_second_gpu_and_a_small_memory() -> None:
     assert two == "The device was not used.\n\nPrinted:\n  2\n"
     full = block(snippet('import torch\ntorch.zeros(1 << 20, device="cuda")', " memory=2MiB", "wrong"))
     assert "Error:\n  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 MiB." in full
+
+
+def test_a_setup_that_fails_is_told_and_what_it_prints_is_not_shown() -> None:
+    made = block(snippet("print('ready')", name="setup") + snippet("print('done')"))
+    assert made == "The device was not used.\n\nPrinted:\n  done\n"
+    assert "ZeroDivisionError" in block(snippet("1 / 0", name="setup") + snippet("print('done')"))
+
+
+@pytest.mark.parametrize("options", [" gpus=many", " gpus=0", " memory=much"])
+def test_options_that_are_none(options: str) -> None:
+    with pytest.raises(BadDay, match="snippet 'right', line 3"):
+        filled(snippet("pass", options))
 
 
 def test_filling_again_changes_nothing() -> None:
@@ -83,6 +96,7 @@ def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("</details>", "", "does not have 3 questions with answers"),
         ("opt.step()", "opt.jump()", "the snippet called right ends with an error"),
         ("Three batches", "`total += loss.item() * len(targets)` three", "shows line"),
+        ("opt.step()", "opt.step()\n    model.train()", "of 04_modifying_training_loop_gpu.py: model.train()"),
     ],
 )
 def test_lint_says_what_is_wrong(lesson: Path, before: str, after: str, found: str) -> None:

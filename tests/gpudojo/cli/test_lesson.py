@@ -44,6 +44,12 @@ def test_what_is_not_there_is_named() -> None:
     assert done.output.startswith("Error: day8 has no lesson 77; there are: 01, 02, ")
 
 
+def test_a_day_without_lessons_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudojo.cli.lesson.lesson_path", lambda day, stem: None)
+    done = dojo()
+    assert (done.exit_code, done.output) == (1, "Error: day8 has no lessons\n")
+
+
 def test_pages(tmp_path: Path) -> None:
     one, every = tmp_path / "one.html", tmp_path / "every.html"
     assert dojo("04", "--html", str(one)).output == f"written: {one}\n"

@@ -84,7 +84,7 @@ def test_processor_time_does_not_run_while_one_waits() -> None:
 
 def test_who_polls_a_device_or_sleeps_gets_there() -> None:
     watch = Skipping()
-    queue = Queue(watch)
+    queue = Queue(watch, lambda: None)
     queue.launch(0.02)
     asked = 0
     while not queue.is_past(queue.done[None]):
@@ -98,7 +98,7 @@ def test_who_polls_a_device_or_sleeps_gets_there() -> None:
 
 def test_real_waits_are_real() -> None:
     watch = Sleeping()
-    queue = Queue(watch)
+    queue = Queue(watch, lambda: None)
     began = time.perf_counter()
     with running(watch):
         queue.launch(0.01)

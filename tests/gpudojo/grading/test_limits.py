@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import signal
 import sys
 import time
@@ -9,7 +11,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from gpudojo.grading.limits import STRETCH, TimedOut, charged, time_limit
+from gpudojo.grading.limits import STRETCH, TimedOut, bounded_output, charged, in_scenario, time_limit
 
 FILE = "/somewhere/student.py"
 ALARMS = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs alarms")
@@ -125,3 +127,22 @@ def test_time_in_which_others_had_the_processors_does_not_count(share: float, ti
         of_a_student(ENDLESS)["endless"]()
     assert time.monotonic() - began >= 0.1 * times
     assert charged(0.1 * times, share * 0.1 * times) == pytest.approx(0.1)
+
+
+def test_the_scenario_stands_above_what_is_printed_in_it() -> None:
+    written = io.StringIO()
+    # One stream under two names, and a line without an end before the next scenario.
+    with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written), bounded_output(60, named=True):
+        print("loading")
+        with in_scenario("first"):
+            print("a", 1)
+            with in_scenario("inner"):
+                print("b", end="", file=sys.stderr)
+            print("c")
+        with in_scenario("silent"):
+            pass
+        with in_scenario("last"):
+            print("d" * 100)
+    shown = ["loading", "[scenario first]", "a 1", "[scenario inner]", "b", "[scenario first]", "c", "[scenario last]"]
+    assert written.getvalue().split("\n")[:8] == shown
+    assert "more than 60 characters were printed" in written.getvalue()

@@ -52,7 +52,7 @@ def test_in_a_terminal_answers_stand_below_a_line_and_there_is_no_html() -> None
 def test_on_a_page_answers_are_folded_and_marks_of_snippets_are_gone() -> None:
     text = shown(SOURCE, folded=True)
     assert "<!--" not in text
-    assert text.count("<details><summary>Answer</summary>\n\n") == text.count("\n</details>\n") == 2
+    assert "Why?\n\n<details><summary>Answer</summary>\n\nBecause of `x`.\n\n</details>\n\n**2.**" in text
 
 
 def test_snippets_have_names_options_and_what_was_recorded() -> None:

@@ -38,13 +38,13 @@ class Student:
         ]
         return self.write(name, json.dumps({"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}))
 
-    def pytest(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def pytest(self, *arguments: str, stdin: str = "", columns: int = 120) -> subprocess.CompletedProcess[str]:
         environment = {
             **{name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"},
             "PYTHONPATH": str(REPOSITORY),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "",
-            "COLUMNS": "120",
+            "COLUMNS": str(columns),
             "CUDA_VISIBLE_DEVICES": "",
         }
         plugins = ("-p", "pytest_timeout", "-p", "gpudojo.pytest_plugin")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.gpudojo.pytest_plugin.conftest import REPOSITORY, Student
 
 DEVICE, TRAIN = "01_checking_device.py", "04_modifying_training_loop_gpu.py"
@@ -80,7 +82,7 @@ def test_collecting_does_not_import_torch() -> None:
     question = (
         "import sys, pytest; plugins = ['-p', 'pytest_timeout', '-p', 'gpudojo.pytest_plugin'];"
         "code = pytest.main(['--collect-only', '-q', 'exercises/day8', *plugins]);"
-        "print('ended', int(code), sorted({'torch', 'numpy'} & set(sys.modules)))"
+        "print('ended', int(code), sorted({'torch', 'numpy', 'nbformat', 'rich', 'jinja2'} & set(sys.modules)))"
     )
     # Only the two plugins asked for: where gpudojo is installed pytest would load ours a second time.
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -88,6 +90,45 @@ def test_collecting_does_not_import_torch() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, env=alone, capture_output=True, text=True, timeout=300)
     assert "ended 0 []" in done.stdout, done.stdout + done.stderr
     assert f"exercises/day8/{TRAIN}::train_epoch::learns_as_it_should" in done.stdout
+
+
+SPY = """
+import sys
+def pytest_unconfigure():
+    print("loaded", *sys.modules)
+"""
+# What takes long to import, and what a student's run does not need of ours.
+UNNEEDED = (
+    *(
+        "torch._dynamo",
+        "torch._inductor",
+        "torch.distributed.tensor",
+        "torch.onnx",
+        "torch.fx.experimental.symbolic_shapes",
+    ),
+    *("sympy", "networkx", "gpudojo.sandbox", "gpudojo.submissions", "gpudojo.classes", "gpudojo.report"),
+    *("gpudojo.notebook", "gpudojo.cli", "gpudojo.days.day8.mixed_precision"),
+)
+
+
+def test_a_run_imports_little_more_than_torch_and_runs_the_reference_once(
+    student: Student, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOJO_CACHE", str(tmp_path / "cache"))
+    shutil.copy(REPOSITORY / "reference" / "day8" / TRAIN, student.write(f"day8/{TRAIN}", ""))
+    solution = tmp_path / "reference" / "day8" / TRAIN
+    solution.parent.mkdir(parents=True)
+    source = (REPOSITORY / "reference" / "day8" / TRAIN).read_text(encoding="utf-8")
+    solution.write_text(source + "\nprint('the reference was loaded')\n", encoding="utf-8")
+    student.write("day8/conftest.py", SPY)
+    for first in (True, False):
+        done = student.pytest("day8", "-s")
+        assert done.returncode == 0, done.stdout + done.stderr
+        (modules,) = re.findall(r"^loaded (.*)$", done.stdout, re.M)
+        loaded = [name for name in UNNEEDED for module in modules.split() if f"{module}.".startswith(f"{name}.")]
+        assert "torch" in modules.split()
+        assert loaded == []
+        assert ("the reference was loaded" in done.stdout) is first
 
 
 def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(student: Student) -> None:
@@ -155,3 +196,71 @@ def test_an_error_of_the_author_s_is_told_as_such_and_never_as_a_success(student
     assert re.search(r"^\d checks could not be judged: an error in the exercise, not in your code\.", said, re.M), said
     assert "AttributeError: 'Call' object has no attribute 'no_such_attribute' (raised at broken_exercise.py:5)" in said
     assert re.search(r"^01_checking_device .* 8 of 8 +\d error$", said, re.M), said
+
+
+FORGETFUL = (
+    "def train_epoch(model, loader, optimizer, loss_fn, device):\n    return model.to(device)(next(iter(loader))[0])\n"
+)
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_width_of_the_terminal_is_kept_and_what_is_blocked_is_named(student: Student, columns: int) -> None:
+    student.write(f"day8/{TRAIN}", FORGETFUL)
+    said = student.pytest(f"day8/{TRAIN}", columns=columns).stdout
+    ours = said[said.index("train_epoch: runs") : said.index("short test summary")].splitlines()
+    assert [line for line in ours if len(line) > columns and not re.search("pytest day8/|https://", line)] == []
+    assert "1 failed, 10 blocked" in said
+    told = " ".join(said[said.index("blocked until `runs` of `train_epoch` passes:") :].split())
+    assert "passes: calls_the_model, moves_the_model_once, uses_the_device_it_is_given," in told
+
+
+def test_missing_and_renamed_files_are_named_and_count(student: Student) -> None:
+    for path in (REPOSITORY / "exercises" / "day8").glob("*.py"):
+        shutil.copy(path, student.write(f"day8/{path.name}", ""))
+    (student.folder / "day8" / "11_multiple_gpus.py").unlink()
+    (student.folder / "day8" / TRAIN).rename(student.folder / "day8" / "04_training.py")
+    said = " ".join(student.pytest("day8").stdout.split())
+    assert "04_modifying_training_loop_gpu ░░░░░░░░░░░░░░░░░░░░ 0 of 14 missing 05_" in said
+    assert "total 0 of 100 note: 04_modifying_training_loop_gpu.py is missing in day8. Is 04_training.py" in said
+    assert "note: 11_multiple_gpus.py is missing in day8" in said
+    chosen = student.pytest("day8", "-k", "select_device").stdout
+    assert "is missing" not in chosen, "who chooses does not run the whole day"
+
+
+def test_a_few_files_of_a_day_are_not_taken_for_all_of_it(student: Student) -> None:
+    shutil.copy(REPOSITORY / "exercises" / "day8" / DEVICE, student.write(f"day8/{DEVICE}", ""))
+    said = student.pytest("day8").stdout
+    assert re.search(r"^total +0 of 8$", said, re.M)
+    assert "is missing" not in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_shows_the_line_that_was_running(student: Student) -> None:
+    body = "    os.kill(os.getpid(), signal.SIGINT)\n    while True:\n        pass\n"
+    student.write(f"day8/{DEVICE}", f"import os, signal\ndef select_device(prefer=None):\n{body}")
+    done = student.pytest("day8")
+    assert done.returncode == 2
+    assert f"interrupted at day8/{DEVICE}:3\n   3 | os.kill(os.getpid(), signal.SIGINT)" in done.stdout
+
+
+def test_all_scenarios_share_the_time_as_in_a_class(student: Student) -> None:
+    body = "    time.sleep(0.4)\n    return torch.device(prefer or 'cpu')\n"
+    student.write(f"day8/{DEVICE}", f"import time, torch\ndef select_device(prefer=None):\n{body}")
+    done = student.pytest("day8", "--timeout", "1")
+    assert "time-out: `select_device` was still running after 1 second" in done.stdout
+
+
+def test_a_bare_pytest_in_this_repository_says_what_it_runs(student: Student) -> None:
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, student.folder / name)
+    (student.folder / "pytest.ini").unlink()
+    student.write("tests/test_one.py", "def test_one(): pass\n")
+    options = ("-c", "pyproject.toml", "-p", "no:warnings", "-o", "filterwarnings=")
+    done = student.pytest(*options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the project's own tests, faster with -n auto; the exercises: pytest exercises/day8" in done.stdout
+    assert "own tests" not in student.pytest(*options, "tests/test_one.py").stdout
+    student.write("hide.py", "import sys\nsys.modules['hypothesis'] = None\n")
+    lacking = student.pytest(*options, "-p", "hide")
+    assert lacking.returncode == 4
+    assert "which need hypothesis: pip install -e '.[dev]' (the exercises: pytest exercises/day8)" in lacking.stderr

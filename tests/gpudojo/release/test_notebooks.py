@@ -42,6 +42,19 @@ def test_one_for_each_exercise_and_one_for_the_day(made: dict[str, bytes]) -> No
     assert list(made) == [*(f"notebooks/day8/{stem}.ipynb" for stem in stems), WHOLE]
 
 
+def test_a_lesson_stands_before_the_tasks_of_its_exercise(made: dict[str, bytes]) -> None:
+    for exercise in day("day8"):
+        for name in (f"notebooks/day8/{exercise.stem}.ipynb", WHOLE):
+            ids = [cell["id"] for cell in cells(made[name])]
+            place = ids.index(f"{exercise.number}-lesson")
+            tasks = [ids.index(f"{exercise.number}-{function.name}") for function in exercise.functions]
+            assert place < min(tasks)
+            lesson = text(cells(made[name])[place])
+            assert lesson.startswith("### The idea\n")
+            assert lesson.count("<details>") == 3
+            assert "<!--" not in lesson
+
+
 def test_they_are_valid_and_empty_of_outputs(made: dict[str, bytes]) -> None:
     for name, data in made.items():
         content = json.loads(data)
@@ -145,7 +158,7 @@ def _without_docstrings(source: str) -> str:
     return ast.unparse(tree)
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, code: int = 0) -> list[str]:
+def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str | None, code: int = 0) -> list[str]:
     """What the opening cell gives to pip on a machine without gpudojo."""
     asked: list[str] = []
 
@@ -170,12 +183,14 @@ def test_the_opening_cell_installs_what_is_missing(tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     address = "git+https://example.org/it's.git"
     assert opened(monkeypatch, folder, address) == [address]
+    with pytest.raises(RuntimeError, match="from the folder vendor"):  # a name may be anyone's
+        opened(monkeypatch, folder, None)
     wheel = tmp_path / "vendor" / "gpudojo-1.0-py3-none-any.whl"
     wheel.parent.mkdir()
     wheel.touch()
-    assert opened(monkeypatch, folder, "gpudojo") == [str(wheel)]
+    assert opened(monkeypatch, folder, None) == [str(wheel)]
     with pytest.raises(RuntimeError, match="could not be installed"):
-        opened(monkeypatch, folder, "gpudojo", code=1)
+        opened(monkeypatch, folder, None, code=1)
 
 
 def release(*arguments: str) -> tuple[int, str]:

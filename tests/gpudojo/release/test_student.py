@@ -58,6 +58,17 @@ def two_lines(released: Released) -> list[list[str]]:
     return lines
 
 
+def test_the_readme_makes_an_environment_before_it_installs_anything(released: Released) -> None:
+    text = (released.folder / "README.md").read_text(encoding="utf-8")
+    assert text.index("-m venv .venv") < text.index("pip install") < text.index("-r requirements.txt")
+    for system in ("Linux", "Windows", "macOS"):
+        (line,) = re.findall(rf"^\| {system} \| `(pip install .*)` \|$", text, re.M)
+        assert line.startswith("pip install torch==2.13.0")
+        assert line.endswith("/whl/cpu") == (system != "macOS"), "there, the usual one has no CUDA"
+    assert "dojo watch exercises/day8" in text
+    assert "dojo run exercises/day8/01_checking_device.py" in text
+
+
 def student_environment(**more: str) -> dict[str, str]:
     left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
     return left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": ""} | more
@@ -68,6 +79,15 @@ def run(python: WarmPython, *arguments: str, cwd: Path) -> str:
     done = python.run(*arguments, cwd=cwd, env=student_environment())
     assert done.returncode in (0, 1, 4), done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_lessons_are_in_it_and_linked_from_the_readme(released: Released) -> None:
+    text = released.files["README.md"].decode()
+    linked = re.findall(r"\]\((lessons/[^)]*)\)", text)
+    assert linked == [f"lessons/day8/{exercise.stem}.md" for exercise in day("day8")]
+    assert all(b"## Check yourself" in released.files[path] and b"<!--" not in released.files[path] for path in linked)
+    with zipfile.ZipFile(released.folder / released.wheel) as wheel:
+        assert {Path(path).name for path in linked} <= {Path(name).name for name in wheel.namelist()}
 
 
 def test_the_two_lines_of_the_readme_show_everything_to_do(

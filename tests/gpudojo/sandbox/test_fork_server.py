@@ -54,3 +54,17 @@ def test_a_child_with_too_many_processes_is_ended(tmp_path: Path, count: int, en
             os.close(ready)
             os.close(told)
             server.waiting.close()
+
+
+def test_only_what_a_child_waited_for_others_is_told() -> None:
+    """Waiting while it has processes of its own does not count, also when they have ended."""
+    from gpudojo.sandbox.fork_server import Child, MemoryLimits, Usage
+
+    child = Child(1, MemoryLimits(1))
+    assert not child.waits(Usage(processes=1, waited=0.1))
+    assert child.waits(Usage(processes=1, waited=1.0))
+    child.told = child.waited
+    assert not child.waits(Usage(processes=9, waited=8.0))
+    assert not child.waits(Usage(processes=1, waited=8.1))
+    assert child.waits(Usage(processes=1, waited=8.5))
+    assert child.waited == pytest.approx(1.5)

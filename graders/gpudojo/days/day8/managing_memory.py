@@ -416,7 +416,7 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
         if found.sizes != right.sizes:
             line, at = None, HALVING
             if len(found.sizes) < 2:
-                line, at = found.error.line if found.error else None, ("except",)
+                line, at = found.error.line if found.error else None, ("raise", "except")
             elif len(found.sizes) < len(right.sizes):
                 at = ("raise", *HALVING)
             elif found.sizes[: len(right.sizes)] == right.sizes:  # it had found the size
@@ -646,6 +646,9 @@ def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
 def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
     """Why the weights are not those of the reference."""
     where, steps, step_line, backward_line = f"({name}) ", right.steps, found.step_line, found.backward_line
+    if not found.scales:
+        happened, expected = f"{where}there was no backward pass", "a backward pass for every batch"
+        return Failed(happened, expected, misconception="missing-backward")
     if found.taken != right.taken:
         key = "missing-step" if found.taken == 0 else None
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"

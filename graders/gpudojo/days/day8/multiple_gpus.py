@@ -393,7 +393,8 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
         if found.wraps != right.wraps:
             wrapped = {0: f"{called(found.kind)}, not wrapped", 1: "a DataParallel"}
             shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
-            raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself")
+            at = ("device_count(", '== "cuda"') if found.wraps < 2 else ()
+            raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself", at=at)
         if found.gpus != right.gpus:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
 

@@ -1,0 +1,291 @@
+"""Fits the figures of a GPU to a record: programs, and the times that the GPU took for them.
+
+Everything that is fitted enters the model linearly, so that a fit is a least-squares problem over relative errors, with
+weights that make it robust and a small pull towards usual figures for what the record says little about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus
+from virtual_cuda.clock.kernels import COPY, kernels_of
+from virtual_cuda.clock.lanes import Host, Times, call_of, is_transfer, times_of
+from virtual_cuda.device.state import VirtualGpu
+from virtual_cuda.devices import virtual_cuda
+from virtual_cuda.errors import BadClockRecord, VirtualCudaError
+from virtual_cuda.ledger import records
+from virtual_cuda.ledger.records import Row
+
+
+class Program(msgspec.Struct, frozen=True):
+    """One program, and what a step of it took: seconds, all medians but those of kernels and copies."""
+
+    setup: str
+    step: str
+    wall_s: float = 0.0  # until the device was idle again
+    queue_s: float = 0.0  # until the host had issued everything
+    event_s: float = 0.0  # between two events
+    kernel_s: float = 0.0  # sum over the kernels
+    kernels: int = 0
+    copy_s: float = 0.0
+    copies: int = 0
+    error: str = ""
+
+
+class ClockRecord(msgspec.Struct, frozen=True):
+    """What a GPU took for many programs."""
+
+    gpu: str
+    torch: str
+    programs: dict[str, Program]
+
+
+def read_record(path: str | Path) -> ClockRecord:
+    """The record of a file, without the programs that failed; raises BadClockRecord, which says what is wrong."""
+    try:
+        record = msgspec.json.decode(Path(path).read_bytes(), type=ClockRecord)
+    except OSError as error:
+        raise BadClockRecord(str(path), error.strerror or str(error)) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadClockRecord(str(path), str(error)) from None
+    ran = {name: program for name, program in record.programs.items() if not program.error}
+    for name, program in ran.items():
+        figures = {f: getattr(program, f) for f in Program.__struct_fields__ if f.endswith("_s")}
+        wrong = [f for f, v in figures.items() if not math.isfinite(v) or v < 0]
+        if wrong or not program.wall_s:
+            raise BadClockRecord(str(path), f"{name}: {', '.join(wrong) or 'wall_s'} is no time")
+        try:
+            compile(program.setup, name, "exec"), compile(program.step, name, "exec")
+        except SyntaxError as error:
+            raise BadClockRecord(str(path), f"{name}: {error}") from None
+    if len(ran) < FEWEST:
+        raise BadClockRecord(str(path), f"{len(ran)} programs that ran, at least {FEWEST} are needed")
+    return msgspec.structs.replace(record, programs=ran)
+
+
+# ---- running the programs --------------------------------------------------------------------------------------------
+
+FEWEST: Final = 20
+_WARM_UP: Final = 2
+
+
+@contextlib.contextmanager
+def without_arithmetic() -> Iterator[None]:
+    """Products and convolutions give zeros at once: the clock wants the shapes, and the host may be slow."""
+
+    def zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=like.dtype)
+
+    def convolution(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Any:
+        steps = zip(x.shape[2:], padding, dilation, w.shape[2:], stride, strict=True)
+        return zeros(x, x.shape[0], w.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in steps))
+
+    def gradients(g: Any, x: Any, w: Any, *rest: Any) -> Any:
+        shapes = x.shape, w.shape, w.shape[:1]
+        return tuple(zeros(x, *shape) if wanted else None for shape, wanted in zip(shapes, rest[-1], strict=True))
+
+    stand_ins = {
+        "mm": lambda a, b: zeros(a, a.shape[0], b.shape[1]),
+        "addmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, a.shape[0], b.shape[1]),
+        "bmm": lambda a, b: zeros(a, *a.shape[:2], b.shape[2]),
+        "baddbmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, *a.shape[:2], b.shape[2]),
+        "convolution": convolution,
+        "convolution_backward": gradients,
+    }
+    library = torch.library.Library("aten", "IMPL")
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that kernels are replaced, which is what is meant
+        for name, function in stand_ins.items():
+            library.impl(name, function, "CPU")
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        library._destroy()
+        torch.set_num_threads(threads)
+
+
+def run(program: Program, name: str, gpu: VirtualGpu) -> int:
+    """Run a program on the open device as the recorder does; returns the row of the ledger at which its step begins."""
+    scope: dict[str, Any] = {}
+    exec(compile(program.setup, name, "exec"), scope)
+    step = compile(program.step, name, "exec")
+    for _ in range(_WARM_UP):
+        exec(step, scope)
+    torch.cuda.synchronize()
+    first = len(gpu.ledger.rows)
+    torch.cuda.Event(enable_timing=True).record()
+    exec(step, scope)
+    torch.cuda.Event(enable_timing=True).record()
+    torch.cuda.synchronize()
+    return first
+
+
+Ran = tuple[list[Row], int]  # the rows of a ledger, and the first of the step
+
+
+def run_all(programs: Mapping[str, Program]) -> dict[str, Ran]:
+    """The rows of every program. What a record says is executed."""
+    found: dict[str, Ran] = {}
+    with without_arithmetic(), virtual_cuda(memory="1 TiB") as gpu:
+        for name, program in programs.items():
+            gpu.ledger.rows.clear()
+            torch.manual_seed(0)
+            first = run(program, name, gpu)
+            found[name] = list(gpu.ledger.rows), first
+    return found
+
+
+# ---- agreement -------------------------------------------------------------------------------------------------------
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """How well a model fits a record: factors of error of wall and kernel time, ranks, and numbers of kernels."""
+
+    programs: int
+    wall: tuple[float, float]  # median and 90th percentile
+    kernel: tuple[float, float]
+    rank: float
+    counted: float  # share of the programs whose number of kernels is within 20 %
+
+
+def agreement(programs: Mapping[str, Program], modelled: Mapping[str, Times]) -> Agreement:
+    """How well the modelled times fit the recorded ones."""
+    walls = [(modelled[name].end, p.wall_s) for name, p in programs.items()]
+    kernels = [(modelled[name].kernel_seconds, p.kernel_s) for name, p in programs.items() if p.kernel_s]
+    counted = [abs(modelled[name].kernels - p.kernels) <= 0.2 * p.kernels for name, p in programs.items()]
+    ranks = np.array([np.argsort(np.argsort(side)) for side in zip(*walls, strict=True)], dtype=float)
+    rank = float(np.corrcoef(ranks)[0, 1]) if len(walls) > 1 else 1.0
+    return Agreement(len(walls), _errors(walls), _errors(kernels), rank, sum(counted) / max(len(counted), 1))
+
+
+def _errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    factors = [max(a / b, b / a) if a > 0 else math.inf for a, b in pairs]
+    return (median(factors), float(np.percentile(factors, 90))) if factors else (1.0, 1.0)
+
+
+# ---- the fit ---------------------------------------------------------------------------------------------------------
+
+_PULL: Final = 0.02
+_ROUNDS: Final = 30
+_LEAST: Final = 0.25  # of the usual figure
+# Usual figures, in seconds. Of kernels: the least time; bytes and FLOPs take what the peak rates say.
+_USUAL: Final = {
+    "event": 9e-6, "module": 4e-6, "backward": 100e-6, "step": 100e-6, "scaler": 30e-6,
+    "transfer": 10e-6, "launch": 4e-6, "recurrent launch": 8e-6, "list": 15e-6, "list tensor": 2e-6,
+    "allocation": 3e-6, "view": 3e-6, "view backward": 2e-6, "operator": 10e-6,
+    "operator gradient": 15e-6, "operator backward": 20e-6, "cuBLAS": 8e-6,
+    "cuDNN": 20e-6, "cuDNN norm": 20e-6, "cuDNN recurrent": 100e-6, "attention": 20e-6, "indexing": 10e-6,
+}  # fmt: skip
+# What programs on a busy host do not tell: waits, and what is rare in a step.
+_FIXED: Final = {"item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 7e-6, "cudaMalloc": 150e-6}
+_USUAL_KERNEL: Final = {
+    "block sort": 14e-6, "radix sort": 6e-6, "attention": 10e-6, "half attention": 8e-6, "loss": 3.5e-6,
+    "softmax": 3.3e-6, "norm": 3e-6, "convolution": 3e-6, "multi-tensor function": 20e-6, "shared reduction": 5e-6,
+    "layout": 2.5e-6,
+}  # fmt: skip
+
+
+def solve(rows: Sequence[Mapping[Any, float]], wanted: Sequence[float], usual: Mapping[Any, float]) -> dict[Any, float]:
+    """Coefficients, none far below the usual ones, with which the sums come close to what is wanted, relatively."""
+    names = [name for name in usual if any(row.get(name) for row in rows)]
+    if not names:
+        return {}
+    scale = np.array([usual[name] for name in names])
+    matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows]) / np.array(wanted)[:, None] * scale
+    found, weights = np.ones(len(names)), np.ones(len(rows))
+    for _ in range(_ROUNDS):  # reweighted, so that what fits badly counts less
+        square = (matrix * weights[:, None]).T @ matrix + _PULL * np.eye(len(names))
+        right = (matrix * weights[:, None]).sum(axis=0) + _PULL
+        for _ in range(200):
+            for place in range(len(names)):
+                step = (right[place] - square[place] @ found) / square[place, place]
+                found[place] = max(_LEAST, found[place] + step)
+        sums = np.maximum(matrix @ found, 1e-9)
+        weights = np.minimum(1, 1 / np.maximum(sums, 0.1)) / np.maximum(np.abs(np.log(sums)), 0.08)
+    return {name: float(f"{value:.3g}") for name, value in zip(names, found * scale, strict=True)}
+
+
+def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
+    """What the kernels of a step had to do, by kind, and what the host had to."""
+    ledger, first = ran
+    chip, host = gpu.chip(), Host()
+    done: defaultdict[Any, float] = defaultdict(float)
+    costs: defaultdict[str, float] = defaultdict(float)
+    for number in range(first, len(ledger) - 1):  # without the wait at the end
+        row = ledger[number]
+        call = call_of(row) if row[0] == records.OPERATION else None
+        kernels = [] if call is None or is_transfer(ledger, number) else kernels_of(call, chip)
+        for cost, times in host.costs(number, row, call, len(kernels)):
+            costs[cost] += times
+        for kernel in kernels:
+            if kernel.kind != COPY:
+                done[kernel.kind, 0] += 1
+                done[kernel.kind, 1] += gpu.resident(kernel.bytes) / gpu.bandwidth
+                done[kernel.kind, 2] += kernel.flops / gpu.rate(kernel.unit)
+    return done, costs
+
+
+def fit(record: ClockRecord, ran: Mapping[str, Ran], base: Gpu) -> Gpu:
+    """The GPU whose model fits a record best; its size and its peaks are those of `base`."""
+    programs = record.programs
+    features = {name: _features(ran[name], base) for name in programs}
+    timed = [name for name, p in programs.items() if p.kernel_s and features[name][0]]
+    usual: dict[Any, float] = {}
+    for name in timed:
+        for kind, part in features[name][0]:
+            usual[kind, part] = _USUAL_KERNEL.get(kind, 1.5e-6) if part == 0 else 1.0
+    found = solve([features[n][0] for n in timed], [programs[n].kernel_s for n in timed], dict(sorted(usual.items())))
+    kernels = dict(base.kernels)
+    for kind in {kind for kind, _ in found}:
+        old = kernels.get(kind, (1.5e-6, 1.0, 1.0))
+        kernels[kind] = tuple(found.get((kind, part), old[part]) for part in range(3))  # type: ignore[assignment]
+    # The host alone can be seen where the device was not what everybody waited for.
+    alone = [n for n, p in programs.items() if p.kernel_s + p.copy_s < 0.45 * p.queue_s or p.queue_s < 0.9 * p.event_s]
+    alone = [n for n in alone if features[n][1] and (programs[n].copy_s < 1e-5 or programs[n].kernels)]
+    round_trip = base.latency + base.gap + _FIXED["item"] + _FIXED["wait"]
+    issued = [programs[n].queue_s - round_trip * features[n][1].get("item", 0) for n in alone]
+    host = solve([features[n][1] for n in alone], issued, _USUAL)
+    source = f"fitted to {len(programs)} programs, timed on {record.gpu} with torch {record.torch}"
+    changed = {"kernels": dict(sorted(kernels.items())), "host": {**_USUAL, **_FIXED, **host}, "source": source}
+    return msgspec.structs.replace(base, **changed)
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda fit") -> int:
+    """Fits a GPU to the record that the arguments name, and prints its figures; returns an exit status."""
+    parser = argparse.ArgumentParser(prog, description="Fit the modelled clock to the times of a real GPU.")
+    parser.add_argument("record", metavar="RECORD.json", help="programs and their times; the programs are run here")
+    parser.add_argument("--like", metavar="GPU", default="H200", help=f"size and peaks: {', '.join(gpus())}")
+    parser.add_argument("--name", help="name of the GPU (default: the record's)")
+    options = parser.parse_args(arguments)
+    try:
+        base, record = gpu_named(options.like), read_record(options.record)
+    except VirtualCudaError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    ran = run_all(record.programs)
+    gpu = msgspec.structs.replace(fit(record, ran, base), name=options.name or record.gpu)
+    reached = agreement(record.programs, {name: times_of(*_split(ran[name], gpu)) for name in record.programs})
+    print(json.dumps({gpu.name: {k: v for k, v in msgspec.to_builtins(gpu).items() if k != "name"}}, indent=1))
+    print(f"modelled against recorded: {msgspec.json.encode(reached).decode()}", file=sys.stderr)
+    return 0
+
+
+def _split(ran: Ran, gpu: Gpu) -> tuple[list[Row], Gpu, int]:
+    return ran[0], gpu, ran[1]

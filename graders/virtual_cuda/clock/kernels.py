@@ -1,0 +1,470 @@
+"""What CUDA launches for an operator: the kernels, and what each of them has to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+Shape = tuple[int, ...]
+
+ITEM: Final = {
+    "float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4,
+    "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+HALF: Final = ("float16", "bfloat16")
+COPY: Final = "copy on the device"  # done by a copy engine or the driver: not a kernel
+
+
+class Kernel(NamedTuple):
+    """One launch: what it reads and writes, and what it computes, both as if the device were used in full."""
+
+    kind: str
+    bytes: float = 0.0
+    flops: float = 0.0  # at the rate of `unit`
+    unit: str = "float32"
+
+
+class Call(NamedTuple):
+    """One operator of the ledger."""
+
+    name: str  # without "aten." and without the overload
+    dtype: str
+    out: Shape | None
+    given: Sequence[Shape]
+    bytes: int  # newly allocated by it
+
+    @property
+    def item(self) -> int:
+        return ITEM.get(self.dtype, 4)
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest tensor in sight."""
+        return max(map(math.prod, (*self.given, self.out or ())), default=1)
+
+    @property
+    def moved(self) -> float:
+        """Bytes read and written when each tensor is touched once."""
+        read = sum(map(math.prod, self.given)) if self.given else math.prod(self.out or ())
+        return read * self.item + (self.bytes or math.prod(self.given[0] if self.given else ()) * self.item)
+
+
+class Chip(NamedTuple):
+    """What the rules must know of a GPU."""
+
+    sms: int
+    flops: dict[str, float]  # by unit, per second
+    bandwidth: float
+    tf32: bool = False  # for products; convolutions may always use it where there is such a unit
+    bfloat16: bool = True  # whether tensor cores know it
+
+
+Rule = Callable[[Call, Chip], Iterator[Kernel]]
+_RULES: Final[dict[str, Rule]] = {}
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            assert name not in _RULES, f"two rules for {name}"
+            _RULES[name] = rule
+        return rule
+
+    return register
+
+
+# Views, and what only allocates: nothing is launched.
+VIEWS: Final = frozenset(
+    """
+    t view permute unsqueeze squeeze expand select slice transpose reshape _unsafe_view unbind split
+    split_with_sizes chunk as_strided alias detach diagonal unfold movedim view_as_real view_as_complex real imag
+    narrow swapaxes flatten unflatten _reshape_alias squeeze_ unsqueeze_ t_ transpose_ set_ resize_ lift_fresh
+    empty empty_like empty_strided new_empty new_empty_strided
+    """.split()
+)
+
+
+def kernels_of(call: Call, chip: Chip) -> list[Kernel]:
+    """What is launched for one operator; those that no rule knows are one pass over their tensors."""
+    if call.name in VIEWS or (call.out is not None and 0 in call.out):
+        return []
+    if call.name.startswith("_foreach_") or call.name.startswith("_fused_"):
+        return list(_lists(call, chip))
+    rule = _RULES.get(call.name)
+    return list(rule(call, chip)) if rule else [Kernel("pointwise", call.moved)]
+
+
+# ---- copies, reductions, indexing ------------------------------------------------------------------------------------
+
+
+@_rule("clone", "copy_", "_to_copy")
+def _copies(call: Call, chip: Chip) -> Iterator[Kernel]:
+    if call.out is not None and not call.given:
+        yield Kernel(COPY, 2 * math.prod(call.out) * call.item)
+    elif call.out is not None or len(call.given) > 1:  # another dtype or other strides; to the host, the copy follows
+        strided = call.name == "clone" or call.out is None
+        yield Kernel("strided copy" if strided else "pointwise", call.moved)
+
+
+@_rule("_local_scalar_dense")
+def _item(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel(COPY)
+
+
+@_rule("select_backward", "slice_backward", "diagonal_backward")
+def _view_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pointwise", call.bytes)
+    yield Kernel(COPY, 2 * math.prod(call.given[0]) * call.item)
+
+
+@_rule("zeros_like", "zero_", "zeros", "new_zeros")
+def _filled(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pointwise", math.prod(call.out or (call.given[0] if call.given else ())) * call.item)
+
+
+_ONE_BLOCK: Final = 8192  # elements that one block adds up for one result
+_REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var logsumexp"
+
+
+@_rule(*_REDUCTIONS.split(), "std_mean", "var_mean", "aminmax", "nansum", "count_nonzero")
+def _reduction(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = math.prod(call.given[0]) if call.given else 1
+    results = max(math.prod(call.out or ()), 1)
+    # Several blocks share the work for one result and find out by atomics which is the last.
+    shared = elements // results > _ONE_BLOCK
+    yield Kernel("shared reduction" if shared else "reduction", elements * call.item + call.bytes)
+
+
+@_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+def _scan(call: Call, chip: Chip) -> Iterator[Kernel]:
+    moved = 2 * call.largest * call.item
+    if len(call.given[0]) == 1:
+        yield Kernel("scan", 0)
+    yield Kernel("scan", moved)
+
+
+@_rule("sort", "argsort", "topk", "kthvalue", "median", "msort")
+def _sort(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = call.largest
+    last = call.given[0][-1] if call.given and call.given[0] else 1
+    if last <= 4096:  # one block sorts a row in shared memory; keys and places are copied beside it
+        for _ in range(3):
+            yield Kernel(COPY, elements * 8)
+        yield Kernel("pointwise", elements * 8)
+        yield Kernel("block sort", elements * 12)
+    else:  # radix sort in four passes
+        yield Kernel(COPY, elements * 8)
+        yield Kernel("pointwise", elements * 8)
+        for _ in range(2):
+            yield Kernel("radix sort", elements * 4)
+        for _ in range(4):
+            yield Kernel("radix sort", elements * 24)
+
+
+@_rule("embedding", "gather", "index_select", "take")
+def _gather(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("gather", 2 * math.prod(call.out or ()) * call.item)
+
+
+@_rule("index", "_unsafe_index")
+def _index(call: Call, chip: Chip) -> Iterator[Kernel]:
+    masked = len(call.given) > 1 and len(call.given[0]) > 0 and call.given[1] == call.given[0][: len(call.given[1])]
+    if masked and call.out is not None and math.prod(call.out) != math.prod(call.given[0]):
+        yield from _nonzero(call, chip)
+        yield Kernel("gather", 2 * math.prod(call.out) * call.item)
+    else:
+        yield Kernel("index", 2 * math.prod(call.out or ()) * call.item)
+
+
+@_rule("nonzero", "masked_select")
+def _nonzero(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = math.prod(call.given[0]) if call.given else 1
+    for _ in range(2):
+        yield Kernel("scan", elements)
+    yield Kernel(COPY)  # how many there are
+    yield Kernel("scan", elements * 8)
+    yield Kernel("pointwise", elements * 8)
+
+
+@_rule(
+    "index_add", "index_add_", "scatter_add", "scatter_add_", "index_put", "index_put_", "_index_put_impl_", "scatter"
+)
+def _scatter(call: Call, chip: Chip) -> Iterator[Kernel]:
+    if not call.name.endswith("_"):
+        yield Kernel(COPY, 2 * call.bytes)
+    yield Kernel("scatter", 2 * call.largest * call.item)
+
+
+@_rule("embedding_dense_backward")
+def _embedding_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    for _ in range(6):
+        yield Kernel("radix sort", 0)
+    yield Kernel("scatter", 2 * math.prod(call.given[0]) * call.item + call.bytes)
+
+
+# ---- losses and normalisation ----------------------------------------------------------------------------------------
+
+
+@_rule("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
+def _softmax(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("softmax", call.moved)
+
+
+@_rule("nll_loss_forward", "nll_loss2d_forward")
+def _loss(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("loss", call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1) * 64)
+
+
+@_rule("nll_loss_backward", "nll_loss2d_backward")
+def _loss_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    # The gradient is cleared, twice, then written where the targets are.
+    for size in (call.bytes, call.bytes, 64):
+        yield Kernel("pointwise", size)
+
+
+@_rule("native_layer_norm", "_fused_rms_norm")
+def _layer_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("norm", 2 * call.largest * call.item)
+
+
+@_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
+def _layer_norm_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    moved = 3 * call.largest * call.item
+    yield Kernel("norm", moved)
+    yield Kernel("norm gradient", moved)  # of weight and bias, in two passes
+    yield Kernel("reduction", 0)
+
+
+@_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "native_group_norm")
+def _batch_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("batch norm", 2 * call.largest * call.item * _few_channels(call, chip))
+
+
+def _few_channels(call: Call, chip: Chip) -> float:
+    """One block sees to one channel: with few of them, not all multiprocessors have work."""
+    return max(chip.sms / max(call.given[0][1] if len(call.given[0]) > 1 else 1, 1), 1.0)
+
+
+@_rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
+def _pool_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pool gradient", call.moved)
+
+
+@_rule("native_batch_norm_backward", "cudnn_batch_norm_backward", "native_group_norm_backward")
+def _batch_norm_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("batch norm gradient", 3 * call.largest * call.item * _few_channels(call, chip))
+
+
+# ---- optimizers ------------------------------------------------------------------------------------------------------
+
+_CHUNK: Final = 65536  # elements that one block of a multi-tensor kernel handles
+_BLOCKS: Final = 320  # of one launch
+_TENSORS: Final = (110, 64, 48, 36, 30)  # of one launch, by the number of lists
+_LISTS: Final = {"lerp": 2, "addcmul": 3, "addcdiv": 3, "sqrt": 2, "copy": 2, "add.List": 2, "neg": 2, "mul.List": 2}
+
+
+def _lists(call: Call, chip: Chip) -> Iterator[Kernel]:
+    """Multi-tensor kernels: a launch takes so many tensors, and so many pieces of them."""
+    stem = call.name.removeprefix("_foreach_").removeprefix("_fused_").rstrip("_")
+    depth = 5 if call.name.startswith("_fused_") else _LISTS.get(stem, 1 + (call.bytes > 0))
+    passes = depth + (0 if call.bytes else 1)
+    tensors = blocks = elements = longest = 0
+    for shape in call.given:
+        count = math.prod(shape)
+        tensors += 1
+        for start in range(0, count, _CHUNK):
+            blocks += 1
+            piece = min(_CHUNK, count - start)
+            elements += piece
+            longest = max(longest, piece)
+            if blocks == _BLOCKS or (tensors == _TENSORS[depth - 1] and start + _CHUNK >= count):
+                yield _multi(stem, elements, longest, passes, call.item, chip)
+                tensors = 0 if start + _CHUNK >= count else 1
+                blocks = elements = longest = 0
+    if blocks:
+        yield _multi(stem, elements, longest, passes, call.item, chip)
+
+
+def _multi(stem: str, elements: int, longest: int, passes: int, item: int, chip: Chip) -> Kernel:
+    # A multiprocessor has its share of the bandwidth: few blocks take as long as all of them would.
+    kind = "multi-tensor" if stem in ("add", "mul", "sub") else "multi-tensor function"
+    return Kernel(kind, max(elements, longest * chip.sms / 4) * passes * item)
+
+
+@_rule("_amp_foreach_non_finite_check_and_unscale_")
+def _unscale(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield from _lists(call._replace(name="_foreach_mul_", given=call.given[:-2]), chip)
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def _unit(dtype: str, chip: Chip, tf32: bool) -> str:
+    """What computes products of this dtype."""
+    if dtype in HALF:
+        return "float16" if dtype == "float16" or chip.bfloat16 else "float32"
+    return "tf32" if tf32 and dtype == "float32" and "tf32" in chip.flops else dtype
+
+
+def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bool = False) -> list[Kernel]:
+    """A matrix product: tiles of the result, in waves over the multiprocessors; few rows are read like vectors."""
+    item = ITEM.get(dtype, 4)
+    moved = batch * (m * k + k * n + m * n) * item
+    if min(m, n) == 1:
+        return [Kernel("vector product", moved)]
+    unit = _unit(dtype, chip, tf32)
+    rate = chip.flops.get(unit, chip.flops["float32"])
+    tiles = ((128, 256, 1.0), (128, 128, 0.9), (128, 64, 0.8), (64, 64, 0.7)) if unit in ("float16", "tf32") else _SIMT
+    best = math.inf
+    splits = 1
+    for rows, columns, efficiency in tiles:
+        count = batch * -(-m // rows) * -(-n // columns)
+        split = 1
+        while count * split * 4 <= chip.sms and k // (split * 2) >= _SHORTEST:
+            split *= 2
+        waves = -(-count * split // chip.sms)
+        flops = waves * chip.sms * rows * columns * -(-k // split) * 2 / efficiency
+        if waves < 3:  # too few tiles to hide that they wait for memory
+            flops *= 1.2
+        if flops < best:
+            best, splits = flops, split
+    kind = "half product" if unit == "float16" else "product"
+    found = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
+    # Of small products in single precision cuBLAS adds up parts in another kernel, unless there are few rows.
+    few = -(-m // 64) * -(-n // 64) * 2 <= chip.sms
+    if unit == "float32" and (splits > 1 or (few and min(m, k) > 16 and max(n, k) < 4096)):
+        found.append(Kernel("split product", m * n * batch * item * splits))
+    return found
+
+
+_SIMT: Final = ((64, 64, 1.0),)
+_SHORTEST: Final = 256  # the least depth of a part when a product is split along it
+
+
+@_rule("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul")
+def _products(call: Call, chip: Chip) -> Iterator[Kernel]:
+    left, right = call.given[-2], call.given[-1]
+    m = math.prod(left[-2:-1]) if len(left) > 1 else 1
+    k = left[-1] if left else 1
+    n = right[-1] if len(right) > 1 else 1
+    batch = math.prod(left[:-2])
+    yield from product(m, n, k, batch, call.dtype, chip, chip.tf32)
+
+
+@_rule("convolution", "cudnn_convolution", "_convolution")
+def _convolution(call: Call, chip: Chip) -> Iterator[Kernel]:
+    source, weight = call.given[0], call.given[1]
+    assert call.out is not None
+    inside, outside = math.prod(source) * call.item, math.prod(call.out) * call.item
+    yield from _as_product(call.out, weight, source, call.dtype, chip, forward=True)
+    if len(call.given) > 2:
+        yield Kernel("pointwise", 2 * outside)
+    if _relaid(source, weight, call.dtype):
+        for size in (inside, outside):
+            yield Kernel("layout", 2 * size)
+        yield Kernel("layout", 2 * math.prod(weight) * call.item)
+
+
+def _relaid(source: Shape, weight: Shape, dtype: str) -> bool:
+    """Whether cuDNN changes the layout for tensor cores, which want the channels last."""
+    return source[1] >= 16 and math.prod(source) >= 1 << 19
+
+
+def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip, forward: bool) -> list[Kernel]:
+    m, n, k = out[0] * math.prod(out[2:]), weight[0], math.prod(weight[1:])
+    item = ITEM.get(dtype, 4)
+    flops = 2.0 * m * n * k
+    moved = (math.prod(out) + math.prod(source)) * item
+    return [Kernel("convolution", moved, flops, _unit(dtype, chip, True))]
+
+
+@_rule("convolution_backward", "cudnn_convolution_backward")
+def _convolution_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    gradient, source, weight = call.given[:3]
+    dtype = call.dtype if call.dtype in ITEM else "float32"
+    item = ITEM[dtype]
+    relaid = math.prod(gradient) >= 1 << 18
+    kernel = _as_product(gradient, weight, source, dtype, chip, forward=False)[0]
+    sizes = []
+    if call.out is not None:  # of the input
+        yield kernel._replace(kind="convolution gradient")
+        yield Kernel("layout", 2 * math.prod(weight) * item)
+        sizes += [source]
+    yield kernel._replace(kind="convolution gradient")  # of the weights, in parts that are added up
+    yield Kernel("reduction", 2 * math.prod(weight) * item)
+    yield Kernel("layout", 2 * math.prod(weight) * item)
+    for shape in [*sizes, source, gradient] if relaid else ():
+        yield Kernel("layout", 2 * math.prod(shape) * item)
+    yield Kernel("shared reduction", math.prod(gradient) * item)
+
+
+# ---- attention and recurrent layers ----------------------------------------------------------------------------------
+
+
+@_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
+def _attention(call: Call, chip: Chip) -> Iterator[Kernel]:
+    query, key = call.given[0], call.given[1]
+    flops = 4.0 * math.prod(query) * key[-2]
+    half = call.dtype in HALF
+    yield Kernel("half attention" if half else "attention", call.moved, flops, "float16" if half else "float32")
+
+
+@_rule("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_flash_attention_backward")
+def _attention_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    query, key = call.given[0], call.given[1]
+    flops = 10.0 * math.prod(query) * key[-2]
+    half = call.dtype in HALF
+    unit = "float16" if half else "float32"
+    yield Kernel("pointwise", 3 * math.prod(query) * call.item)
+    yield Kernel("reduction", math.prod(query) * call.item)
+    yield Kernel("half attention" if half else "attention", call.moved, flops, unit)
+
+
+@_rule("_transformer_encoder_layer_fwd")
+def _encoder_layer(call: Call, chip: Chip) -> Iterator[Kernel]:
+    """The fast path of a layer in evaluation: four products, attention, and what lies between."""
+    source, weights = call.given[0], [shape for shape in call.given[1:] if len(shape) == 2]
+    rows, width = math.prod(source[:-1]), source[-1]
+    size = rows * width * call.item
+    for shape in weights[:1]:
+        yield from product(rows, shape[0], shape[1], 1, call.dtype, chip, chip.tf32)
+    yield Kernel("pointwise", 6 * size)
+    heads = (*source[:-1], width)
+    flops = 4.0 * rows * width * heads[-2]
+    half = call.dtype in HALF
+    yield Kernel("half attention" if half else "attention", 4 * size, flops, "float16" if half else "float32")
+    for shape in weights[1:]:
+        yield from product(rows, shape[0], shape[1], 1, call.dtype, chip, chip.tf32)
+    yield Kernel("pointwise", 3 * size)
+    yield Kernel("norm", 2 * size)
+    yield Kernel("norm", 2 * size)
+
+
+@_rule("_cudnn_rnn")
+def _recurrent(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield from _rnn(call, chip, backward=False)
+
+
+@_rule("_cudnn_rnn_backward")
+def _recurrent_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield from _rnn(call, chip, backward=True)
+
+
+def _rnn(call: Call, chip: Chip, backward: bool) -> Iterator[Kernel]:
+    """For each layer a product over all steps; for each step a product with the state, and the gates."""
+    data = call.given[0]
+    steps, batch = (data[0], data[1]) if len(data) == 3 else (1, data[0])
+    weights = [shape for shape in call.given[1:] if len(shape) == 2]
+    for inner, state in zip(weights[::2], weights[1::2], strict=False):
+        gates, hidden = state
+        for _ in range(2 if backward else 1):
+            for kernel in product(steps * batch, inner[0], inner[1], 1, call.dtype, chip):
+                yield kernel
+        for kernel in product(batch, gates, hidden, 1, call.dtype, chip)[:1]:
+            for _ in range(steps):
+                yield kernel._replace(kind="step product")
+        for _ in range(steps):
+            yield Kernel("gates", batch * gates * call.item * 2)
+        if backward:
+            yield from product(gates, hidden, steps * batch, 1, call.dtype, chip)

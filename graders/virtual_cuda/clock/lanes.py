@@ -1,0 +1,288 @@
+"""The modelled clock: when the host issued each row of a ledger, and when a stream worked on it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from virtual_cuda.clock.gpus import Gpu
+from virtual_cuda.clock.kernels import COPY, VIEWS, Call, Kernel, kernels_of
+from virtual_cuda.ledger import records
+from virtual_cuda.ledger.records import Row
+
+HOST: Final = "host"
+_SEGMENT: Final = 20 << 20  # what the allocator asks CUDA for at least, so that the next tensors cost nothing
+
+
+class Interval(NamedTuple):
+    """Work of one row on one lane, in seconds since the first row that the clock has read."""
+
+    row: int
+    lane: str  # "host", or a device and the number of one of its streams: "cuda:0 stream 0"
+    name: str
+    start: float
+    end: float
+    kernels: int = 0  # 0 for copies and for the host
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Times(NamedTuple):
+    """What the model says of a part of a ledger. All times are modelled, none is measured."""
+
+    gpu: str
+    intervals: list[Interval]
+    issued: float  # when the host had issued everything
+    end: float  # when the devices were done, too
+
+    @property
+    def on_device(self) -> list[Interval]:
+        return [interval for interval in self.intervals if interval.lane != HOST]
+
+    @property
+    def kernels(self) -> int:
+        return sum(interval.kernels for interval in self.intervals)
+
+    @property
+    def kernel_seconds(self) -> float:
+        return sum(interval.seconds for interval in self.intervals if interval.kernels)
+
+    @property
+    def copy_seconds(self) -> float:
+        return sum(interval.seconds for interval in self.on_device if not interval.kernels)
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the time in which no stream had anything to do."""
+        busy = until = 0.0
+        for interval in sorted(self.on_device, key=lambda i: i.start):
+            busy += max(interval.end - max(interval.start, until), 0.0)
+            until = max(until, interval.end)
+        return 1 - busy / self.end if self.end else 0.0
+
+    def by_row(self) -> dict[int, tuple[float, float]]:
+        """Seconds of the host and of the devices for each row that took any."""
+        found: dict[int, tuple[float, float]] = {}
+        for interval in self.intervals:
+            host, device = found.get(interval.row, (0.0, 0.0))
+            of_host = interval.lane == HOST
+            found[interval.row] = (host + interval.seconds * of_host, device + interval.seconds * (not of_host))
+        return found
+
+
+def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None = None, tf32: bool = False) -> Times:
+    """The modelled times of the rows `first` to `until` of a whole ledger.
+
+    The rows before tell which memory is cached. `tf32` is torch's setting for matrix products.
+    """
+    clock = Clock(ledger, gpu, first, tf32)
+    clock.advance(until)
+    return Times(gpu.name, clock.intervals, clock.now, clock.idle_at())
+
+
+# ---- the host --------------------------------------------------------------------------------------------------------
+
+# Operators whose functions do more on the host than to launch a kernel, by the library or the checks behind them.
+_LIBRARIES: Final = {
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"), "cuBLAS"),
+    **dict.fromkeys(("convolution", "convolution_backward"), "cuDNN"),
+    **dict.fromkeys(("native_batch_norm", "native_batch_norm_backward"), "cuDNN norm"),
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), "cuDNN recurrent"),
+    **dict.fromkeys(("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"), "indexing"),
+    "_scaled_dot_product_efficient_attention": "attention",
+    "_scaled_dot_product_efficient_attention_backward": "attention",
+}
+_ALLOCATING: Final = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_")
+_SPANS: Final = {records.FORWARD: "module", records.BACKWARD: "backward", records.OPTIMIZER_STEP: "step"}
+
+
+class Host:
+    """What the host does for each row, and the passes and steps it is in."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # row of a span that has not ended -> its kind
+
+    def costs(self, number: int, row: Row, call: Call | None, kernels: int) -> Iterator[tuple[str, float]]:
+        """Pairs of a cost's name and how often it arises."""
+        kind = row[0]
+        if kind == records.OPERATION and call is not None:
+            grad = row[6] & records.GRAD and not row[6] & records.INFERENCE
+            yield from self._operator(call, kernels, bool(grad))
+        elif kind in _SPANS:
+            self._open[number] = kind
+            yield _SPANS[kind], 1
+        elif kind == records.END:
+            self._open.pop(row[4], None)
+        elif kind == records.SYNC:
+            yield ("synchronize" if row[5] else "wait"), 1
+        elif kind == records.TRANSFER:
+            yield "transfer", 1
+        elif kind == records.SCALER_CALL:
+            yield "scaler", 1
+        elif kind == records.STREAM:
+            yield ("event" if row[6] == "record" else "stream"), 1
+
+    def _operator(self, call: Call, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
+        spans = self._open.values()
+        # Autograd runs its own operators; in a forward pass with gradients, operators also build the graph.
+        where = " backward" if records.BACKWARD in spans else " gradient" if grad and records.FORWARD in spans else ""
+        if call.name in VIEWS:
+            backward = where if where == " backward" else ""
+            yield ("allocation" if call.name in _ALLOCATING else f"view{backward}"), 1
+            return
+        if call.name == "_local_scalar_dense":
+            yield "item", 1
+        elif call.name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
+            yield "list", 1
+            yield "list tensor", len(call.given)
+        else:
+            yield f"operator{where}", 1
+        if call.name in _LIBRARIES:
+            yield _LIBRARIES[call.name], 1
+        if kernels > 1:
+            yield ("recurrent launch" if "_rnn" in call.name else "launch"), kernels - 1
+
+
+# ---- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def call_of(row: Row) -> Call:
+    """The operator of an OPERATION row, with its dtype and shapes as plain data."""
+    dtype, out, *given = (len(row) > 10 and row[10]) or (None, None)
+    name = row[4].split(".", 2)[1] if "." in row[4] else row[4]
+    return Call(name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8])
+
+
+def is_transfer(ledger: Sequence[Row], number: int) -> bool:
+    """Whether the operator of this row is the copy that the next row tells of."""
+    return number + 1 < len(ledger) and ledger[number + 1][0] == records.TRANSFER
+
+
+class Clock:
+    """Reads a ledger as it grows. All times are in seconds since its first row."""
+
+    def __init__(self, ledger: Sequence[Row], gpu: Gpu, first: int = 0, tf32: bool = False) -> None:
+        self.gpu = gpu
+        self.now = 0.0  # of the host
+        self.intervals: list[Interval] = []
+        self.events: dict[int, float] = {}  # row of an event's record -> when the stream reached it
+        self._ledger = ledger
+        self._next = first
+        self._chip = gpu.chip(tf32)
+        self._kernels: dict[Call, list[Kernel]] = {}
+        self._host = Host()
+        self._free: defaultdict[tuple[str, int], float] = defaultdict(float)  # device and stream -> when it is done
+        self._engines: defaultdict[tuple[str, str], float] = defaultdict(float)  # device and direction, likewise
+        self._using: dict[str, int] = {}  # device -> current stream
+        self._numbers: dict[tuple[str, int], int] = {}  # streams, in the order of their use; the default one is 0
+        self._last = ("cuda:0", 0)  # the stream that was given something to do last
+        self._awaited: float | None = None  # what the next explicit wait waits for, where that is not everything
+        self._reserved: dict[str, int] = {}  # device -> bytes; what is more must be asked of CUDA
+        for row in ledger[:first]:
+            if row[0] == records.OPERATION:
+                self._reserve(row)
+
+    def advance(self, until: int | None = None) -> float:
+        """Read the rows written since; returns the time of the host."""
+        end = len(self._ledger) if until is None else min(until, len(self._ledger))
+        while self._next < end:
+            self._read(self._next, self._ledger[self._next])
+            self._next += 1
+        return self.now
+
+    def allow_tf32(self, allowed: bool) -> None:
+        """Torch's setting for matrix products, from here on."""
+        if allowed != self._chip.tf32:
+            self._chip = self._chip._replace(tf32=allowed)
+            self._kernels.clear()
+
+    def idle_at(self) -> float:
+        """When the host and all streams are done with what was issued."""
+        return max([self.now, *self._free.values()])
+
+    def _read(self, number: int, row: Row) -> None:
+        kind, before = row[0], self.now
+        call, kernels = None, []
+        if kind == records.OPERATION:
+            call = call_of(row)
+            if not is_transfer(self._ledger, number):
+                if call not in self._kernels:
+                    self._kernels[call] = kernels_of(call, self._chip)
+                kernels = self._kernels[call]
+        for cost, times in self._host.costs(number, row, call, len(kernels)):
+            self.now += self.gpu.host[cost] * times
+        if kind == records.OPERATION:
+            self._operation(number, row, kernels, before)
+        elif kind == records.TRANSFER:
+            self._transfer(number, row)
+        elif kind == records.SYNC:
+            self._wait(row)
+        elif kind == records.STREAM:
+            self._stream(number, row)
+        if self.now > before:
+            name = str(row[4]) if kind in (records.OPERATION, records.FORWARD, records.SYNC) else ""
+            self.intervals.append(Interval(number, HOST, name, before, self.now))
+
+    def _run(self, number: int, lane: tuple[str, int], name: str, seconds: float, kernels: int, at: float) -> None:
+        self._last = lane
+        start = max(self._free[lane], at + self.gpu.latency)
+        self._free[lane] = start + seconds + self.gpu.gap
+        stream = 0 if lane[1] == 0 else self._numbers.setdefault(lane, len(self._numbers) + 1)
+        self.intervals.append(Interval(number, f"{lane[0]} stream {stream}", name, start, start + seconds, kernels))
+
+    def _lane(self, device: str) -> tuple[str, int]:
+        return device, self._using.get(device, 0)
+
+    def _reserve(self, row: Row) -> bool:
+        """Whether the memory of this row is more than what is cached, which is more from then on."""
+        more: bool = row[8] > 0 and row[9] > self._reserved.get(row[5], 0)
+        if more:
+            self._reserved[row[5]] = row[9] + (_SEGMENT if row[8] < _SEGMENT else 0)
+        return more
+
+    def _operation(self, number: int, row: Row, kernels: list[Kernel], before: float) -> None:
+        if self._reserve(row):
+            self.now += self.gpu.host["cudaMalloc"]
+        lane, spent = self._lane(row[5]), self.now - before
+        for place, kernel in enumerate(kernels, 1):  # launched one by one while the host is at it
+            at = before + spent * place / len(kernels)
+            self._run(number, lane, row[4], self.gpu.seconds(kernel), int(kernel.kind != COPY), at)
+
+    def _transfer(self, number: int, row: Row) -> None:
+        direction, size, pinned, _, source, target = row[4:10]
+        device = target if direction == "to_device" else source
+        lane, engine = self._lane(device), (device, direction)
+        on_host, there = self.gpu.copy(direction, size, pinned)
+        # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or out of it.
+        staged = self.now + max(on_host - there, 0.0)
+        self._free[lane] = max(self._free[lane], self._engines[engine], staged)
+        self._run(number, lane, direction, there, 0, self.now)
+        self._engines[engine] = self._free[lane]
+        if on_host:
+            self.now = self._free[lane]
+
+    def _wait(self, row: Row) -> None:
+        if not row[5]:
+            until = self._free[self._last]
+        else:
+            until = self.idle_at() if self._awaited is None else self._awaited
+            self._awaited = None
+        self.now = max(self.now, until + self.gpu.host["synchronize" if row[5] else "wait"])
+
+    def _stream(self, number: int, row: Row) -> None:
+        device, stream, what, other = row[4:8]
+        lane = device, stream
+        if what == "use":
+            self._using[device] = stream
+        elif what == "record":
+            self.events[number] = self._free[lane] = max(self._free[lane], self.now)
+        elif what == "wait":
+            self._free[lane] = max(self._free[lane], self.events.get(other, 0.0))
+        elif what == "wait_stream":
+            self._free[lane] = max(self._free[lane], self._free[device, other])
+        else:
+            done = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]
+            self._awaited = max(done, self.now)

@@ -1,0 +1,1 @@
+"""The modelled clock against what a real GPU took."""

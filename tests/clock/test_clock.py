@@ -1,0 +1,281 @@
+"""The modelled clock agrees with the H200's record as far as it did, and behaves as a GPU does."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from virtual_cuda import gpu_named, gpus, times_of, virtual_cuda
+from virtual_cuda.clock.fit import BadClockRecord, agreement, fit, main, read_record, run_all
+from virtual_cuda.clock.kernels import COPY, Call, kernels_of
+from virtual_cuda.errors import UnknownClock, UnknownGpu
+
+from tests.clock.__main__ import PINNED, RECORD, modelled
+
+H200 = gpu_named("H200")
+
+
+def test_the_cheap_programs_take_as_long_as_on_the_gpu() -> None:
+    record = read_record(RECORD)
+    cheap = {n: p for n, p in record.programs.items() if p.kernel_s + p.copy_s < 6e-5 and p.wall_s < 1.6e-3}
+    reached = agreement(cheap, modelled(run_all(cheap), H200))
+    assert reached.programs > 50
+    assert reached.wall[0] <= 1.15
+    assert reached.wall[1] <= 1.6
+    assert reached.kernel[0] <= 1.25
+    assert reached.kernel[1] <= 2.0
+    assert reached.counted >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_programs_take_as_long_as_on_the_gpu_and_the_fit_can_be_repeated() -> None:
+    record = read_record(RECORD)
+    ran = run_all(record.programs)
+    reached = agreement(record.programs, modelled(ran, H200))
+    pinned = json.loads(PINNED.read_text(encoding="utf-8"))
+    assert msgspec.to_builtins(reached) == pytest.approx(pinned, rel=0.02)
+    assert reached.wall[0] <= 1.15
+    assert reached.wall[1] <= 1.6
+    assert reached.kernel[0] <= 1.25
+    assert reached.kernel[1] <= 2.0
+    assert reached.rank >= 0.98
+    assert reached.counted >= 0.85
+    again = agreement(record.programs, modelled(ran, fit(record, ran, H200)))
+    assert msgspec.to_builtins(again) == pytest.approx(pinned, rel=0.02)
+
+
+def test_timing_without_synchronising_gives_the_time_to_issue() -> None:
+    with virtual_cuda(gpu="H200", clock="modelled") as gpu:
+        x = torch.rand(1024, 1024, device="cuda")
+        for _ in range(3):
+            x = x @ x
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(20):
+            y = x @ x
+        issued = time.perf_counter() - begun
+        torch.cuda.synchronize()
+        run = time.perf_counter() - begun
+        del y
+        assert 0 < issued < 0.6 * run
+        assert gpu.times().kernels >= 23
+    assert time.perf_counter() - begun < 3600  # the machine's own clock again
+
+
+def test_the_same_program_takes_the_same_time_on_every_run() -> None:
+    def once() -> float:
+        with virtual_cuda(gpu="T4"):
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            model = torch.nn.Linear(64, 64, device="cuda")
+            x = torch.rand(32, 64, device="cuda")
+            first.record()
+            model(x).sum().backward()
+            last.record()
+            torch.cuda.synchronize()
+            return float(first.elapsed_time(last))
+
+    assert once() == once() > 0
+
+
+def test_a_product_takes_as_long_as_its_flops_need_and_less_in_half_precision() -> None:
+    spent = {}
+    for name in ("H200", "T4"):
+        for dtype in (torch.float32, torch.float16):
+            with virtual_cuda(gpu=name) as gpu:
+                x = torch.rand(512, 512, dtype=dtype, device="cuda")
+                mark = gpu.ledger.mark()
+                _ = x @ x
+                spent[name, dtype] = gpu.times(mark).kernel_seconds
+    for dtype in (torch.float32, torch.float16):
+        assert spent["T4", dtype] > 2 * spent["H200", dtype]
+    assert spent["T4", torch.float16] < 0.5 * spent["T4", torch.float32]
+
+
+def test_a_pinned_copy_on_a_stream_of_its_own_runs_beside_compute() -> None:
+    def seconds(beside: bool) -> float:
+        with virtual_cuda(gpu="H200") as gpu:
+            x = torch.rand(512, 512, device="cuda")
+            host = torch.empty(1 << 22).pin_memory()
+            stream = torch.cuda.Stream()
+            torch.cuda.synchronize()
+            mark = gpu.ledger.mark()
+            for _ in range(20):
+                _ = x @ x
+            with torch.cuda.stream(stream) if beside else torch.cuda.stream(torch.cuda.default_stream()):
+                copy = host.to("cuda", non_blocking=True)
+            torch.cuda.synchronize()
+            del copy
+            return gpu.times(mark).end
+
+    assert seconds(beside=True) < 0.8 * seconds(beside=False)
+
+
+def test_pageable_memory_is_copied_more_slowly_and_keeps_the_host() -> None:
+    on_host, there = H200.copy("to_device", 1 << 24, pinned=False)
+    assert on_host > there > H200.copy("to_device", 1 << 24, pinned=True)[1]
+    assert H200.copy("to_device", 1 << 24, pinned=True)[0] == 0
+    sizes = [H200.copy("to_host", 1 << power, pinned=False)[1] for power in range(8, 32)]
+    assert sizes == sorted(sizes)
+
+
+def test_a_stream_waits_for_the_event_of_another() -> None:
+    with virtual_cuda(gpu="H200") as gpu:
+        x = torch.rand(512, 512, device="cuda")
+        side = torch.cuda.Stream()
+        mark = gpu.ledger.mark()
+        y = x @ x
+        done = torch.cuda.Event()
+        done.record()
+        with torch.cuda.stream(side):
+            side.wait_event(done)
+            _ = y + 1
+        product, total = (
+            next(i for i in gpu.times(mark).on_device if name in i.name) for name in ("aten.mm", "aten.add")
+        )
+    assert product.lane != total.lane
+    assert total.start >= product.end
+
+
+def test_reading_a_value_waits_for_the_work_before_it() -> None:
+    with virtual_cuda(gpu="H200") as gpu:
+        x = torch.rand(1024, 1024, device="cuda")
+        mark = gpu.ledger.mark()
+        (x @ x).sum().item()
+        times = gpu.times(mark)
+    assert times.issued >= max(i.end for i in times.on_device)
+    assert 0 < times.idle_share < 1
+
+
+def test_loops_are_slower_than_one_operation_on_the_modelled_gpu() -> None:
+    with virtual_cuda(gpu="T4") as gpu:
+        x = torch.rand(200, device="cuda")
+        mark = gpu.ledger.mark()
+        out = torch.empty_like(x)
+        for i in range(len(x)):
+            out[i] = 2 * x[i] + 1
+        middle = gpu.ledger.mark()
+        _ = 2 * x + 1
+        assert gpu.times(mark, middle).end > 50 * gpu.times(middle).end
+
+
+def test_the_profiler_shows_modelled_times(tmp_path: Path) -> None:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with virtual_cuda(gpu="T4") as gpu:
+        x = torch.rand(256, 256, device="cuda")
+        mark = gpu.ledger.mark()
+        with torch.profiler.profile(activities=activities) as profile:
+            _ = (x @ x).relu()
+        wanted = {i.name.split(".")[1]: i.seconds * 1e6 for i in gpu.times(mark).on_device}
+        shown = {e.key: e.self_device_time_total for e in profile.key_averages()}
+        assert shown["aten::relu"] == pytest.approx(wanted["relu"], rel=1e-3)
+        assert shown["aten::mm"] == pytest.approx(
+            sum(i.seconds for i in gpu.times(mark).on_device if "mm" in i.name) * 1e6
+        )
+        profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    assert {e["args"]["time"] for e in kernels} == {"modelled"}
+    assert sum(e["dur"] for e in kernels) == pytest.approx(sum(shown.values()), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", list(gpus()))
+def test_the_device_has_the_properties_of_the_gpu_that_was_named(name: str) -> None:
+    figures = gpu_named(name)
+    with virtual_cuda(gpu=name.lower()):
+        properties = torch.cuda.get_device_properties(0)
+        assert (properties.name, properties.total_memory) == (figures.title, figures.memory)
+        assert torch.cuda.get_device_capability() == figures.capability == (properties.major, properties.minor)
+        assert properties.multi_processor_count == figures.sms
+        assert torch.cuda.mem_get_info()[1] == figures.memory
+        assert torch.cuda.is_bf16_supported(including_emulation=False) is (name != "T4")
+    assert figures.source
+
+
+def test_memory_and_name_can_be_told_apart_from_the_gpu() -> None:
+    with virtual_cuda(gpu="A100", memory="1 GiB", name="mine"):
+        assert torch.cuda.get_device_name() == "mine"
+        assert torch.cuda.get_device_properties(0).total_memory == 1 << 30
+
+
+def test_an_unknown_gpu_lists_those_there_are() -> None:
+    with pytest.raises(
+        UnknownGpu, match="no figures for a GPU 'RTX 9090'; choose one of H200, A100, T4, L4, RTX 4060 "
+    ):
+        gpu_named("RTX 9090")
+    with pytest.raises(UnknownGpu), virtual_cuda(gpu=""):
+        pass
+    with pytest.raises(UnknownClock, match="choose one of measured, modelled"), virtual_cuda(clock="sundial"):  # type: ignore[arg-type]
+        pass
+
+
+def test_without_a_gpu_events_are_measured() -> None:
+    with virtual_cuda() as gpu:
+        assert gpu.clock() is None
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        time.sleep(0.01)
+        last.record()
+        assert first.elapsed_time(last) >= 10
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{}", "missing required field"),
+        ("nonsense", "malformed"),
+        ('{"gpu": "X", "torch": "2", "programs": {}}', "0 programs that ran, at least 20 are needed"),
+        (
+            '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": -1}}}',
+            "a: wall_s is no time",
+        ),
+        (
+            '{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "(", "wall_s": 1}}}',
+            "a: .* never closed",
+        ),
+        ('{"gpu": "X", "torch": "2", "programs": {"a": {"setup": "", "step": "", "wall_s": "1"}}}', "Expected `float`"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused_with_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(BadClockRecord, match=reason):
+        read_record(path)
+    assert main([str(path)]) == 2
+    assert "is no record of a GPU's times" in capsys.readouterr().err
+
+
+def test_a_record_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadClockRecord, match="No such file"):
+        read_record("nowhere.json")
+
+
+def _count(name: str, dtype: str, out: tuple[int, ...] | None, *given: tuple[int, ...], size: int = 0) -> int:
+    kernels = kernels_of(Call(name, dtype, out, given, size), H200.chip())
+    return sum(kernel.kind != COPY for kernel in kernels)
+
+
+def test_operators_are_counted_as_cuda_launches_them() -> None:
+    assert _count("view", "float32", None, (8, 8)) == 0
+    assert _count("add", "float32", (8, 8), (8, 8), (8, 8), size=256) == 1
+    assert _count("clone", "float32", (8, 8), size=256) == 0  # a copy of the driver's
+    assert _count("clone", "float32", (8, 8), (8, 8), size=256) == 1  # strided
+    assert _count("_foreach_add_", "float32", None, *[(1000,)] * 120) == 2  # 110 tensors to a launch
+    assert _count("_foreach_add_", "float32", None, (65536 * 321,)) == 2  # 320 pieces to a launch
+    assert (
+        200
+        < _count("_cudnn_rnn", "float32", None, (50, 1, 64), (1024, 64), (1024, 256), (1024, 256), (1024, 256))
+        < 230
+    )
+    assert _count("an operator of next year", "float32", (8,), (8,), size=32) == 1
+
+
+def test_rows_without_shapes_are_understood() -> None:
+    row = (0, 0.0, None, None, "aten.add.Tensor", "cuda:0", 0, None, 256, 512)
+    assert times_of([row], H200).kernels == 1

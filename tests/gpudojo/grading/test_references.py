@@ -1,0 +1,133 @@
+"""The cache of what a reference solution does."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from gpudojo.grading import references
+from gpudojo.grading.references import Kept, Written, cache_folder
+from gpudojo.model.catalogue import exercise_for
+from gpudojo.model.exercise import Exercise, Function
+
+SOLUTION = Path(__file__).parents[3] / "reference" / "day8" / "02_moving_model_to_device.py"
+SEED = 8
+
+
+@pytest.fixture
+def exercise() -> Exercise:
+    found = exercise_for(SOLUTION)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def function(exercise: Exercise) -> Function:
+    return next(each for each in exercise.functions if each.name == "parameter_devices")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DOJO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "evidence"
+
+
+@pytest.fixture
+def kept(exercise: Exercise, function: Function, cache: Path) -> Kept:
+    """A reference whose evidence is in the cache, and not in its own memory."""
+    Kept(SOLUTION, exercise).prepare(function, "virtual", SEED)
+    return Kept(SOLUTION, exercise)
+
+
+def test_what_is_in_the_cache_is_not_run_again(kept: Kept, exercise: Exercise, function: Function, cache: Path) -> None:
+    written = Written(SOLUTION)
+    assert kept.has(function, "virtual", SEED)
+    assert kept.evidence(exercise, function, "virtual", SEED) == written.evidence(exercise, function, "virtual", SEED)
+    assert kept.signature(exercise, function) == written.signature(exercise, function)
+    assert "written" not in vars(kept)
+    assert [path.suffix for path in cache.iterdir()] == [".mp"]
+
+
+def test_another_seed_device_or_solution_is_not_in_the_cache(
+    kept: Kept, exercise: Exercise, function: Function, tmp_path: Path
+) -> None:
+    assert not kept.has(function, "virtual", SEED + 1)
+    assert not kept.has(function, "cpu", SEED)
+    other = tmp_path / SOLUTION.name
+    other.write_text(SOLUTION.read_text(encoding="utf-8") + "\n# more\n", encoding="utf-8")
+    assert not Kept(other, exercise).has(function, "virtual", SEED)
+
+
+def test_a_change_of_the_grader_makes_it_anew(
+    kept: Kept, exercise: Exercise, function: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "_graders", lambda day: "another")
+    assert not Kept(SOLUTION, exercise).has(function, "virtual", SEED)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "another's"])
+def test_a_damaged_or_foreign_file_is_made_anew(
+    damage: str, kept: Kept, exercise: Exercise, function: Function, cache: Path
+) -> None:
+    (path,) = cache.iterdir()
+    data = path.read_bytes()
+    if damage == "another's":
+        other = next(each for each in exercise.functions if each is not function)
+        Kept(SOLUTION, exercise).prepare(other, "virtual", SEED)
+        shutil.copy(next(each for each in cache.iterdir() if each != path), path)
+    else:
+        place = len(data) // 2
+        middle = bytes([data[place] ^ 0xFF])
+        path.write_bytes({"empty": b"", "cut": data[:place]}.get(damage, data[:place] + middle + data[place + 1 :]))
+    assert not kept.has(function, "virtual", SEED)
+    kept.prepare(function, "virtual", SEED)
+    assert Kept(SOLUTION, exercise).has(function, "virtual", SEED)
+
+
+def test_nothing_is_kept_of_a_process_that_may_have_run_student_code(
+    exercise: Exercise, function: Function, cache: Path
+) -> None:
+    Kept(SOLUTION, exercise).evidence(exercise, function, "virtual", SEED)
+    assert not cache.exists()
+
+
+def test_without_a_cache_everything_works(
+    exercise: Exercise, function: Function, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder", encoding="utf-8")
+    monkeypatch.setenv("DOJO_CACHE", str(file))
+    kept = Kept(SOLUTION, exercise)
+    kept.prepare(function, "virtual", SEED)
+    assert kept.evidence(exercise, function, "virtual", SEED).function == function.name
+    assert not Kept(SOLUTION, exercise).has(function, "virtual", SEED)
+
+
+def test_old_files_go(exercise: Exercise, function: Function, cache: Path) -> None:
+    for seed in range(references.OLDER + 3):
+        Kept(SOLUTION, exercise).prepare(function, "virtual", seed)
+    assert len(list(cache.iterdir())) == references.OLDER + 1
+    assert Kept(SOLUTION, exercise).has(function, "virtual", references.OLDER + 2)
+
+
+@pytest.mark.parametrize(
+    ("system", "variable", "usual"),
+    [
+        ("linux", "XDG_CACHE_HOME", ".cache"),
+        ("darwin", "XDG_CACHE_HOME", "Library/Caches"),
+        ("win32", "LOCALAPPDATA", "AppData/Local"),
+    ],
+)
+def test_the_cache_is_where_the_system_has_caches(
+    system: str, variable: str, usual: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("DOJO_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", system)
+    assert cache_folder() == Path.home() / usual / "gpudojo"
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert cache_folder() == tmp_path / "gpudojo"
+    monkeypatch.setenv("DOJO_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"

@@ -1,0 +1,199 @@
+"""`dojo watch` as students use it: the real app and the real processes, driven by files that are saved."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gpudojo.grading.judge import result_of
+from gpudojo.grading.wording import hints_about
+from gpudojo.model.results import Outcome
+from gpudojo.watch import session, view
+from gpudojo.watch.course import Course
+from rich.console import Console, RenderableType
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+DEVICE, TRAIN, ASSESSMENT = "01_checking_device.py", "04_modifying_training_loop_gpu.py", "12_self_assessment.py"
+BODY = """\
+model.to(device)
+    for inputs, targets in loader:
+        print("batch of", len(targets))
+        inputs.to(device)
+        loss_fn(model(inputs), targets.to(device))
+"""
+
+
+def stub(name: str) -> str:
+    return (REPOSITORY / "exercises" / "day8" / name).read_text(encoding="utf-8")
+
+
+def solution(name: str) -> str:
+    return (REPOSITORY / "reference" / "day8" / name).read_text(encoding="utf-8")
+
+
+def written(name: str, body: str) -> str:
+    return stub(name).replace("raise NotImplementedError\n", f"{body}\n", 1)
+
+
+def replace(path: Path, text: str) -> None:
+    """Saves as many editors do: the new file is renamed over the old one."""
+    beside = path.with_suffix(".tmp")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two exercises of the day; the other files are missing. References are found in this repository."""
+    folder = tmp_path / "day8"
+    folder.mkdir()
+    for name in (DEVICE, TRAIN):
+        (folder / name).write_text(stub(name), encoding="utf-8")
+    return folder
+
+
+def text_of(renderable: RenderableType, width: int = 80, **settings: bool) -> str:
+    console = Console(width=width, record=True, file=open(os.devnull, "w"), **settings)  # type: ignore[arg-type]  # noqa: SIM115
+    with console.file:
+        console.print(renderable)
+    return console.export_text()
+
+
+def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong, hints, timeline, a syntax error, an endless loop, an exit, and right: each by saving the file."""
+    pytest.importorskip("textual")
+    from gpudojo.watch.app import WatchApp
+    from textual.pilot import Pilot
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    course = Course(folder)
+    app = WatchApp(course)
+    path = folder / TRAIN
+
+    def screen() -> str:
+        found = re.findall(r"<text [^>]*>([^<]*)</text>", app.export_screenshot())
+        return " ".join(html.unescape(" ".join(found)).split())
+
+    async def until(pilot: Pilot[None], what: Callable[[], object]) -> None:
+        end = time.monotonic() + 90
+        while not what():
+            assert time.monotonic() < end, screen()
+            await pilot.pause(0.2)
+        await pilot.pause()
+
+    async def morning() -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: "to do: `select_device` is still a stub" in screen())
+            path.write_text(written(TRAIN, BODY), encoding="utf-8")
+            await until(pilot, lambda: re.search(r"❱ \d+ inputs\.to\(device\)", screen()))
+            assert "04 A training loop" in screen()
+            assert course.current.printed["train_epoch"].startswith("[scenario from_the_cpu]\nbatch of 4\n[scenario ")
+            result, function = course.current.first, course.current.exercise.functions[0]
+            assert result is not None
+            await pilot.press("h")
+            await until(pilot, lambda: f"hint {hints_about(result, function)[0].split()[0]}" in screen())
+            await pilot.press("t")
+            await until(pilot, lambda: "train_epoch: 0 waits" in screen())
+            await pilot.press("l")
+            await until(pilot, lambda: "train_epoch: 0 waits" not in screen())
+            replace(path, written(TRAIN, "return ("))
+            await until(pilot, lambda: "SyntaxError: '(' was never closed" in screen())
+            assert "happened" not in screen()
+            replace(path, written(TRAIN, "while True:\n        pass"))
+            await until(pilot, lambda: "the next save ends it" in screen())
+            replace(path, written(TRAIN, "import os\n    os._exit(0)"))
+            await until(pilot, lambda: "`train_epoch` ended the process that ran" in screen())
+            replace(path, solution(TRAIN))
+            await until(pilot, lambda: "✓ 04_modifying_training_loop_gpu is done" in screen())
+            assert course.current.stem == "01_checking_device", "the next one that is to do"
+            await pilot.press("q")
+
+    asyncio.run(morning())
+    app.thread.join(10)
+    assert not app.thread.is_alive()
+    again = Course(folder)
+    assert (again.current.stem, again.score, again.pending) == ("01_checking_device", (14, 100), {})
+
+
+def test_line_mode_without_a_terminal(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "graders"), "PYTHONIOENCODING": "utf-8"}
+    said = folder.parent / "said.txt"
+    with said.open("wb") as output:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "gpudojo", "watch", "--hints", "1"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def until(text: str) -> None:
+        end = time.monotonic() + 120
+        while text not in said.read_text(encoding="utf-8"):
+            assert running.poll() is None, said.read_text(encoding="utf-8")
+            assert time.monotonic() < end, said.read_text(encoding="utf-8")
+            time.sleep(0.1)
+
+    try:
+        until("to do: `select_device` is still a stub")
+        (folder / "own.py").write_text("def best():\n    return 'gpu'\n", encoding="utf-8")
+        text = written(DEVICE, "print('hello')\n    return torch.device(own.best())")
+        (folder / DEVICE).write_text(text.replace("import torch\n", "import torch, own\n", 1), encoding="utf-8")
+        until("printed by select_device\n  [scenario ")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 0
+    finally:
+        with contextlib.suppress(OSError):
+            os.killpg(running.pid, signal.SIGKILL)
+    whole = said.read_text(encoding="utf-8")
+    assert "RuntimeError: Expected one of cpu, cuda" in " ".join(whole.split())
+    assert "\x1b" not in whole
+    assert max(map(len, whole.splitlines())) <= 80 or str(folder) in max(whole.splitlines(), key=len)
+
+
+def test_the_end_of_the_day_is_celebrated(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "exercises" / "day8", tmp_path / "day8")
+    course = Course(tmp_path)
+    for work in course.works:
+        for function in work.exercise.functions:
+            work.take(function.name, [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks])
+    shown = text_of(view.panel(course))
+    assert "100 of 100 points. Well done!" in shown
+    assert "████████████████" in shown
+
+
+def test_every_page_fits_a_narrow_terminal(folder: Path) -> None:
+    course = Course(folder)
+    for page in (
+        view.panel(course),
+        view.aside(course),
+        view.lesson(course.current, True),
+        view.timeline(course.current, 40),
+    ):
+        assert max(map(len, text_of(page, 40).splitlines()), default=0) <= 40
+    (folder / DEVICE).unlink()
+    course.works[0].read()
+    assert "01_checking_device.py is not in" in " ".join(text_of(view.panel(course)).split())
+
+
+def test_saves_are_seen_without_watchfiles_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "POLLING", 0.01)
+    stop = session.threading.Event()
+    seen = session._polled(folder, stop)
+    session.threading.Timer(0.2, lambda: replace(folder / TRAIN, "x = 1\n")).start()
+    assert next(seen) == {folder / TRAIN}
+    session.threading.Timer(0.1, stop.set).start()
+    assert list(seen) == []
