@@ -666,7 +666,10 @@ class Read(Case, frozen=True):
 
 
 def _read(call: Call, text: str) -> Read:
-    answer = call(text)
+    try:
+        answer = call(text)
+    except StudentRaised as error:
+        raise error.with_facts(message=f"{error.evidence.message} (for the text {text!r})") from None
 
     def row(gpu: Any) -> GpuRow:
         values = dict.items(gpu) if isinstance(gpu, dict) else ()
@@ -706,7 +709,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
     for name in names:
         right = wanted[texts][name]
         if (raised := seen[texts].errors.get(name)) is not None:
-            raise Failed(f"{right.text!r} raised {raised.short}", "no error", raised.line)
+            raise Failed(f"it raised {raised.short}", "no error", raised.line)
         found = seen[texts][name]
         if found.kind != "list":
             raise Failed(f"it returned {called(found.kind)}", "a list of dicts")
