@@ -97,13 +97,13 @@ def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> N
     outcome_of_each = [result.outcome for result in report.checked[0].results]
     failed = report.checked[0].parts[outcome_of_each.index(Outcome.FAILED)]
     assert [label for label, _ in failed] == ["happened", "expected", "line", "mistake", "why"]
-    assert re.fullmatch(r"line (\d+)\n +\1 \| return total / count if count else 0.0", dict(failed)["line"])
+    assert re.fullmatch(r"line (\d+)\n +\1 \| total \+= loss\.item\(\)", dict(failed)["line"])
     assert dict(failed)["mistake"] == "mean of batch means"
     assert "train_epoch: 10 of 14 points" in said
-    assert "(hint 1 of 5; one more with check(train_epoch, hints=2))" in said
-    assert report.checked[0].hints[0][1].startswith("`loss_fn` gives the mean over its batch")
+    assert "(hint 1 of 3; one more with check(train_epoch, hints=2))" in said
+    assert report.checked[0].hints[0][1].startswith("How much does each sample count")
     shown = session.check("train_epoch", hints=5)
-    assert [label for label, _ in shown.checked[0].hints] == [*(f"hint {number}" for number in range(1, 6)), "read"]
+    assert [label for label, _ in shown.checked[0].hints] == [*(f"hint {number}" for number in range(1, 4)), "read"]
     assert session.check("train_epoch", hints=0).checked[0].hints == ()
 
 

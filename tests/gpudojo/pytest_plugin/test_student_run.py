@@ -35,7 +35,7 @@ def test_half_done_work_and_what_to_do_next(student: Student) -> None:
     for part in ("happened  it returned", "expected  ", "line      day8/04_", "mistake   mean of batch means", "why  "):
         assert part in said
     assert "  hint 2    " in said
-    assert "(hint 2 of 5; one more with --hints 3)" in said
+    assert "(hint 2 of 3; one more with --hints 3)" in said
     assert "hello from the file" in said, "what is printed is shown where a check fails"
     assert "01_checking_device              ████████████████████      8 of 8     done" in said
     assert "     10 of 14    1 failed" in said
