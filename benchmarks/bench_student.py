@@ -1,13 +1,14 @@
 """How long does a student wait? `pytest exercises/day8` in some ways, next to a bare `import torch`, in one table.
 
 A copy of the repository's exercises is run as handed out, with every stub still to do, and with the references in
-place of the stubs. Rounds are interleaved, one of each after another, and medians are compared: a busy machine
-disturbs all alike. Runs on every system.
+place of the stubs; with `--released FOLDER`, which `dojo release student FOLDER` has made, that repository too. Only
+the plugins that gpudojo brings with it are loaded, and bytecode is written, as in a student's environment. Rounds are
+interleaved, one of each after another, and medians are compared: a busy machine disturbs all alike. The first round,
+which fills caches, does not count. Runs on every system.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import statistics
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.tables import Table, options, times
 
@@ -31,7 +33,10 @@ WAYS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pytest, one file solved", "solved", ("04_modifying_training_loop_gpu.py",)),
     ("pytest, the whole day still to do", "stubs", ()),
     ("pytest, the whole day solved", "solved", ()),
+    (f"pytest -k {FUNCTION}, solved, in a release", "released", ("-k", FUNCTION)),
+    ("pytest, the whole day solved, in a release", "released", ()),
 )
+PLUGINS: Final = ("gpudojo.pytest_plugin", "virtual_cuda.pytest_plugin", "pytest_timeout")
 
 
 def copies(base: Path) -> None:
@@ -41,16 +46,25 @@ def copies(base: Path) -> None:
         shutil.copytree(ROOT / "reference", base / name / "reference", ignore=_compiled)
 
 
+def release(base: Path, folder: Path) -> None:
+    """A released repository with its exercises solved, and its wheel unpacked beside them."""
+    shutil.copytree(folder, base / "released", ignore=_compiled)
+    for path in (base / "released" / "exercises" / "day8").glob("*.py"):
+        shutil.copy(ROOT / "reference" / "day8" / path.name, path)
+    (wheel,) = (folder / "vendor").glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(base / "released" / "site")
+
+
 _compiled = shutil.ignore_patterns("__pycache__")
 
 
 def command(base: Path, state: str, words: tuple[str, ...]) -> list[str]:
-    installed = any(entry.name == "gpudojo" for entry in importlib.metadata.entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "gpudojo.pytest_plugin"]
+    plugins = [word for plugin in PLUGINS for word in ("-p", plugin)]
     folder = base / state / "exercises" / "day8"
     files = [str(folder / word) for word in words if word.endswith(".py")]
     rest = [word for word in words if not word.endswith(".py")]
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *rest, *(files or [str(folder)])]
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, *rest, *(files or [str(folder)])]
 
 
 class Waited(NamedTuple):
@@ -62,12 +76,15 @@ class Waited(NamedTuple):
 
 def waited(words: list[str], base: Path, pytest: bool) -> Waited:
     """How long until the prompt is back; a pytest that could not start is an error, one with failures is not."""
-    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+    site = [str(base / "released" / "site")] if any("released" in word for word in words) else []
+    path = os.pathsep.join([*site, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before, began = os.times(), time.perf_counter()
     run = subprocess.run(
         words,
         cwd=base,
-        env=os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+        env=clean | settings | {"DOJO_CACHE": str(base / "cache")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
@@ -99,17 +116,20 @@ def _medians(several: list[Waited]) -> Waited:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is run (5)")
+    parser.add_argument("--released", type=Path, metavar="FOLDER", help="a repository made by `dojo release student`")
     asked = parser.parse_args()
-    found: dict[str, list[Waited]] = {IMPORT: [], **{name: [] for name, _, _ in WAYS}}
+    ways = [way for way in WAYS if asked.released is not None or way[1] != "released"]
+    found: dict[str, list[Waited]] = {IMPORT: [], **{name: [] for name, _, _ in ways}}
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
         copies(base)
-        waited([sys.executable, "-c", "import torch"], base, pytest=False)  # from the disk, the first time
-        for _ in range(asked.rounds):
+        if asked.released is not None:
+            release(base, asked.released)
+        for _ in range(1 + asked.rounds):
             found[IMPORT].append(waited([sys.executable, "-c", "import torch"], base, pytest=False))
-            for name, state, words in WAYS:
+            for name, state, words in ways:
                 found[name].append(waited(command(base, state, words), base, pytest=True))
-    table(found).show(asked.markdown)
+    table({name: several[1:] for name, several in found.items()}).show(asked.markdown)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from virtual_cuda.clock.gpus import gpu_named, gpus
+from virtual_cuda.clock.lanes import times_of
 from virtual_cuda.errors import VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
 from virtual_cuda.ledger.exports import COLUMNS, LineRow, totals
@@ -51,12 +53,12 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     warnings.filterwarnings("ignore", "mkldnn_matmul failed")
     device = ExitStack()
     try:
-        opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory))
+        opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory, options.gpu))
     except VirtualCudaError as error:
         sys.exit(f"{prog}: {error}")
     if not options.real:
         device.callback(setattr, spawn, "get_command_line", spawn.get_command_line)
-        spawn.get_command_line = _opening_first(spawn.get_command_line, options.gpus, options.memory)
+        spawn.get_command_line = _opening_first(spawn.get_command_line, options.gpus, options.memory, options.gpu)
     run = _Run(options, opened.ledger, device, "the real GPU" if options.real else "the virtual GPU")
     atexit.register(run.finish)  # registered first, so it is called last: after the script's own
     try:
@@ -78,7 +80,8 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
 def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="number of virtual GPUs (default: 1)")
-    parser.add_argument("--memory", default="8 GiB", metavar="SIZE", help="memory of each, as 512MiB (default: 8GiB)")
+    parser.add_argument("--gpu", metavar="NAME", help=f"the GPU to be, and whose times to model: {', '.join(gpus())}")
+    parser.add_argument("--memory", metavar="SIZE", help="memory of each, as 512MiB (default: 8GiB, or that of --gpu)")
     parser.add_argument("--real", action="store_true", help="use this machine's own GPU, and record the same")
     parser.add_argument("--timeline", action="store_true", help="draw copies, waits and memory in their order")
     parser.add_argument("--trace", type=Path, metavar="TO", help="write a trace that ui.perfetto.dev opens")
@@ -87,9 +90,13 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments")
     options = parser.parse_args(arguments)
     try:
-        options.memory = parse_size(options.memory)
+        options.memory = None if options.memory is None else parse_size(options.memory)
     except VirtualCudaError as error:
         parser.error(f"--memory: {error}")
+    try:
+        options.gpu = None if options.gpu is None else gpu_named(options.gpu).name
+    except VirtualCudaError as error:
+        parser.error(f"--gpu: {error}")
     for target in filter(None, (options.trace, options.html)):
         if not os.access(target.absolute().parent, os.W_OK) or target.is_dir():
             parser.error(f"cannot write {target}: its folder is missing or may not be written to")
@@ -115,14 +122,15 @@ def _kind(real: bool) -> DeviceKind:
     return "cuda" if device_count("cuda") or not device_count("mps") else "mps"
 
 
-def _opening_first(original: Any, gpus: int, memory: int) -> Any:
+def _opening_first(original: Any, gpus: int, memory: int | None, gpu: str | None) -> Any:
     """Spawned processes open the device, too, before they import the script; what they do there is not recorded."""
 
     def command_line(**more: Any) -> list[str]:
         words: list[str] = original(**more)
         if "-c" in words:
             place = words.index("-c") + 1
-            words[place] = f"import virtual_cuda.__main__ as v; v.open_in_child({gpus}, {memory}); {words[place]}"
+            opening = f"v.open_in_child({gpus}, {memory}, {gpu!r})"
+            words[place] = f"import virtual_cuda.__main__ as v; {opening}; {words[place]}"
         return words
 
     return command_line
@@ -131,11 +139,12 @@ def _opening_first(original: Any, gpus: int, memory: int) -> Any:
 _opened: Final = ExitStack()  # for as long as a spawned process runs
 
 
-def open_in_child(gpus: int, memory: int) -> None:
+def open_in_child(gpus: int, memory: int | None, gpu: str | None = None) -> None:
     """Opens the device in a process that the script spawned, until that ends."""
     from virtual_cuda.devices import virtual_cuda
 
-    _opened.enter_context(virtual_cuda(gpus, memory))
+    _opened.enter_context(virtual_cuda(gpus, memory, gpu=gpu))
+    atexit.register(_opened.close)  # not later, when the modules it needs are gone
 
 
 def _strip(error: BaseException, seen: set[int] | None = None) -> None:
@@ -214,6 +223,10 @@ class _Run:
         with suppress(OSError, ValueError, AttributeError):  # closed by the script, or a pipe that nobody reads
             sys.stdout.flush()
         lines = list(self.report())
+        if self.options.gpu is not None and not self.options.real:
+            times = times_of(self.ledger.rows, gpu_named(self.options.gpu))
+            spent = f"{times.end * 1e3:,.1f} ms, {times.kernels:,} kernels, GPU idle {times.idle_share:.0%} of the time"
+            lines += ["", f"modelled on {self.options.gpu}: {spent}"]
         for target, write in ((self.options.trace, self.ledger.save_trace), (self.options.html, self.write_page)):
             if target is not None:
                 try:
@@ -321,4 +334,8 @@ def terminal_width() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["fit"]:
+        from virtual_cuda.fitting import main
+
+        sys.exit(main(sys.argv[2:]))
     sys.exit(run_script())

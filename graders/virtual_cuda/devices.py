@@ -60,7 +60,7 @@ def virtual_cuda(
     """
     if clock not in CLOCKS:
         raise UnknownClock(clock, CLOCKS)
-    model = gpu_named(gpu or "H200") if gpu is not None or clock == "modelled" else None
+    model = gpu_named("H200" if gpu is None else gpu) if gpu is not None or clock == "modelled" else None
     if memory is None:
         memory = model.memory if model is not None and gpu is not None else "8 GiB"
     if name is None:
@@ -157,19 +157,22 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def open_device(kind: DeviceKind = "auto", devices: int = 1, memory: int | str = "8 GiB") -> Iterator[OpenDevice]:
-    """Open a device for the length of a `with` block; `memory` is the size of each virtual device.
+def open_device(
+    kind: DeviceKind = "auto", devices: int = 1, memory: int | str | None = None, gpu: str | None = None
+) -> Iterator[OpenDevice]:
+    """Open a device for the length of a `with` block; `memory` and `gpu` are as for `virtual_cuda`.
 
-    "auto" takes the machine's own GPUs and falls back on virtual ones. Raises BadDeviceCount, BadSize, AlreadyOpen, and
-    NoSuchDevice where this machine does not have the device.
+    "auto" takes the machine's own GPUs and falls back on virtual ones. Raises BadDeviceCount, BadSize, UnknownGpu,
+    AlreadyOpen, and NoSuchDevice where this machine does not have the device.
     """
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
         raise BadDeviceCount(devices)
-    size = parse_size(memory)
+    if memory is not None:
+        memory = parse_size(memory)
     chosen, why = choose_device(kind, devices)
     if chosen == "virtual":
-        with virtual_cuda(devices=devices, memory=size) as gpu:
-            yield OpenDevice(chosen, torch.device("cuda", 0), gpu.ledger, why)
+        with virtual_cuda(devices, memory, gpu=gpu) as opened:
+            yield OpenDevice(chosen, torch.device("cuda", 0), opened.ledger, why)
         return
     if chosen in ("cuda", "mps") and 0 < device_count(chosen) < devices:
         raise NoSuchDevice(chosen, devices, device_count(chosen))

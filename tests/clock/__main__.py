@@ -12,8 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 from virtual_cuda import Gpu, Times, gpu_named, times_of
-from virtual_cuda.clock.fit import Agreement, ClockRecord, Program, Ran, agreement, fit, read_record, run_all
 from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.fitting import Agreement, ClockRecord, Program, Ran, agreement, fit, read_record, run_all
 
 HERE = Path(__file__).parent
 RECORD = HERE / "h200-times.json"

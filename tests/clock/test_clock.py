@@ -10,20 +10,24 @@ import msgspec
 import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, times_of, virtual_cuda
-from virtual_cuda.clock.fit import BadClockRecord, agreement, fit, main, read_record, run_all
 from virtual_cuda.clock.kernels import COPY, Call, kernels_of
 from virtual_cuda.errors import UnknownClock, UnknownGpu
+from virtual_cuda.fitting import Agreement, BadClockRecord, agreement, fit, main, read_record, run_all
 
 from tests.clock.__main__ import PINNED, RECORD, modelled
 
 H200 = gpu_named("H200")
 
 
+def _figures(reached: Agreement) -> list[float]:
+    return [reached.programs, *reached.wall, *reached.kernel, reached.rank, reached.counted]
+
+
 def test_the_cheap_programs_take_as_long_as_on_the_gpu() -> None:
     record = read_record(RECORD)
-    cheap = {n: p for n, p in record.programs.items() if p.kernel_s + p.copy_s < 6e-5 and p.wall_s < 1.6e-3}
+    cheap = {n: p for n, p in record.programs.items() if p.kernel_s + p.copy_s < 3e-5 and p.wall_s < 1.2e-3}
     reached = agreement(cheap, modelled(run_all(cheap), H200))
-    assert reached.programs > 50
+    assert reached.programs >= 50
     assert reached.wall[0] <= 1.15
     assert reached.wall[1] <= 1.6
     assert reached.kernel[0] <= 1.25
@@ -37,8 +41,8 @@ def test_all_programs_take_as_long_as_on_the_gpu_and_the_fit_can_be_repeated() -
     record = read_record(RECORD)
     ran = run_all(record.programs)
     reached = agreement(record.programs, modelled(ran, H200))
-    pinned = json.loads(PINNED.read_text(encoding="utf-8"))
-    assert msgspec.to_builtins(reached) == pytest.approx(pinned, rel=0.02)
+    pinned = msgspec.json.decode(PINNED.read_bytes(), type=Agreement)
+    assert _figures(reached) == pytest.approx(_figures(pinned), rel=0.02)
     assert reached.wall[0] <= 1.15
     assert reached.wall[1] <= 1.6
     assert reached.kernel[0] <= 1.25
@@ -46,24 +50,23 @@ def test_all_programs_take_as_long_as_on_the_gpu_and_the_fit_can_be_repeated() -
     assert reached.rank >= 0.98
     assert reached.counted >= 0.85
     again = agreement(record.programs, modelled(ran, fit(record, ran, H200)))
-    assert msgspec.to_builtins(again) == pytest.approx(pinned, rel=0.02)
+    assert _figures(again) == pytest.approx(_figures(pinned), rel=0.02)
 
 
 def test_timing_without_synchronising_gives_the_time_to_issue() -> None:
-    with virtual_cuda(gpu="H200", clock="modelled") as gpu:
-        x = torch.rand(1024, 1024, device="cuda")
-        for _ in range(3):
-            x = x @ x
+    with virtual_cuda(gpu="T4", clock="modelled") as gpu:
+        x = torch.rand(1 << 21, device="cuda")
+        y = x * 2
         torch.cuda.synchronize()
         begun = time.perf_counter()
         for _ in range(20):
-            y = x @ x
+            y = x * 2
         issued = time.perf_counter() - begun
         torch.cuda.synchronize()
         run = time.perf_counter() - begun
         del y
         assert 0 < issued < 0.6 * run
-        assert gpu.times().kernels >= 23
+        assert gpu.times().kernels == 22
     assert time.perf_counter() - begun < 3600  # the machine's own clock again
 
 
@@ -83,31 +86,31 @@ def test_the_same_program_takes_the_same_time_on_every_run() -> None:
 
 
 def test_a_product_takes_as_long_as_its_flops_need_and_less_in_half_precision() -> None:
-    spent = {}
-    for name in ("H200", "T4"):
-        for dtype in (torch.float32, torch.float16):
-            with virtual_cuda(gpu=name) as gpu:
-                x = torch.rand(512, 512, dtype=dtype, device="cuda")
-                mark = gpu.ledger.mark()
-                _ = x @ x
-                spent[name, dtype] = gpu.times(mark).kernel_seconds
-    for dtype in (torch.float32, torch.float16):
-        assert spent["T4", dtype] > 2 * spent["H200", dtype]
-    assert spent["T4", torch.float16] < 0.5 * spent["T4", torch.float32]
+    def seconds(name: str, dtype: str, tf32: bool = False) -> float:
+        gpu, square = gpu_named(name), (2048, 2048)
+        kernels = kernels_of(Call("mm", dtype, square, (square, square), 0), gpu.chip(tf32))
+        return sum(map(gpu.seconds, kernels))
+
+    for dtype in ("float32", "float16", "bfloat16"):
+        assert seconds("T4", dtype) > seconds("A100", dtype) > seconds("H200", dtype)
+    assert seconds("T4", "float16") < 0.3 * seconds("T4", "float32")
+    assert seconds("T4", "bfloat16") > 0.9 * seconds("T4", "float32")  # no tensor cores for it
+    assert seconds("A100", "float32", tf32=True) < 0.3 * seconds("A100", "float32")
+    assert seconds("T4", "float32", tf32=True) == seconds("T4", "float32")
 
 
 def test_a_pinned_copy_on_a_stream_of_its_own_runs_beside_compute() -> None:
     def seconds(beside: bool) -> float:
-        with virtual_cuda(gpu="H200") as gpu:
-            x = torch.rand(512, 512, device="cuda")
-            host = torch.empty(1 << 22).pin_memory()
+        with virtual_cuda(gpu="T4") as gpu:
+            x = torch.rand(1 << 20, device="cuda")
+            host = torch.empty(1 << 20).pin_memory()
             stream = torch.cuda.Stream()
             torch.cuda.synchronize()
             mark = gpu.ledger.mark()
-            for _ in range(20):
-                _ = x @ x
-            with torch.cuda.stream(stream) if beside else torch.cuda.stream(torch.cuda.default_stream()):
+            with torch.cuda.stream(stream if beside else torch.cuda.default_stream()):
                 copy = host.to("cuda", non_blocking=True)
+            for _ in range(20):
+                _ = x + 1
             torch.cuda.synchronize()
             del copy
             return gpu.times(mark).end
@@ -125,7 +128,7 @@ def test_pageable_memory_is_copied_more_slowly_and_keeps_the_host() -> None:
 
 def test_a_stream_waits_for_the_event_of_another() -> None:
     with virtual_cuda(gpu="H200") as gpu:
-        x = torch.rand(512, 512, device="cuda")
+        x = torch.rand(128, 128, device="cuda")
         side = torch.cuda.Stream()
         mark = gpu.ledger.mark()
         y = x @ x
@@ -143,7 +146,7 @@ def test_a_stream_waits_for_the_event_of_another() -> None:
 
 def test_reading_a_value_waits_for_the_work_before_it() -> None:
     with virtual_cuda(gpu="H200") as gpu:
-        x = torch.rand(1024, 1024, device="cuda")
+        x = torch.rand(128, 128, device="cuda")
         mark = gpu.ledger.mark()
         (x @ x).sum().item()
         times = gpu.times(mark)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_cuda.ledger import LineRow, draw_table
 from virtual_cuda.ledger.drawing import (
     NARROWEST,
     NOTHING_BESIDE,
@@ -135,3 +136,16 @@ def test_sizes_are_short() -> None:
     assert [size(n) for n in (0, 512, 1023, 1024, 1536, 1 << 20, 1023 << 20, 5 << 50)] == [
         *("0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1023 MiB", "5120 TiB"),
     ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_a_table_is_as_wide_as_the_terminal_at_most_and_tells_every_copy_and_wait(width: int) -> None:
+    cells = ("64 KiB", "2 KiB", "12", "1024", "132 KiB", "156 KiB")
+    rows = [LineRow(7, "x = x.to(device)", cells), LineRow(1234, "loss = " + "model(" * 30, ("",) * 5 + ("9 KiB",))]
+    lines = draw_table({"a/rather/long/path/to/train.py": rows}, cells, width)
+    assert max(map(len, lines)) <= width
+    for needed in ("7  x = x.to(device)", "64 KiB", "2 KiB", "12", "132 KiB", "to device", "waits", "total"):
+        assert any(needed in line for line in lines), needed
+    assert ("156 KiB" in lines[1]) == (width >= 100), "what gives way to the code"
+    without = [LineRow(7, "x += 1", ("", "", "", "3", "", "9 B"))]
+    assert draw_table({"train.py": without}, without[0].cells, width)[0].split() == ["train.py", "ops", "peak"]

@@ -118,14 +118,18 @@ def test_a_marker_that_makes_no_sense_says_so(run: Run) -> None:
 
         @pytest.mark.virtual_cuda(devices=0)
         def test_no_device(): ...
+
+        @pytest.mark.virtual_cuda(gpu="abacus")
+        def test_no_gpu(): ...
         """,
     )
-    assert found == {"errors": 4}
+    assert found == {"errors": 5}
     for sentence in (
-        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=...; it was given 2",
-        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=...; it was given gpus",
+        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., clock=...; it was given 2",
+        "@pytest.mark.virtual_cuda takes devices=..., memory=..., name=..., gpu=..., clock=...; it was given gpus",
         "no virtual CUDA device: '8 sheep' is not a size",
         "no virtual CUDA device: 0 is not a number of devices",
+        "no virtual CUDA device: there are no figures for a GPU 'abacus'",
     ):
         assert sentence in said
     assert "pytest_plugin.py" not in said, "the plugin's own frames are of no use to the reader"

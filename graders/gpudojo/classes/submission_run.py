@@ -169,7 +169,7 @@ class SubmissionRun:
     def _late_by_our_fault(self, raised: Sequence[Raised]) -> bool:
         """Whether time ran out in a child while the grader stood still: it may have waited for us, and is run again."""
         late = self.stood_still and any(error.type == "TimedOut" for error in raised)
-        self._over = self._again = late and not self._killed[self.step or BEFORE]
+        self._over = self._again = late and self._killed[self.step or BEFORE] < AGAIN
         return self._again
 
     def _note(self, step: str, raised: Sequence[Raised]) -> None:

@@ -49,6 +49,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         share = min(max((size - low) / (high - low), 0.0), 1.0)
         return size * (0.5 + 0.5 * share)
 
+    def least(self, kernel: Kernel) -> float:
+        """The least time of a kernel of this kind, and at least that of a launch."""
+        return max(self.kernels.get(kernel.kind, self.kernels["pointwise"])[0], self.gap)
+
     def seconds(self, kernel: Kernel) -> float:
         """How long a kernel takes."""
         least, moved, computed = self.kernels.get(kernel.kind, self.kernels["pointwise"])
@@ -60,7 +64,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     def copy(self, direction: str, size: int, pinned: bool) -> tuple[float, float]:
         """How long a copy keeps the host, and how long the device."""
-        points = self.copies[direction if direction == "between_devices" else _way(direction, pinned)]
+        points = self.copies[way_of(direction, pinned)]
         place = min(max(bisect([point[0] for point in points], size), 1), len(points) - 1)
         (low, *before), (high, *after) = points[place - 1], points[place]
         share = math.log(max(size, low) / low) / math.log(high / low)
@@ -68,8 +72,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return host, there
 
 
-def _way(direction: str, pinned: bool) -> str:
-    return f"{direction} {'pinned' if pinned else 'pageable'}"
+def way_of(direction: str, pinned: bool) -> str:
+    """The name of a way to copy, among the figures of a GPU."""
+    return direction if direction == "between_devices" else f"{direction} {'pinned' if pinned else 'pageable'}"
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from virtual_cuda.ledger import records
 from virtual_cuda.ledger.records import Row
 
 HOST: Final = "host"
+_FILLING: Final = 4  # times the least time of its kind: a kernel that takes so long has work for the whole GPU
 _SEGMENT: Final = 20 << 20  # what the allocator asks CUDA for at least, so that the next tensors cost nothing
 
 
@@ -143,7 +144,8 @@ class Host:
         if call.name in _LIBRARIES:
             yield _LIBRARIES[call.name], 1
         if kernels > 1:
-            yield ("recurrent launch" if "_rnn" in call.name else "launch"), kernels - 1
+            recurrent = {"_cudnn_rnn": "recurrent launch", "_cudnn_rnn_backward": "recurrent launch backward"}
+            yield recurrent.get(call.name, "launch"), kernels - 1
 
 
 # ---- lanes -----------------------------------------------------------------------------------------------------------
@@ -248,8 +250,13 @@ class Clock:
             self.now += self.gpu.host["cudaMalloc"]
         lane, spent = self._lane(row[5]), self.now - before
         for place, kernel in enumerate(kernels, 1):  # launched one by one while the host is at it
-            at = before + spent * place / len(kernels)
-            self._run(number, lane, row[4], self.gpu.seconds(kernel), int(kernel.kind != COPY), at)
+            at, seconds = before + spent * place / len(kernels), self.gpu.seconds(kernel)
+            engine = (row[5], "kernels")
+            if fills := seconds > _FILLING * self.gpu.least(kernel):  # two of these take turns, whatever their streams
+                self._free[lane] = max(self._free[lane], self._engines[engine])
+            self._run(number, lane, row[4], seconds, int(kernel.kind != COPY), at)
+            if fills:
+                self._engines[engine] = self._free[lane]
 
     def _transfer(self, number: int, row: Row) -> None:
         direction, size, pinned, _, source, target = row[4:10]
@@ -268,7 +275,7 @@ class Clock:
         if not row[5]:
             until = self._free[self._last]
         else:
-            until = self.idle_at() if self._awaited is None else self._awaited
+            until = max(self._free.values(), default=0.0) if self._awaited is None else self._awaited
             self._awaited = None
         self.now = max(self.now, until + self.gpu.host["synchronize" if row[5] else "wait"])
 
@@ -284,5 +291,4 @@ class Clock:
         elif what == "wait_stream":
             self._free[lane] = max(self._free[lane], self._free[device, other])
         else:
-            done = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]
-            self._awaited = max(done, self.now)
+            self._awaited = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]

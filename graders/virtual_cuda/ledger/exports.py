@@ -107,7 +107,7 @@ def draw_table(files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], widt
             shown.remove(headings.index(name))
     code = min(room(), longest)
     lines: list[str] = []
-    if code < NARROW:
+    if code < min(NARROW, longest):
         for file, found in files.items():
             lines.append(cut(file, width))
             for row in found:

@@ -131,14 +131,16 @@ class _Asks(NamedTuple):
 @functools.cache
 def _asking() -> list[_Asks]:
     """The functions of optimizers, checkpoints and the profiler that ask; empty where this torch has none."""
+    homes = [module for name, module in sys.modules.items() if name.startswith(_HOMES)]
+    values = {id(value): value for home in homes for value in vars(home).values()}.values()
+    inside = [each for value in values if isinstance(value, type) for each in vars(value).values()]
     found: dict[int, FunctionType] = {}
-    for home in [module for name, module in sys.modules.items() if name.startswith(_HOMES)]:
-        for value in list(vars(home).values()):
-            for function in [value, *(vars(value).values() if isinstance(value, type) else ())]:
-                while isinstance(function, FunctionType):
-                    if _without(function.__code__) is not function.__code__:
-                        found[id(function)] = function
-                    function = vars(function).get("__wrapped__")
+    for function in (*values, *inside):
+        while isinstance(function, FunctionType):
+            code = function.__code__
+            if not (_NAMES.keys().isdisjoint(code.co_names) and _CONSTANTS.keys().isdisjoint(_texts(code))):
+                found[id(function)] = function
+            function = vars(function).get("__wrapped__")
     return [_asks(function) for function in found.values()]
 
 
@@ -149,11 +151,13 @@ def _asks(function: FunctionType) -> _Asks:
 
 
 def _without(code: CodeType) -> CodeType:
-    """The same code with the names exchanged; the same object where it has none of them."""
+    """The same code with the names exchanged."""
     constants = tuple(_CONSTANTS.get(each, each) if type(each) is str else each for each in code.co_consts)
-    names = tuple(_NAMES.get(name, name) for name in code.co_names)
-    same = names == code.co_names and not any(each in code.co_consts for each in _CONSTANTS)
-    return code if same else code.replace(co_names=names, co_consts=constants)
+    return code.replace(co_names=tuple(_NAMES.get(name, name) for name in code.co_names), co_consts=constants)
+
+
+def _texts(code: CodeType) -> Iterator[str]:
+    return (each for each in code.co_consts if type(each) is str)
 
 
 class _DynamoImport(_Finder):

@@ -129,9 +129,9 @@ def test_its_own_processes_and_threads_are_no_others(own: str) -> None:
             else:
                 assert found == 0
         elapsed, spent = time.monotonic() - began, os.times()
-        return found - (elapsed - sum(spent[:4]))
+        return (found - (elapsed - sum(spent[:4]))) / elapsed
 
-    assert in_a_copy(too_much) < 0.05
+    assert in_a_copy(too_much) < 0.2  # on a quiet machine three quarters, if its own counted
 
 
 WORK = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end:\n    pass\n"
