@@ -351,7 +351,7 @@ def test_memory_given_back_later_does_not_disturb_another_device() -> None:
         ({"memory": ""}, BadSize),
         ({"memory": -1}, BadSize),
         ({"memory": 0}, BadSize),
-        ({"memory": None}, BadSize),
+        ({"memory": [8]}, BadSize),
         ({"devices": 0}, BadDeviceCount),
         ({"devices": -2}, BadDeviceCount),
         ({"devices": 1000}, BadDeviceCount),

@@ -257,7 +257,11 @@ def run(
     seconds = protocol.WHOLE * job.seconds
     layers = isolation.confine(number, job.memory, job.scratch, seconds, job.files, job.on_gpu)
     os.register_at_fork(after_in_child=_closing(evidence_end))
-    emit = sender(evidence_end, job.token, changed or integrity.watch(reaching.remove_tracers, reaching.rewritten))
+    emit = sender(
+        evidence_end,
+        job.token,
+        changed or integrity.watch(reaching.remove_tracers, reaching.rewritten, reaching.memory),
+    )
     reaching.tell_to(lambda what, file, line: emit(protocol.Reached(what[:300], file[:300], line)))
     job = msgspec.structs.replace(job, token=b"")
     limits = Limits(job.seconds, shared=True, interruptible=False, waited=waited)

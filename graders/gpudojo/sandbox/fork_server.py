@@ -220,7 +220,7 @@ def main(number: int, gpu: bool) -> None:
             warm_up(gpu)
         reached = reaching.install()
         if LINUX:
-            changed = integrity.watch(reached.remove_tracers, reached.rewritten)
+            changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)
         isolation.finish()
         gc.collect()
         gc.freeze()

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -59,12 +59,15 @@ class Namespace(NamedTuple):
     values: tuple[Any, ...]
 
 
-def watch(first: Callable[[], None] = lambda: None, rewritten: list[str] | None = None) -> Changed:
+def watch(
+    first: Callable[[], None] = lambda: None, rewritten: list[str] | None = None, memory: Sequence[str] = ()
+) -> Changed:
     """A function that returns the name of something that has changed since now, even if it was put back; or None.
 
     Things are compared when that function is called, and also right after calls of a student's function. There `first`
     is called before that. In `rewritten` an audit hook notes functions of ours that are given other code or defaults;
-    where there is such a hook, what it cannot see (writing to memory) is looked for now and then only.
+    where there is such a hook, they are compared only if something in `memory` says that memory was used directly: in a
+    forked process, to look at every function copies most of Python's memory.
     """
     noticed: list[str] = [] if rewritten is None else rewritten
     clock, chance, last, often, sometimes = time.perf_counter, random.SystemRandom().random, [0.0], OFTEN, SOMETIMES
@@ -83,8 +86,7 @@ def watch(first: Callable[[], None] = lambda: None, rewritten: list[str] | None 
     call.after_call = after_call  # first, since it must not change either
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
-    seldom = None if rewritten is None else lambda: chance() < sometimes
-    thorough = _comparison(spaces, seldom)
+    thorough = _comparison(spaces, None if rewritten is None else lambda: bool(memory))
     quick = _comparison(tuple(_observing(spaces)), None if rewritten is None else lambda: False)
     added = _additions((where, held) for where, held, _ in every if where.startswith(OWN))
     return lambda: noticed[0] if noticed else thorough() or added()

@@ -88,6 +88,7 @@ class Reaching(NamedTuple):
     tell_to: Callable[[Tell], None]  # from now on; what was reached for before is not told
     remove_tracers: Callable[[], None]  # that student code has left in place
     rewritten: list[str]  # functions of ours that were given other code or defaults
+    memory: list[str]  # what says that code which is not ours uses memory directly
 
 
 READING: Final = frozenset({"open", "read_text", "read_bytes", "FileIO"})
@@ -101,11 +102,12 @@ def install() -> Reaching:
     replace names of modules.
     """
     files, told, tellers = _Files(), set[str](), list[tuple[int, Tell]]()
-    rewritten: list[str] = []
+    rewritten, memory = list[str](), list[str]()
     busy = set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
-    parts, function_type = PARTS - {"__class__"}, FunctionType
+    to_memory = _MEMORY
+    parts, function_type, in_memory = PARTS - {"__class__"}, FunctionType, MEMORY
 
     def report(what: str, frame: FrameType | None, file: str = "", line: int | None = None) -> None:
         while frame is not None and not file:
@@ -132,8 +134,12 @@ def install() -> Reaching:
                 name = args[0].co_filename
                 if files.students(name) and not (name.startswith("<") and _makes_code(frame)):
                     for what, line in scan(args[0]):
+                        if what.endswith(to_memory) and not memory:
+                            memory.append(what)
                         report(what, frame if name.startswith("<") else None, name.partition("<")[0], line)
                 return
+            if event in in_memory and not memory:
+                memory.append(event)
             inside = event == "object.__setattr__" and args[1] in parts and isinstance(args[0], function_type)
             if inside and files.ours(args[0].__code__.co_filename):
                 rewritten.append(f"{args[0].__module__}.{args[0].__qualname__}")
@@ -190,7 +196,7 @@ def install() -> Reaching:
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
-    return Reaching(tell_to, remove_tracers, rewritten)
+    return Reaching(tell_to, remove_tracers, rewritten, memory)
 
 
 def _code_of(function: Any) -> CodeType | None:

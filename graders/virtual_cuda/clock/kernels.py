@@ -133,7 +133,12 @@ def _reduction(call: Call, chip: Chip) -> Iterator[Kernel]:
     results = max(math.prod(call.out or ()), 1)
     # Several blocks share the work for one result and find out by atomics which is the last.
     shared = elements // results > _ONE_BLOCK
-    yield Kernel("shared reduction" if shared else "reduction", elements * call.item + call.bytes)
+    kept = call.out or ()
+    while kept and kept[-1] == 1:
+        kept = kept[:-1]
+    rows = call.given[0][: len(kept)] == kept if call.given else True  # what is added up lies side by side
+    kind = "shared reduction" if shared else "reduction" if rows else "column reduction"
+    yield Kernel(kind, elements * call.item + call.bytes)
 
 
 @_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")

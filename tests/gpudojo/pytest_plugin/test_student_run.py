@@ -107,7 +107,7 @@ UNNEEDED = (
         "torch.fx.experimental.symbolic_shapes",
     ),
     *("sympy", "networkx", "gpudojo.sandbox", "gpudojo.submissions", "gpudojo.classes", "gpudojo.report"),
-    *("gpudojo.notebook", "gpudojo.cli", "gpudojo.days.day8.mixed_precision"),
+    *("gpudojo.notebook", "gpudojo.cli", "gpudojo.watch", "gpudojo.authoring", "gpudojo.release"),
 )
 
 
