@@ -36,6 +36,7 @@ def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
         assert set(causes) <= {"-", *misconceptions()}, stem
         assert max(lines) <= len(path.read_text(encoding="utf-8").splitlines()), stem
         failed = [result for result in graded(path) if result.outcome is Outcome.FAILED]
+        assert failed, f"{stem} passes"
         first = failed[0]
         for each in failed:
             assert not each.line or each.ran is None or executed(each.line, each.ran), f"{stem}: {each.happened}"
