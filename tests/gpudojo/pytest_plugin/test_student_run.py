@@ -236,8 +236,8 @@ def test_a_few_files_of_a_day_are_not_taken_for_all_of_it(student: Student) -> N
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_shows_the_line_that_was_running(student: Student) -> None:
-    body = "    os.kill(os.getpid(), signal.SIGINT)\n    while True:\n        pass\n"
-    student.write(f"day8/{DEVICE}", f"import os, signal\ndef select_device(prefer=None):\n{body}")
+    body = "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(5)\n"
+    student.write(f"day8/{DEVICE}", f"import os, signal, time\ndef select_device(prefer=None):\n{body}")
     done = student.pytest("day8")
     assert done.returncode == 2
     assert f"interrupted at day8/{DEVICE}:3\n   3 | os.kill(os.getpid(), signal.SIGINT)" in done.stdout
