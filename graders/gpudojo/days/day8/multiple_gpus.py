@@ -477,7 +477,7 @@ def finds_the_model_inside(seen: Seen, wanted: Seen) -> None:
 
 @inside.check(points=0.25)
 def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
-    """A model that is not wrapped is returned unchanged, and one that is is not."""
+    """A model that is not wrapped is returned unchanged; of one that is, the model inside."""
     if not any(found.same for found in seen[wrappers].values()):
         raise Failed("no wrapper was taken off, so it is not known which models have one", "the model inside a wrapper")
     for name, found, _ in pairs(seen[plain_models], wanted[plain_models]):

@@ -405,10 +405,10 @@ def _not_waited(found: Timed, device: str) -> Failed:
         return _waited_elsewhere(said, found.elsewhere, found.line)
     if value < right:
         happened = f"{said}: the clock was stopped before the work was done"
-        expected, where = "a synchronize() before the clock is stopped", LAST
+        expected, where = "a synchronize() before the clock is started, and one before it is stopped", LAST
     else:
         happened = f"{said}: the clock was started before the warm-up was done"
-        expected, where = "a synchronize() between the warm-up and the start of the clock", CLOCKS
+        expected, where = "a synchronize() between the warm-up and the start of the clock, and one at its end", CLOCKS
     return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 
@@ -508,7 +508,8 @@ def _mistimed(row: ComparedRow, value: float, found: Compared) -> Failed:
         if found.elsewhere and misconception == "timed-without-synchronising":
             return _waited_elsewhere(said, found.elsewhere, found.line)
     if misconception is not None:
-        at = ("warmup=", *CLOCKS) if misconception == "timed-the-warm-up" else LAST
+        late = value < row.right  # the clock was stopped early; otherwise it was started early
+        at = LAST if misconception != "timed-the-warm-up" and late else ("warmup=", *CLOCKS)
     return Failed(said, expected, None, misconception, at)
 
 
