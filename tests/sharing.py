@@ -19,7 +19,6 @@ import pytest
 from filelock import FileLock
 
 Made = TypeVar("Made")
-VERDICTS = "DOJO_TEST_VERDICTS"  # the variable that holds the folder of what is graded in this run, by any worker
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made]) -> Made:

@@ -29,8 +29,6 @@ from gpudojo.model.evidence import Evidence
 from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome
 
-from tests.sharing import VERDICTS
-
 __all__ = [
     "pytest_generate_tests",
     "shared_names_put_back",
@@ -42,7 +40,11 @@ __all__ = [
 
 ROOT = Path(__file__).parents[1]
 BENCH = os.environ.get("DOJO_BENCH", "virtual")  # DOJO_BENCH=cuda on a machine with a GPU: the same verdicts
-EACH = {"right": 2, "wrong": 1}  # solutions of each function, of each check; the others are slow tests
+EACH = {"right": 2, "wrong": 1}  # solutions of each function, of each check; of a day with MANY, others are slow tests
+MANY = 100
+VERDICTS = (
+    "DOJO_TEST_VERDICTS"  # the variable with the folder of what is graded in this run; `tests/conftest.py` sets it
+)
 SHARED = (time, torch, torch.cuda, torch.cuda.Event, torch.Tensor)
 
 
@@ -67,7 +69,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for path in found:
             kinds = [claimed(path)[:2]] if kind == "wrong" else [f.name for f in functions_in(path)]
             counts.update(kinds)
-            marks = [] if min(counts[each] for each in kinds) <= EACH[kind] else [pytest.mark.slow]
+            few = len(found) < MANY or min(counts[each] for each in kinds) <= EACH[kind]
+            marks = [] if few else [pytest.mark.slow]
             params.append(pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks))
         metafunc.parametrize("path", params)
     elif "exercise" in metafunc.fixturenames:
@@ -115,6 +118,8 @@ def wanted(day_name: str, stem: str, function: str) -> Evidence:
 def graded(path: Path) -> list[CheckResult]:
     """The results of a solution, which is graded once: the tests of lines and causes look at the same ones."""
     skip_if_unfinished(*of_path(path))
+    if VERDICTS not in os.environ:
+        return _graded(path)
     kept = Path(os.environ[VERDICTS], "-".join((*of_path(path), path.parents[1].name, path.stem)))
     with contextlib.suppress(OSError):
         return msgspec.msgpack.decode(kept.read_bytes(), type=list[CheckResult])

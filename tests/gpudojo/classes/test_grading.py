@@ -146,11 +146,11 @@ def test_a_status_and_the_part_that_could_be_graded(
 
 def test_the_mistake_is_named_at_the_line_of_the_file_or_the_cell(graded: tuple[Path, Quiet, ClassResults]) -> None:
     rows = by_name(graded[2])
-    for name in ("wrong", "notebook"):
+    for name, named in (("wrong", ["missing-step"]), ("notebook", ["missing-step", "syntax-error"])):
         failed = [c for e in rows[name].exercises for c in e.checks if c.misconception]
-        assert [c.misconception for c in failed] == ["missing-step"], name
+        assert [c.misconception for c in failed] == named
         assert failed[0].line is not None
-    assert {c.cell for e in rows["notebook"].exercises for c in e.checks if c.misconception} == {4}
+    assert [c.cell for e in rows["notebook"].exercises for c in e.checks if c.misconception] == [4, 2]
     definitions = {d.function: d for d in rows["notebook"].definitions}
     assert (definitions["select_device"].cell, definitions["train_epoch"].cell) == (3, 4)
     assert any("SyntaxError" in note for note in rows["notebook"].notes)

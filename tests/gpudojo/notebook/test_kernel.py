@@ -98,10 +98,10 @@ def test_the_wrong_answer(seen: dict[str, list[Any]]) -> None:
     said, drawn = first.data["text/plain"], first.data["text/html"]
     assert "10 of 14 points" in said
     assert "mistake   mean of batch means" in said
-    assert "line      In[6], line 13\n" in said
+    assert "line      In[6], line 11\n" in said
     assert "one more with check(train_epoch, hints=2)" in said
     assert "hint 3" in second.data["text/plain"]
-    for part in ('<span class="b failed">failed</span>', "mean of batch means", "In[6], line 13", "<th>to device</th>"):
+    for part in ('<span class="b failed">failed</span>', "mean of batch means", "In[6], line 11", "<th>to device</th>"):
         assert part in drawn
 
 
