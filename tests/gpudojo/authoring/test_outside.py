@@ -105,6 +105,7 @@ def test_it_is_graded_and_reported(course: Course, tmp_path: Path) -> None:
     assert STEM in (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -> None:
     output = run(
         course.python, "gpudojo", "release", "student", str(tmp_path / "out"), "--day", "day9", cwd=course.folder

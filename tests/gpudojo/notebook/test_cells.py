@@ -80,6 +80,7 @@ def test_probes_that_need_another_process(session: Session, monkeypatch: pytest.
         observe._subprocess.end()
 
 
+@pytest.mark.slow
 def test_two_processes_where_the_system_does_not_fork(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a Mac and on Windows each process has to find the function by itself, from cells that are in no file."""
     monkeypatch.setattr(multiple_gpus, "FORKS", False)

@@ -65,6 +65,7 @@ def test_pytest_passes_all_checks_of_all_solved_notebooks(warm_python: WarmPytho
     assert "note:" not in done.stdout, "every cell of a notebook runs, the opening one and the checks included"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(250)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="grading a class needs a system that can fork")
 @pytest.mark.usefixtures("loaded_fork_servers")

@@ -114,6 +114,7 @@ def test_a_numbered_test_file_of_another_project_runs(student: Student) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_exercises_with_other_plugins(student: Student) -> None:
     name = "02_moving_model_to_device.py"
     for folder in ("exercises", "reference"):

@@ -15,6 +15,7 @@ from tests.gpudojo.pytest_plugin.test_student_run import DEVICE, TRAIN, half_don
 pytest.importorskip("xdist")
 
 
+@pytest.mark.slow
 def test_the_summary_is_written_once(student: Student) -> None:
     half_done(student)
     several = "11_multiple_gpus.py"

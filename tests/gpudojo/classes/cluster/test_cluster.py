@@ -51,6 +51,7 @@ dask_worker.graded = graded
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_results_of_one_machine(
     machines: Machines, mixed: Path, mixed_rows: dict[str, Any], tmp_path: Path
 ) -> None:

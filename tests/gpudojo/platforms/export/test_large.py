@@ -38,6 +38,7 @@ def peak(path: Path, format_: str, target: Path) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", formats())
 def test_twenty_times_the_class_takes_little_more_memory(tmp_path: Path, format_: str) -> None:
     peak(results(tmp_path / "warm.json", 2), format_, tmp_path / "warm")
