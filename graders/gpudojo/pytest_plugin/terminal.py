@@ -176,12 +176,6 @@ def write_summary(
     reporter.write_line(f"{'total':{wide}}  {gap}{points:5.4g} of {most:g}", bold=True)
     for note in dict.fromkeys([check.note for check in checks if check.note] + [each.note for each in missing]):
         _write_wrapped(reporter, f"note: {note}", yellow=True)
-    blocked: dict[tuple[str, str | None], list[str]] = {}
-    for result in (check.result for check in checks if check.result):
-        if result.outcome is Outcome.BLOCKED:
-            blocked.setdefault((result.function, result.blocked_by), []).append(result.check)
-    for (function, by), names in blocked.items():
-        _write_wrapped(reporter, f"blocked until `{by}` of `{function}` passes: {', '.join(names)}", yellow=True)
     errors = [check.result for check in checks if check.result and check.result.outcome is Outcome.ERROR]
     if errors:
         count = "1 check" if len(errors) == 1 else f"{len(errors)} checks"
