@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpudojo.grading import clock
+from gpudojo.grading.references import Written, reference_of
+from gpudojo.model.catalogue import day
+from gpudojo.model.evidence import encode_evidence
 from gpudojo.model.results import Outcome
 
 from tests.solutions import graded
@@ -28,3 +32,17 @@ WRONG = Path(__file__).parent / "wrong"
 def test_what_happened_is_told(name: str, told: str) -> None:
     first = next(r for r in graded((WRONG / name).with_suffix(".py")) if r.outcome is Outcome.FAILED)
     assert told in first.happened
+
+
+@pytest.mark.parametrize("function", ["time_on_device", "compare_devices"])
+def test_recorded_times_do_not_depend_on_how_long_the_machine_is_up(
+    monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    exercise = next(each for each in day("day8") if each.stem == "10_timing_and_profiling")
+    asked = next(each for each in exercise.functions if each.name == function)
+    written = Written(reference_of(Path("exercises/day8/10_timing_and_profiling.py")))
+    found = set()
+    for up in (3.0, 1000.1, 32767.9, 32768.3):
+        monkeypatch.setitem(clock._REAL, "perf_counter", lambda up=up: up)
+        found.add(encode_evidence(written.evidence(exercise, asked, "virtual", 10)))
+    assert len(found) == 1

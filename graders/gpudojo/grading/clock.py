@@ -16,6 +16,7 @@ _REAL: Final[dict[str, Callable[..., Any]]] = {
     name: getattr(time, name) for base in (*_WALL, *_PROCESSOR) for name in (base, f"{base}_ns") if hasattr(time, name)
 }
 _sleep: Final = time.sleep
+FRACTION: Final = 1 << 30  # of a second: about a nanosecond
 TICK: Final = 100  # nanoseconds that reading a clock takes, so that a loop that waits for one ends
 
 
@@ -55,7 +56,9 @@ class Skipping:
         self.passed += TICK
         if name.endswith("_ns"):
             return self._began.setdefault(name, _REAL[name]() - self.passed) + self.passed
-        return self._began.setdefault(name, _REAL[name]() - self.passed / 1e9) + self.passed / 1e9
+        # Whole seconds and a binary fraction add up exactly, so that differences do not depend on the time of day.
+        seconds = round(self.passed * FRACTION / 1e9) / FRACTION
+        return self._began.setdefault(name, float(math.ceil(_REAL[name]() - seconds))) + seconds
 
 
 class Sleeping:
