@@ -218,7 +218,7 @@ def write_class(folder: Path, slow: int = 0) -> Path:
         "twin": {FIRST: first, SECOND: second},
         "wrong": {FIRST: 'import torch\n\ndef select_device(prefer=None):\n    return torch.device("cpu")\n'},
         "crash": {FIRST: "import ctypes\n\ndef select_device(prefer=None):\n    ctypes.string_at(0)\n", SECOND: second},
-        "endless": {FIRST: "def select_device(prefer=None):\n    while True:\n        pass\n", SECOND: second},
+        "endless": {FIRST: "def select_device(prefer=None):\n    while True: pass\n", SECOND: second},
     }
     if slow:
         files = {}
