@@ -55,7 +55,7 @@ DEEPEST: Final = 8  # levels of a result that are searched for tensors
 
 # The lines of the student's file that were executed, by the scenario that `tried` or `several` had begun; "" for none.
 executed: Final[dict[str, set[tuple[int, int]]]] = {}
-_scenario: Final = [""]
+_lines_under: Final = [""]
 
 
 def after_call() -> None:
@@ -106,7 +106,7 @@ class Call:
         finally:
             began = perf_counter(), thread_time()
             if ran := taken(line):
-                executed.setdefault(_scenario[0], set()).update(ran)
+                executed.setdefault(_lines_under[0], set()).update(ran)
             afterwards()
             self.aside = perf_counter() - began[0], thread_time() - began[1]
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # without what the probe does next
@@ -151,19 +151,27 @@ def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:
     found = {}
     for name, scenario in scenarios.items():
         try:
-            lines_under(name)
-            with in_scenario(name):
+            with _begun(name):
                 found[name] = scenario()
         except StudentRaised as error:
             raise error.with_facts(scenario=name) from None
-        finally:
-            lines_under("")
     return found
 
 
 def lines_under(name: str) -> None:
     """Record the lines of the calls that follow under this name; "" for calls outside of scenarios."""
-    _scenario[0] = name
+    _lines_under[0] = name
+
+
+@contextlib.contextmanager
+def _begun(name: str) -> Iterator[None]:
+    """One scenario: what it prints and the lines it executes belong to its name."""
+    lines_under(name)
+    try:
+        with in_scenario(name):
+            yield
+    finally:
+        lines_under("")
 
 
 def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> Cases[T]:
@@ -176,16 +184,13 @@ def tried(scenarios: Mapping[str, Callable[[], T]], seed: int | None = None) -> 
     names = list(scenarios)
     for name in names if seed is None else random.Random(seed).sample(names, len(names)):
         try:
-            lines_under(name)
-            with in_scenario(name):
+            with _begun(name):
                 found[name] = scenarios[name]()
         except StudentRaised as error:
             evidence = error.evidence
             if evidence.type == DeviceClosed.__name__ or evidence.out_of_memory:
                 raise
             found.errors[name] = msgspec.structs.replace(evidence, message=evidence.message[:500], scenario=name)
-        finally:
-            lines_under("")
     # In the order given, whatever the seed: checks report the first that is wrong.
     errors = {name: found.errors[name] for name in names if name in found.errors}
     return Cases({name: found[name] for name in names if name in found}, errors)
