@@ -101,6 +101,8 @@ class ClassGrading:
         if submission.problem is not None:
             self.problems[entry.name] = submission.problem
             return None
+        if not self.options.alone:
+            self.store.keep_sources(submission.digest, {file.path: file.data for file in submission.files})
         return submission
 
     # Running

@@ -12,7 +12,7 @@ from gpudojo.model.results_file import header, iterate
 from gpudojo.platforms._entries import no_submission, save
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Roll, kept_secret, page
-from gpudojo.report.student_page import RecordStore, student_page
+from gpudojo.report.student_page import Neighbours, RecordStore, student_page
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,19 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         if told:
             say(told)
     roll, tally, written = Roll(secret), Tally(head), []
+    people = [roll.person(row) for row in iterate(file)]
     without_records = 0
-    for row in iterate(file):
-        person = roll.person(row)
+    for place, row in enumerate(iterate(file)):
+        person = people[place]
         tally.add(row, person)
         if options.only is not None and row.submission != options.only:
             continue
         if options.students or options.only is not None:
-            known = archive.known(row.record)
+            known = archive.known(row)
             without_records += known.record is None and row.status is not SubmissionStatus.UNREADABLE
-            text = student_page(row, person, head, known, home=options.only is None)
-            written.append(save(options.out / person.file, text))
+            before, after = people[place - 1] if place else None, people[place + 1] if people[place + 1 :] else None
+            neighbours = Neighbours(before, after) if options.only is None else None
+            written.append(save(options.out / person.file, student_page(row, person, head, known, neighbours)))
     if options.only is not None:
         if not written:
             raise CannotReport(no_submission(options.only, [row.submission for row in iterate(file)], file))
