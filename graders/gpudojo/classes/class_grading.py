@@ -74,6 +74,8 @@ class ClassGrading:
             self.conditions = options.conditions(secret, self.recorded)
             entries = found.entries
             reference_key, self.reference_files = self._reference()
+            if self.reference_files:
+                self.store.keep_sources(reference_key, self.reference_files)
             measure = store.key_of(reference_key, grading_options.of_checks(options.day))
             self.verdicts = Verdicts(options.out, options.day, options.only, reference_key, measure)
             ready = {} if options.fresh else self._ready(entries)

@@ -153,10 +153,15 @@ class RecordStore:
     def __init__(self, results: Path, reference: str) -> None:
         self._store = Store(results.parent)
         self.reference = self._store.record(reference) if reference else None
+        self.given = self._store.sources(reference) if reference else {}  # the reference's files, with the given code
 
     def known(self, row: SubmissionRow) -> SubmissionRecords:
         record = self._store.record(row.record) if row.record else None
-        return SubmissionRecords(record, self.reference, self._store.sources(row.digest) if row.digest else {})
+        return SubmissionRecords(record, self.reference, self.sources(row))
+
+    def sources(self, row: SubmissionRow) -> dict[str, bytes]:
+        """What was handed in, by path; empty where it was not kept."""
+        return self._store.sources(row.digest) if row.digest else {}
 
 
 def _timeline(record: Record | None, exercise: str, function: str) -> Timeline | None:
