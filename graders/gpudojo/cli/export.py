@@ -26,7 +26,7 @@ class _Described(click.Command):
 
 
 @click.command(cls=_Described)
-@click.argument("results", type=THAT_FILE)
+@click.argument("results", type=click.Path(exists=True, path_type=Path))
 @click.option("--to", "format_", required=True, type=click.Choice(formats()), help="The format.")
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option("--worksheet", type=THAT_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
@@ -42,11 +42,12 @@ def export(
     title: str | None,
     submission: str | None,
 ) -> None:
-    """Write RESULTS, a results.json of `dojo grade`, for another program."""
+    """Write RESULTS, a results.json of `dojo grade` or its folder, for another program."""
 
     def say(sentence: str) -> None:
         click.echo(f"note: {printable(sentence)}", err=True)
 
+    results = results / "results.json" if results.is_dir() else results
     with writing(out):
         head, rows = header(results), StoredRows(results)
         # All of them, before a line is written: the file may be truncated.
@@ -54,7 +55,7 @@ def export(
         if submission is not None and submission not in names:
             raise click.ClickException(no_submission(submission, names, results))
         known, environment = parts(head, rows), dict(os.environ)
-        options = Options(worksheet, gradebook, title, submission, known, environment, say=say)
+        options = Options(worksheet, gradebook, title, submission, known, results.parent, environment, say=say)
         out.mkdir(parents=True, exist_ok=True)
         written = exporter(format_)(head, rows, out, options)
     if review := sum(names.values()):
