@@ -20,6 +20,7 @@ PARTS: Final = {
     "For instructors": {
         "grade": ("grade", "Grade submissions."),
         "report": ("export", "Make HTML pages of results."),
+        "feedback": ("feedback", "Write what students get back."),
         "export": ("export", "Write results for another program."),
         "release": ("release", "Make what students get."),
         "classroom": ("classroom", "Grade a checkout on GitHub Classroom."),
