@@ -122,7 +122,13 @@ def _drawn(seed: int) -> tuple[tuple[Any, ...], Any, Any]:
 
 
 def _telling(logits: Any) -> bool:
-    """Whether averaging the means of batches, rounding, or comparing each with each gives other numbers."""
+    """Whether averaging the means of batches, rounding, or comparing each with each gives other numbers.
+
+    The largest output is the largest by so much that half precision does not change which one it is.
+    """
+    best = logits.topk(2, dim=1).values
+    if (best[:, 0] - best[:, 1]).min() < 0.03 * logits.abs().max() + 0.02:
+        return False
     classes, means = _classes(logits)
     loss = loss_fn()(logits, classes).item()
     hits = logits[:BATCH].argmax(dim=1, keepdim=True) == classes[:BATCH]
