@@ -103,7 +103,7 @@ def runs(
             if observation.status is CallStatus.RETURNED or name in edges:
                 continue
             if observation.status is CallStatus.MISSING:
-                raise Failed(f"`{function.name}` was not handed in", f"a function named `{function.name}`")
+                raise Failed(f"`{function.name}` was not handed in", f"a function named `{function.name}`", ran=())
             error = observation.raised
             assert error is not None
             if observation.status is CallStatus.BROKEN:

@@ -226,7 +226,7 @@ class Evaluated(Case, frozen=True):
 def evaluated(call: Call) -> Cases[Evaluated]:
     return tried(
         {
-            "from_the_cpu": lambda: _evaluated(call, call.device),
+            "model_starts_on_the_cpu": lambda: _evaluated(call, call.device),
             "already_there": lambda: _evaluated(call, str(call.device), samples=MOST, moved=True),
             "nothing_to_evaluate": lambda: _evaluated(call, call.device, samples=0),
             "on_the_cpu": lambda: _evaluated(call, "cpu"),
@@ -316,7 +316,7 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
-ON_THE_DEVICE = ("from_the_cpu", "already_there")
+ON_THE_DEVICE = ("model_starts_on_the_cpu", "already_there")
 FULL = (*ON_THE_DEVICE, "on_the_cpu", "on_the_second_gpu")
 
 
@@ -387,17 +387,21 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
         training = [p.training for p in case.passes if p.training]
         if not training:
             continue
-        misconception = None
-        if len(training) == len(case.passes) and all("model" in parts for parts in training):
-            # Without `no_grad` too, the mistake is not that one was taken for the other.
-            changed = "batch-norm-changed" if case.changed["statistics"] else None
-            misconception = changed if any(p.graph for p in case.passes) else "no-grad-without-eval"
-        elif any("batch norm" in parts for parts in training):
-            misconception = "batch-norm-changed"
         parts = "the whole model" if "model" in training[0] and len(training[0]) == 3 else " and ".join(training[0])
         happened = f"{len(training)} of {len(case.passes)} forward passes ran with {parts} in training mode"
-        at = ("eval not called", ".training", "eval(") if len(training) == len(case.passes) else ()
-        raise Failed(happened, "model.eval() before the first pass", case.forward_line, misconception, at)
+        raise Failed(happened, "model.eval() before the first pass", case.forward_line, *_mode_mistake(case))
+
+
+def _mode_mistake(case: Evaluated) -> tuple[str | None, tuple[str, ...]]:
+    """The mistake of forward passes in training mode, and patterns of its line."""
+    training, misconception = [p.training for p in case.passes if p.training], None
+    if len(training) == len(case.passes) and all("model" in parts for parts in training):
+        # Without `no_grad` too, the mistake is not that one was taken for the other.
+        changed = "batch-norm-changed" if case.changed["statistics"] else None
+        misconception = changed if any(p.graph for p in case.passes) else "no-grad-without-eval"
+    elif any("batch norm" in parts for parts in training):
+        misconception = "batch-norm-changed"
+    return misconception, ("eval not called", ".training", "eval(") if len(training) == len(case.passes) else ()
 
 
 @evaluate.check(points=2, needs=CALLED)
@@ -419,27 +423,28 @@ def builds_no_graph(seen: Seen, wanted: Seen) -> None:
 @evaluate.check(points=1, needs=CALLED)
 def leaves_weights_and_gradients_as_they_were(seen: Seen, wanted: Seen) -> None:
     """Weights and gradients are the same afterwards."""
-    _unchanged(seen, "weights", None)
-    _unchanged(seen, "gradients", None)
+    _unchanged(seen, "weights")
+    _unchanged(seen, "gradients")
 
 
 @evaluate.check(points=1, needs=CALLED)
 def leaves_batch_norm_as_it_was(seen: Seen, wanted: Seen) -> None:
     """The running statistics of batch norm are the same afterwards."""
-    _unchanged(seen, "statistics", "batch-norm-changed")
+    _unchanged(seen, "statistics")
 
 
-def _unchanged(seen: Seen, kind: str, misconception: str | None) -> None:
+def _unchanged(seen: Seen, kind: str) -> None:
     for name in FULL:
         case = _all(seen)[name]
         if changed := case.changed[kind]:
-            training = kind == "statistics" and any("batch norm" in p.training for p in case.passes)
-            raise Failed(
-                f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}",
+            happened = f"scenario `{name}` changed the {kind} of {', '.join(changed[:3])}"
+            expected, training = (
                 f"the {kind} from before the call",
-                case.forward_line if training else None,
-                misconception if training else None,
+                any("batch norm" in p.training for p in case.passes),
             )
+            if kind == "statistics" and training:
+                raise Failed(happened, expected, case.forward_line, *_mode_mistake(case))
+            raise Failed(happened, expected)
 
 
 @evaluate.check(points=1, needs=CALLED)
