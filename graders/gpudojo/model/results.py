@@ -380,6 +380,11 @@ def _row(
     )
 
 
+def not_handed_in(function: str) -> str:
+    """How the message begins where a submission does not define a function."""
+    return f"`{function}` was not handed in"
+
+
 def blocked(result: CheckResult) -> str:
     """Which check has to pass first; one of another function is named as `function::check`."""
     function, _, check = (result.blocked_by or "").rpartition("::")
