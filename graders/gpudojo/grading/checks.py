@@ -104,7 +104,7 @@ def runs(
             if observation.status is CallStatus.RETURNED or name in edges:
                 continue
             if observation.status is CallStatus.MISSING:
-                raise Failed(not_handed_in(function.name), f"a function named `{function.name}`")
+                raise Failed(not_handed_in(function.name), f"a function named `{function.name}`", ran=())
             error = observation.raised
             assert error is not None
             if observation.status is CallStatus.BROKEN:

@@ -17,7 +17,7 @@ from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
 from gpudojo.grading.load import NotANotebook, Unparsable
-from gpudojo.model.evidence import Race, as_struct
+from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
 from gpudojo.report.rendering import Person, duration, page, said_once, size
@@ -82,16 +82,13 @@ class SubmissionRecords:
         return TimelinePair(mine, missing=UNKNOWN_CALL if mine.place is None else NOTHING_THERE)
 
     def race(self, exercise: str, function: str) -> list[Bar]:
-        """Running times of the loop, the student's code and the reference, if they were measured."""
-        found, own = (_race(record, exercise, function) for record in (self.record, self.reference))
+        """Modelled times of the loop, the student's code and the reference, if there are any."""
+        found, own = (_modelled(record, exercise, function) for record in (self.record, self.reference))
         if found is None:
             return []
-        reference = found.reference if drawable(found.reference) else None
-        if not reference and own is not None:
-            # The reference did not run beside the student: its own speedup over the loop stands for it.
-            reference = found.loop * own.student / own.loop
-        times = ((*RACERS[0], found.loop), (*RACERS[1], found.student), (*RACERS[2], reference))
-        return [Bar(label, took, duration(took), kind) for label, kind, took in times if took]
+        # The loop beside the reference: student code may slow down the one that runs beside it.
+        times = ((own or found).loop, found.student, own.student if own else None)
+        return [Bar(who[0], took, duration(took), who[1]) for who, took in zip(RACERS, times, strict=True) if took]
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
         """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
@@ -174,10 +171,10 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
     return {name: each.facts for name, each in seen.evidence.observations.items()} if seen is not None else {}
 
 
-def _race(record: Record | None, exercise: str, function: str) -> Race | None:
-    """The race of a function, if it has one whose times can be drawn."""
-    races = (as_struct(facts, Race) for facts in _facts(record, exercise, function).values())
-    return next((race for race in races if race and all(t and drawable(t) for t in (race.loop, race.student))), None)
+def _modelled(record: Record | None, exercise: str, function: str) -> Modelled | None:
+    """The modelled times of a function, if it has any that can be drawn."""
+    every = (as_struct(_within(f, "speed"), Modelled) for f in _facts(record, exercise, function).values())
+    return next((each for each in every if each and all(t and drawable(t) for t in (each.loop, each.student))), None)
 
 
 def _within(facts: Any, key: str) -> Any:
@@ -333,7 +330,7 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
             part = parts[check.function] = FunctionView(check.function, 0.0, 0.0)
             part.call = _call(exercise, check.function, check.function in failed, person.says, known)
             if race := known.race(exercise, check.function):
-                part.race = bars(f"How long {check.function} took", race)
+                part.race = bars(f"How long {check.function} takes, modelled", race)
             part.curved = known.curves(exercise, check.function)
             if part.curved:
                 part.curves = curves(f"Memory of {check.function}", part.curved)
