@@ -155,7 +155,9 @@ class RecordStore:
 
     def known(self, row: SubmissionRow) -> SubmissionRecords:
         record = self._store.record(row.record) if row.record else None
-        return SubmissionRecords(record, self.reference, self.sources(row))
+        # With seeds per student, each has a reference of its own.
+        reference = self._store.record(row.reference) if row.reference else self.reference
+        return SubmissionRecords(record, reference, self.sources(row))
 
     def sources(self, row: SubmissionRow) -> dict[str, bytes]:
         """What was handed in, by path; empty where it was not kept."""
