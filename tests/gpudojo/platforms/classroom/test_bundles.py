@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.catalogue import day
-from gpudojo.platforms import _autograder
+from gpudojo.platforms import _autograder, _harness
 from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
@@ -87,7 +87,7 @@ def prairielearn(made: Path, files: dict[str, bytes], folder: Path, home: Path) 
     return result
 
 
-def test_a_question_of_prairielearn(made: dict[str, Path], tmp_path: Path, home: Path) -> None:
+def test_a_question_has_what_prairielearn_requires(made: dict[str, Path]) -> None:
     folder = made["prairielearn"] / "questions" / "day8"
     info = json.loads((folder / "info.json").read_bytes())
     assert {"uuid", "title", "topic", "type"} <= info.keys()
@@ -98,6 +98,10 @@ def test_a_question_of_prairielearn(made: dict[str, Path], tmp_path: Path, home:
     page = (folder / "question.html").read_text(encoding="utf-8")
     assert all(f"{exercise.stem}.py" in page for exercise in day("day8"))
     assert "@" not in page
+
+
+@pytest.mark.slow
+def test_prairielearn_grades_a_submission(made: dict[str, Path], tmp_path: Path, home: Path) -> None:
     grade = tmp_path / "grade"
     result = prairielearn(made["prairielearn"], {FIRST: (REFERENCE / FIRST).read_bytes()}, grade, home)
     assert result["score"] == 0.08
@@ -111,16 +115,45 @@ def test_a_question_of_prairielearn(made: dict[str, Path], tmp_path: Path, home:
     assert result["format_errors"][0].startswith("The grader could not run: this is not evidence")
 
 
-def test_an_assessment_of_autolab(made: dict[str, Path], tmp_path: Path, home: Path) -> None:
+@pytest.fixture(scope="module")
+def lab(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the imported assessment."""
+    folder = tmp_path_factory.mktemp("lab")
     with tarfile.open(made["autolab"] / "day8.tar") as archive:
-        archive.extractall(tmp_path / "lab", filter="data")
-    lab = tmp_path / "lab" / "day8"
+        archive.extractall(folder, filter="data")
+    return folder / "day8"
+
+
+def test_an_assessment_has_what_autolab_requires(lab: Path) -> None:
     assert sorted(path.name for path in lab.iterdir()) == ["autograde-Makefile", "autograde.tar", "day8.rb", "day8.yml"]
     settings = json.loads((lab / "day8.yml").read_bytes())
     problems = [problem["name"] for problem in settings["problems"]]
     assert problems == [exercise.stem for exercise in day("day8")]
     assert sum(problem["max_score"] for problem in settings["problems"]) == 100
     assert "module Day8\n" in (lab / "day8.rb").read_text()
+
+
+@pytest.mark.parametrize("platform", ["gradescope", "prairielearn", "autolab"])
+def test_a_fault_of_the_grader_is_no_grade(tmp_path: Path, platform: str) -> None:
+    place = _harness.PLACES_THERE[platform]
+    (tmp_path / place.submission).mkdir(parents=True)
+    (tmp_path / place.submission / FIRST).write_text("x = 1\n")
+    (tmp_path / place.evidence).mkdir(parents=True)
+    (tmp_path / place.evidence / "day8.mp").write_bytes(b"no evidence")
+    assert _harness.main(platform, tmp_path, "day8", 5.0) == 1
+    (left,) = [*(tmp_path / "results").iterdir()] or [None]
+    if left is None:
+        assert platform == "gradescope"
+    elif platform == "prairielearn":
+        assert json.loads(left.read_bytes()).keys() == {"gradable", "format_errors"}
+    else:
+        assert set(json.loads(left.read_text().splitlines()[-1])["scores"].values()) == {None}
+
+
+@pytest.mark.slow
+def test_autolab_grades_a_submission(lab: Path, tmp_path: Path, home: Path) -> None:
+    settings = json.loads((lab / "day8.yml").read_bytes())
+    problems = [exercise.stem for exercise in day("day8")]
 
     def graded(name: str, handin: bytes, torn: bool = False) -> tuple[dict[str, float | None], str]:
         """As Autolab does: three files in an empty folder, and `make`; the last line has the scores."""
