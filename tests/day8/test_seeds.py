@@ -13,7 +13,7 @@ def test_half_precision_does_not_change_the_predictions_of_05() -> None:
         values, pictures, logits = evaluation_loop._drawn(seed)
         model = evaluation_loop.watched(values, []).eval()
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            assert torch.equal(model(pictures).argmax(dim=1), logits.argmax(dim=1)), seed
+            assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), seed
 
 
 def test_gradients_of_07_are_clipped_and_do_not_overflow_when_scaled_twice() -> None:
