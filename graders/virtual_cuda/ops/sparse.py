@@ -304,8 +304,11 @@ def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
 
 def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
     place = _wanted(kwargs.get("device"), (values, indices))
-    if place is None or values is None:
+    if place is None:
         return original(*(value for value in (indices, values, size) if value is not None), **kwargs)
+    if values is None:  # a size alone
+        size = tuple(indices if size is None else size)
+        indices, values = torch.empty((len(size), 0), dtype=torch.int64), torch.empty(0)
     where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
     what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
     build, coalesced = aten.sparse_coo_tensor, kwargs.get("is_coalesced")
