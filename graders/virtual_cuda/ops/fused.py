@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -16,8 +17,9 @@ from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
+from virtual_cuda.ops.elementwise import HALF
 from virtual_cuda.ops.placement import compare, on_host
-from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.registry import ALLOWED, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
@@ -417,6 +419,33 @@ def _flatten_parameters(self: Any) -> None:
     for weight, piece in zip(matrices_first, flat.split([w.numel() for w in matrices_first]), strict=True):
         weight._inner, weight._block = piece.view(weight.shape).copy_(weight._inner), block
         refresh(weight)
+
+
+# ---- optimizers ------------------------------------------------------------------------------------------------------
+
+
+def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
+    """A step, in single precision where something is narrower: some of the CPU's own kernels change no half then."""
+    wide = [[tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists]
+    func(*wide, **named)
+    for tensor, stepped in zip(chain(*lists), chain(*wide), strict=True):
+        if tensor is not stepped:
+            tensor.copy_(stepped)
+
+
+def _learning_rate_anywhere(call: placement.OperatorCall) -> Any:
+    """A learning rate on the host is read there, whatever its shape."""
+    placement.elementwise(call.func, {**call.given, "lr": None})
+    return ALLOWED
+
+
+for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
+    for _func in (getattr(aten, _name).default, getattr(aten, _name).tensor_lr):
+        operator(
+            f"{_name}.{_func._overloadname}",
+            kernel=functools.partial(_fused_step, _func),
+            placement=_learning_rate_anywhere,
+        )
 
 
 # ---- patches ---------------------------------------------------------------------------------------------------------
