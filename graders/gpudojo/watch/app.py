@@ -66,7 +66,7 @@ class WatchApp(App[None]):
         self.course = course
         self.session = Session(course, self._tell, kind)
         self.thread = threading.Thread(target=self.session.loop, name="gpudojo session", daemon=True)
-        self.hints, self.page, self.step, self.drawn = 0, "fix", 0, False
+        self.hints, self.page, self.step, self.drawn, self.said = 0, "fix", 0, False, Text()
         self.theme = "textual-dark" if self.dark else "textual-light"
 
     def _tell(self, event: Event, work: Work) -> None:
@@ -166,7 +166,10 @@ class WatchApp(App[None]):
         if self.widgets_gone:
             return
         self.step += 1
-        self.query_one("#status", Static).update(self._status())
+        said = self._status()
+        if said != self.said:  # what is drawn again is sent again, over ssh too
+            self.said = said
+            self.query_one("#status", Static).update(said)
         if self.course.done and self.page == "fix":
             self.query_one("#body", Static).update(view.celebration(self.course, self.step))
 
@@ -185,7 +188,8 @@ class WatchApp(App[None]):
             exercises.focus()  # which it loses when it is hidden
         self.query_one("#body", Static).update(self._body())
         self.query_one("#aside", Static).update(view.aside(self.course))
-        self.query_one("#status", Static).update(self._status())
+        self.said = self._status()
+        self.query_one("#status", Static).update(self.said)
 
     def _top(self) -> Text:
         title, score = (

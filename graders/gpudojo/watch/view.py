@@ -54,7 +54,7 @@ def tint(style: str) -> str:
 
 
 def number(points: float) -> str:
-    return f"{round(points, 1):g}"
+    return f"{round(points, 2):g}"
 
 
 def entry(work: Work, width: int) -> Text:

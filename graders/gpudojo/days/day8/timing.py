@@ -405,10 +405,16 @@ def _not_waited(found: Timed, device: str) -> Failed:
         return _waited_elsewhere(said, found.elsewhere, found.line)
     if value < right:
         happened = f"{said}: the clock was stopped before the work was done"
-        expected, where = "a synchronize() before the clock is started, and one before it is stopped", LAST
+        expected, where = (
+            "a wait for `device`, of CUDA or MPS, before the clock is started and before it is stopped",
+            LAST,
+        )
     else:
         happened = f"{said}: the clock was started before the warm-up was done"
-        expected, where = "a synchronize() between the warm-up and the start of the clock, and one at its end", CLOCKS
+        expected, where = (
+            "a wait for `device` between the warm-up and the start of the clock, and one at its end",
+            CLOCKS,
+        )
     return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 
