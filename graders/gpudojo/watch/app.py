@@ -22,6 +22,7 @@ from gpudojo.watch.session import Event, Session
 
 TICK: Final = 0.5  # seconds between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room
+LIST: Final = {False: 28, True: 44}  # columns of the list, by whether there is more room
 PAGES: Final = ("fix", "timeline", "lesson")  # what the right side shows
 
 
@@ -40,8 +41,7 @@ class WatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #top { height: 1; padding: 0 1; background: $primary; color: $text; text-style: bold; }
-    #exercises { width: 28; height: 1fr; border: none; padding: 0; background: $surface; scrollbar-size-vertical: 1; }
-    .wide #exercises { width: 44; }
+    #exercises { height: 1fr; border: none; padding: 0; background: $surface; scrollbar-size-vertical: 1; }
     .whole #exercises { display: none; }
     #right { scrollbar-size-vertical: 1; }
     #body, #aside { padding: 0 1; }
@@ -98,7 +98,6 @@ class WatchApp(App[None]):
         self.session.close()
 
     def on_resize(self) -> None:
-        self.screen.set_class(self.size.width >= WIDE, "wide")
         self.call_after_refresh(self._draw)
 
     @on(Changed)
@@ -179,9 +178,11 @@ class WatchApp(App[None]):
         self.screen.set_class(self.page != "fix", "whole")  # drawings and lessons need all columns
         self.query_one("#top", Static).update(self._top())
         exercises = self.query_one("#exercises", OptionList)
-        width = exercises.scrollable_content_region.width - 2
+        exercises.styles.width = LIST[self.size.width >= WIDE]
+        width = LIST[self.size.width >= WIDE] - 3  # without its edges, and the bar that scrolls it
         for place, work in enumerate(self.course.works):
-            exercises.replace_option_prompt_at_index(place, view.entry(work, max(width, 20)))
+            entry = view.entry(work, width, marked=work is self.course.current)
+            exercises.replace_option_prompt_at_index(place, entry)
         exercises.highlighted = self.course.works.index(self.course.current)
         self.drawn = True
         if self.page == "fix":
