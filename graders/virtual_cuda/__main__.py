@@ -54,7 +54,7 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     device = ExitStack()
     try:
         opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory, options.gpu))
-    except NoSuchDevice if options.real else () as error:
+    except NoSuchDevice as error:
         sys.exit(f"{prog}: --real: {error.missing}; without --real the script runs on a virtual GPU")
     except VirtualCudaError as error:
         sys.exit(f"{prog}: {error}")
