@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from virtual_cuda.clock.gpus import gpu_named, gpus
 from virtual_cuda.clock.lanes import times_of
-from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
 from virtual_cuda.ledger.exports import COLUMNS, LineRow, totals
 from virtual_cuda.sizes import parse_size
@@ -54,6 +54,8 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     device = ExitStack()
     try:
         opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory, options.gpu))
+    except NoSuchDevice as error:
+        sys.exit(f"{prog}: --real: {error.missing}; without --real the script runs on a virtual GPU")
     except VirtualCudaError as error:
         sys.exit(f"{prog}: {error}")
     if not options.real:
