@@ -1,4 +1,4 @@
-"""Sparse tensors of every layout on the virtual device, compared with the CPU's."""
+"""Sparse tensors of every layout and nested ones on the virtual device, compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 from virtual_cuda import virtual_cuda
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{about}:UserWarning")
+    for about in ("Sparse", "The PyTorch API of nested tensors", "enable_nested_tensor")
+]
 
 TABLE = torch.tensor([[0.0, 0, 1, 2, 0, 0], [0, 0, 0, 3, 0, 0], [4, 0, 0, 0, 0, 5], [0, 6, 0, 0, 7, 8]])
 X = torch.arange(18.0).view(6, 3) / 10 - 0.5
@@ -151,3 +154,85 @@ def test_a_reducing_product_is_refused_as_on_cuda(reduce: Any) -> None:
     s = KINDS["csr"](TABLE.cuda()).requires_grad_()
     with pytest.raises(NotImplementedError, match="SparseCsrCUDA"):
         torch.sparse.mm(s, X.cuda(), reduce)
+
+
+# ---- nested tensors --------------------------------------------------------------------------------------------------
+
+PIECES = [torch.arange(8.0).view(2, 4), torch.arange(12.0).view(3, 4) / 7]
+Function = Callable[[torch.Tensor], Any]
+NESTED: dict[str, Function] = {
+    "sum of two": lambda n: n + n,
+    "times a number": lambda n: n * 2,
+    "activation": F.relu,
+    "softmax": lambda n: torch.softmax(n, -1),
+    "product": lambda n: torch.matmul(n, n.transpose(1, 2)),
+    "padded": lambda n: n.to_padded_tensor(0.0),
+    "pieces": lambda n: list(n.unbind()),
+    "reshaped": lambda n: n.reshape(2, -1, 2, 2),
+    "attention": lambda n: F.scaled_dot_product_attention(*[n.reshape(2, -1, 2, 2).transpose(1, 2).contiguous()] * 3),
+    "one piece": lambda n: n[1],
+    "cast": lambda n: n.double(),
+    "copy": lambda n: n.clone(),
+}
+
+
+def assert_same_nested(mine: Any, theirs: Any) -> None:
+    if isinstance(theirs, list) or theirs.is_nested:
+        mine, theirs = ((t if isinstance(t, list) else t.unbind()) for t in (mine, theirs))
+        assert len(mine) == len(theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert_same_nested(one, other)
+    else:
+        assert mine.is_cuda
+        torch.testing.assert_close(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nested(name: str) -> None:
+    there = torch.nested.nested_tensor(PIECES, device="cuda")
+    assert_same_nested(NESTED[name](there), NESTED[name](torch.nested.nested_tensor(PIECES)))
+
+
+def test_nested_tensors_know_what_they_are() -> None:
+    there = torch.nested.nested_tensor([piece.cuda() for piece in PIECES])
+    assert (there.is_nested, there.is_cuda, str(there.device), there.dim()) == (True, True, "cuda:0", 3)
+    assert (there.dtype, there.size(0), there.size(2), there.numel()) == (torch.float32, 2, 4, 20)
+    with pytest.raises(RuntimeError, match="irregular"):
+        there.size(1)
+    assert "device='cuda:0'" in repr(there)
+    here = there.cpu()
+    assert (here.is_nested, here.is_cuda) == (True, False)
+    assert here.to("cuda").is_cuda
+    assert there.to(torch.float64).dtype is torch.float64
+
+
+def test_memory_of_nested_tensors_is_given_back() -> None:
+    before = torch.cuda.memory_allocated()
+    there = torch.nested.nested_tensor(PIECES, device="cuda")
+    assert torch.cuda.memory_allocated() == before + 512
+    view = there.transpose(1, 2)
+    assert torch.cuda.memory_allocated() == before + 512
+    del there, view
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_gradients_pass_through_nested_tensors() -> None:
+    def trained(device: str) -> list[Any]:
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 3).to(device)
+        pieces = [piece.to(device, copy=True).requires_grad_() for piece in PIECES]
+        made = layer(torch.nested.as_nested_tensor(pieces))
+        made.relu().to_padded_tensor(0.0).pow(2).sum().backward()
+        return [*(piece.grad for piece in pieces), layer.weight.grad, layer.bias.grad]
+
+    for mine, theirs in zip(trained("cuda"), trained("cpu"), strict=True):
+        assert_same(mine, theirs)
+
+
+def test_a_transformer_in_eval_mode_takes_its_fast_path() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    x, padding = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [2]])
+    with torch.no_grad():
+        wanted = encoder(x, src_key_padding_mask=padding)
+        made = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
+    assert_same(made, wanted)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
 from virtual_cuda.device.tensor import wrap as wrap_strided
-from virtual_cuda.ops import placement
+from virtual_cuda.ops import nested, placement
 from virtual_cuda.ops.dispatch import (
     WRAPPERS,
     Unwrapped,
@@ -331,15 +331,17 @@ def _compressed(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`.to` and all that ends in it, for sparse host tensors."""
-    if self.layout not in LAYOUTS or type(self) is SparseTensor:
+    """`.to` and all that ends in it, for sparse and nested host tensors."""
+    nested_one = self.is_nested and type(self) is torch.Tensor
+    if not nested_one and (self.layout not in LAYOUTS or type(self) is SparseTensor):
         return original(self, *args, **kwargs)
     device = kwargs.get("device", args[0] if args else None)
     place = place_named(device.device if isinstance(device, torch.Tensor) else device)
     if place is None:
         return original(self, *args, **kwargs)
     dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
-    return to_device(self, place, bool(kwargs.get("non_blocking", False)), dtype)
+    move = nested.to_device if nested_one else to_device
+    return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
 
 
 @torch_patches(Stage.WRAP)

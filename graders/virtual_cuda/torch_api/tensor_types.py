@@ -205,15 +205,6 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     return original(cls, *args, **kwargs)
 
 
-def _nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
-    """Nested tensors of the older, strided layout are a C++ class that only knows devices with kernels."""
-    here = place_named(kwargs.get("device")) is not None
-    here = here or (isinstance(pieces, (list, tuple)) and any(type(piece) in VIRTUAL for piece in pieces))
-    if here and kwargs.get("layout") is not torch.jagged:
-        raise NotImplementedError("the virtual device has nested tensors of layout=torch.jagged only")
-    return original(pieces, *args, **kwargs)
-
-
 def _device(self: Any) -> torch.device:
     device: torch.device = _device_in_c.__get__(self)
     return CUDA[device.index or 0] if device.type == "lazy" else device
@@ -247,8 +238,6 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.Tensor, "as_subclass", as_subclass
     make = functools.partial(_make_wrapper, torch.Tensor._make_wrapper_subclass)
     yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make)
-    for name in ("nested_tensor", "as_nested_tensor"):
-        yield around(torch.nested, name, _nested)
 
 
 def _either(own: Any, others: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
