@@ -37,6 +37,9 @@ class _Loader(importlib.abc.Loader):
         self.loader = loader
         self.around = around
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)  # `get_code`, to run the module as a script
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
         return self.loader.create_module(spec)
 
