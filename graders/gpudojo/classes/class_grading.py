@@ -138,6 +138,8 @@ class ClassGrading:
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
             self._keep_settings()
+            if self.reference:
+                self.store.keep_sources(self.state.reference, self.reference)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]
@@ -238,7 +240,11 @@ class ClassGrading:
             submitted=entry.submitted,
             late=entry.late,
         )
-        return submission if submission.problem is None else None
+        if submission.problem is not None:
+            return None
+        if not self.options.alone:
+            self.store.keep_sources(submission.digest, {file.path: file.data for file in submission.files})
+        return submission
 
     # Running
 

@@ -157,7 +157,8 @@ class Display:
         if said := ", ".join(f"{number} {what}" for what, number in marked.items() if number):
             self._say(f"{said}.")
         self._distribution(tally)
-        self._list("Most-failed checks", [f"{count:>5}  {name}" for name, count in tally.failed.most_common(5)])
+        hardest = [f"{c.failed:>8} {c.absent:>7} {c.attempted:>10}  {c.id}" for c in tally.statistics.hardest[:5]]
+        self._list("Hardest checks", [f"{'failed':>8} {'absent':>7} {'attempted':>10}", *hardest] if hardest else [])
         mistakes = [(misconceptions().get(name), name, count) for name, count in tally.mistakes.most_common(5)]
         named = [f"{count:>5}  {known.name if known else name}" for known, name, count in mistakes]
         self._list("Most common misconceptions", named)

@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpudojo.classes.course_file import CourseRules, Worth, key, weighed
+from gpudojo.classes.item_statistics import ClassStatistics
 from gpudojo.classes.judging import Verdicts
 from gpudojo.classes.overrides import Overrides, applied
 from gpudojo.classes.roster import Roster
@@ -174,7 +175,7 @@ class ClassTally:
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
         self.scores: list[tuple[float, float]] = []
-        self.failed: Counter[str] = Counter()
+        self.statistics = ClassStatistics()
         self.mistakes: Counter[str] = Counter()
         self.review: list[tuple[str, str]] = []
         self.reviews = self.late = self.overridden = self.to_grade = 0
@@ -182,11 +183,11 @@ class ClassTally:
 
     def add(self, row: SubmissionRow) -> None:
         self.statuses[str(row.status)] += 1
+        self.statistics.add(row)
         if row.status is not Became.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
         if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
-            self.failed.update(check.id for check in failed)
             self.mistakes.update({check.misconception for check in failed if check.misconception})
         if row.needs_human:
             self.reviews += 1

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from gpudojo.model.exercise import Exercise, Misconception
+from gpudojo.model.exercise import Exercise, Function, Misconception
 
 
 class Outcome(enum.StrEnum):
@@ -326,7 +326,7 @@ def rows_of(
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
             function = functions.get(result.function)
             mistake = (misconceptions or {}).get(result.misconception or "")
-            every = function.hints_for(result.misconception, result.check, mistake=mistake) if function else ()
+            every = hints_on(result, function, mistake) if function else ()
             hint = "\n".join(every[: max(hints, 0)])
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
@@ -335,6 +335,15 @@ def rows_of(
         # A result that belongs nowhere would be lost from the score without a word.
         raise ValueError(f"results of exercises that were not given: {', '.join(sorted(by_exercise))}")
     return rows
+
+
+def hints_on(result: CheckResult, function: Function, mistake: Misconception | None) -> tuple[str, ...]:
+    """The hints about one failure, and no others; none where nothing could run, as of a function that is missing."""
+    if function.is_value:  # the hints of a mistake are about code that makes it, not about an answer
+        return function.hints_for(result.check)
+    if mistake is None and result.ran == ():
+        return ()
+    return function.hints_for(result.misconception, result.check, mistake=mistake)
 
 
 def rounded(points: Sequence[float]) -> list[float]:
@@ -368,6 +377,11 @@ def _row(
         file=place.file if place else None,
         cell=place.cell if place else None,
     )
+
+
+def not_handed_in(function: str) -> str:
+    """How the message begins where a submission does not define a function."""
+    return f"`{function}` was not handed in"
 
 
 def blocked(result: CheckResult) -> str:

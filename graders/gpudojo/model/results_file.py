@@ -189,8 +189,8 @@ def _check(path: Path, row: SubmissionRow) -> None:
 
 def safe(cell: str) -> str:
     """The text with an apostrophe before what a spreadsheet would take for a formula; numbers stay numbers."""
-    # Tab and carriage return count too: some programs drop them and run what follows.
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    # Tab and carriage return count too: some programs drop them and run what follows. So do full-width signs.
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")):
         return cell
     try:
         float(cell)

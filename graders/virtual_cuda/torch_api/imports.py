@@ -14,7 +14,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.utils.checkpoint
 
-from virtual_cuda.patching import Opening, Patch, Replaced, aside, torch_patches
+from virtual_cuda.patching import Opening, Patch, Replaced, aside, patch, torch_patches
 
 DYNAMO: Final = "torch._dynamo"
 DTENSOR: Final = "torch.distributed.tensor"
@@ -90,6 +90,38 @@ class OriginalImports(_Finder):
                     yield
             finally:
                 self.busy = False
+
+
+class _Awaiting(_Finder):
+    """Patches modules of torch as soon as they are imported."""
+
+    def __init__(self) -> None:
+        self.makers: dict[str, Callable[[ModuleType], Iterable[Patch]]] = {}
+        self.undo = contextlib.ExitStack()
+
+    def wants(self, fullname: str) -> bool:
+        return fullname in self.makers
+
+    @contextlib.contextmanager
+    def around(self, module: ModuleType) -> Iterator[None]:
+        yield
+        patch(self.makers.pop(module.__name__)(module), self.undo)
+
+
+_awaiting: Final = _Awaiting()
+
+
+def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]) -> Iterator[Patch]:
+    """The patches of a module, if that is imported already; else they are made and applied when it is."""
+    if name in sys.modules:
+        yield from maker(sys.modules[name])
+        return
+    if not _awaiting.makers:
+        _awaiting.undo = opening.undo
+        sys.meta_path.insert(0, _awaiting)
+        opening.undo.callback(_awaiting.makers.clear)
+        opening.undo.callback(sys.meta_path.remove, _awaiting)
+    _awaiting.makers[name] = maker
 
 
 # ---- torch._dynamo -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import itertools
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -167,8 +167,12 @@ class Streams:
     """The functions of `torch.cuda` that hand out streams."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
+        self.use(gpu)
+
+    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         self.gpu = gpu
         _stacks.clear()
+        return ()
 
     def default(self, device: Any = None) -> Stream:
         return Stream(index_of(self.gpu, device), stream_id=0)
@@ -362,6 +366,7 @@ def capturing() -> bool:
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     streams = Streams(opening.gpu)
+    opening.again.append(streams.use)
     for home in (torch.cuda, torch.cuda.streams, torch):
         yield home, "Event", AnyEvent if home is torch else Event
         yield home, "Stream", Stream

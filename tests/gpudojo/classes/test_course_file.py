@@ -103,7 +103,7 @@ def test_weights_keep_shares_and_add_up() -> None:
     checks = [CheckRow(f"a::f::{n}", "f", Outcome.PASSED if n else Outcome.FAILED, n and 1.0, 1.0) for n in range(3)]
     found = weighed(ExerciseRow("a", "A", 2.0, 3.0, checks), Worth(10), 3.0)
     assert (found.score, found.max_score) == (6.666667, 10.0)
-    assert [check.points for check in found.checks] == [0.0, 3.333333, 3.333334]
+    assert [check.points for check in found.checks] == [0.0, 3.333334, 3.333333]
     part = weighed(ExerciseRow("a", "A", 1.0, 1.0, checks[1:2]), Worth(10), 3.0)
     assert part.max_score == pytest.approx(10 / 3, abs=1e-6)
 
