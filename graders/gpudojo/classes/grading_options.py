@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import hashlib
 import hmac
@@ -17,9 +16,9 @@ import gpudojo
 from gpudojo.classes.store import FunctionRecord, Record
 from gpudojo.grading.references import FOLDER, SUFFIX, Shipped, pack, shipped
 from gpudojo.model.catalogue import registered
-from gpudojo.model.errors import BadClass
+from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import total
+from gpudojo.model.results import AttemptRule, total
 from gpudojo.sandbox.layers import examine
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -179,7 +178,12 @@ class GradingOptions:
     fresh: bool = False
     require_isolation: bool = False
     evidence: Path | None = None  # the folder of recorded evidence; None: this installation's
-    alone: bool = False  # the one folder given is one submission, whatever is in it
+    alone: bool = False  # the one folder given is one submission, whatever is in it, and the grader keeps nothing
+    references: Path | None = None  # a folder with one of solutions for each day, where `reference` is None
+    course: Path | None = None  # None: the course file beside the submissions, if there is one
+    roster: Path | None = None
+    attempt: AttemptRule | None = None
+    asked: frozenset[str] | None = None  # options that the user gave: others are as in the last run. None: all
 
     def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
         """The functions that are graded; raises BadClass for an unknown name."""
@@ -187,9 +191,7 @@ class GradingOptions:
         names = {function.name for _, function in every}
         unknown = sorted(self.only - names)
         if unknown:
-            near = difflib.get_close_matches(unknown[0], names, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
-            raise BadClass(f"{self.day} has no function {unknown[0]}{hint}")
+            raise BadClass(f"{self.day} has no function {unknown[0]}{suggestion(unknown[0], names, most=1000)}")
         return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
 
     def worth(self, exercises: Sequence[Exercise]) -> float:

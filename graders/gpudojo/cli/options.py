@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpudojo.grading.limits import SECONDS
 from gpudojo.model.catalogue import days
@@ -56,6 +57,11 @@ def limits(command: Command) -> Command:
     seconds, told = click.FloatRange(min=0.1), "Seconds each function may take."
     limit = click.option("--time-limit", default=SECONDS, show_default=True, type=seconds, metavar="S", help=told)
     return limit(command)
+
+
+def given(context: click.Context, option: str) -> bool:
+    """Whether the user gave an option, on the command line or in the environment."""
+    return context.get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 def repository() -> Path:

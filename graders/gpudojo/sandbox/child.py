@@ -107,7 +107,7 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
     for exercise, function in asked:
         if (one := choice.of(function.name)) is not None:
             note = one.note[: protocol.MESSAGE]
-            yield protocol.Chosen(exercise.stem, function.name, one.file, one.line, one.cell, note)
+            yield protocol.Chosen(exercise.stem, function.name, one.file, one.line, one.cell, note, one.versions[:9])
     for exercise, function in asked:
         key, one = f"{exercise.stem}::{function.name}", choice.of(function.name)
         file = one.file if one is not None else None
