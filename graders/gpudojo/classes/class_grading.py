@@ -78,11 +78,14 @@ class Terms:
 
 
 def course_of(options: GradingOptions, state: ClassState) -> CourseRules:
-    """The rules of the course: of the file given, of the one beside the submissions, or of the one of the last run."""
+    """The rules of the course: of the file given, of the one of the last run, or of the one beside the submissions."""
     if options.alone:
         return CourseRules()
-    path = options.course or course_file.find(options.submissions, is_submission)
-    return course_file.load(path) if path is not None else course_at(state.course)
+    if options.course is not None:
+        return course_file.load(options.course)
+    known = course_at(state.course)
+    path = None if known.path else course_file.find(options.submissions, is_submission)
+    return course_file.load(path) if path is not None else known
 
 
 def course_at(path: str) -> CourseRules:
@@ -141,6 +144,8 @@ class ClassGrading:
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]
+            if self.course.path is not None:
+                self.progress.prepares(f"course file: {self.course.path}")
             self.progress.begins(len(entries), len(ready), ignored)
             self._all_run(entries, ready)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)

@@ -35,6 +35,7 @@ from gpudojo.model.results_file import replacing
 
 NAME: Final = "course.toml"
 DAY: Final = 86_400
+PLACES: Final = 2  # of published points, as platforms show them
 SeedRule = Literal["per-class", "per-student"]
 Base = Literal["maximum", "earned"]
 
@@ -151,8 +152,8 @@ class CourseRules:
             begun = math.ceil((timing.late_seconds or 1) / DAY)
             share = min(self.late.penalty * begun, self.late.cap) / 100
             penalty = min(points, share * (out_of if self.late.of == "maximum" else points))
-            timing, points = replace(timing, penalty=total([penalty])), points - penalty
-        return replace(row, timing=timing, grade=Grade(total([points]), total([out_of])))
+            timing, points = replace(timing, penalty=round(penalty, PLACES)), points - penalty
+        return replace(row, timing=timing, grade=Grade(round(points, PLACES), total([out_of])))
 
 
 def key(name: str) -> str:

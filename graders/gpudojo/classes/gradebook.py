@@ -183,6 +183,7 @@ class ClassTally:
 
     def add(self, row: SubmissionRow) -> None:
         self.statuses[str(row.status)] += 1
+        self.statistics.add(row)
         if row.status is not Became.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
         self.statistics.add(row)

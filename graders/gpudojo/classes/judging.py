@@ -189,12 +189,6 @@ def _where(step: str) -> str:
 def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
     """What an instructor should review before grades are published."""
     found = []
-    invalid = [(name, ran.broken) for name, ran in record.files.items() if ran.broken and ran.broken.type in INVALID]
-    found += [f"{name} is not valid Python: {broken.type}: {broken.message}" for name, broken in invalid[:3]]
-    if record.places and not invalid and all(place.line is None for place in record.places):
-        found.append("none of the functions is in it")
-    for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
-        found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
     for incident in record.incidents:
         if incident.what is IncidentKind.TAMPERED:
             found.append(f"not graded: {incident.detail}")
@@ -202,6 +196,12 @@ def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
             found.append(incident.detail)
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
+    invalid = [(name, ran.broken) for name, ran in record.files.items() if ran.broken and ran.broken.type in INVALID]
+    found += [f"{name} is not valid Python: {broken.type}: {broken.message}" for name, broken in invalid[:3]]
+    if record.places and not found and all(place.line is None for place in record.places):
+        found.append("none of the functions is in it")
+    for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
+        found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
     for result in results:
         if result.outcome is Outcome.ERROR:
             found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")

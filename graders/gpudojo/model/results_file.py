@@ -239,7 +239,7 @@ MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
     "late": _late,
     "penalty": lambda row: number(row.timing.penalty) if row.timing and row.timing.penalty else "",
     "extended_to": lambda row: row.timing.deadline if row.timing and row.timing.extended else "",
-    "attempts": lambda row: str(max(len(row.attempts), row.status is not SubmissionStatus.ABSENT)),
+    "attempts": lambda row: str(len(row.attempts) or int(row.status is not SubmissionStatus.ABSENT)),
     "overrides": lambda row: "; ".join(f"{name}: {number(one.points)}" for name, one in row.overrides),
     "to_grade": lambda row: "; ".join(row.to_grade),
     "reason": lambda row: row.reason,
