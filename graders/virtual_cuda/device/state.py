@@ -273,6 +273,7 @@ class VirtualGpu:
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
         self.lost = False  # the host knows
+        self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
         self._current = threading.local()
 
     @property
@@ -347,6 +348,8 @@ def index_of(gpu: VirtualGpu, device: Any = None) -> int:
         if device.type != "cuda":
             raise ValueError(f"Expected a cuda device, but got: {device}")
         return gpu.current if device.index is None else int(device.index)
+    if isinstance(device, torch.cuda.device):
+        return int(device.idx)
     if isinstance(device, bool) or not isinstance(device, int):
         raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
     return device

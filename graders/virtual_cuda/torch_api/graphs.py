@@ -1,0 +1,169 @@
+"""CUDA graphs of the virtual device."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.cuda.graphs
+
+from virtual_cuda.device.messages import accelerator_error
+from virtual_cuda.device.state import CPU, Block, Place, now
+from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.ops import placement
+from virtual_cuda.ops.dispatch import allocate, write
+from virtual_cuda.ops.placement import inner_of
+from virtual_cuda.ops.registry import call_of
+from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.streams import capture
+
+_dispatch: Final = Tensor.__torch_dispatch__
+_pools: Final = itertools.count(1)
+_SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
+
+
+class _Seeds:
+    """Shared by all graphs that are alive."""
+
+    def __init__(self, place: Place) -> None:
+        self.blocks: list[Block] = [allocate(place, _SEED_AND_OFFSET) for _ in range(2)]
+
+
+_shared: Final[list[weakref.ref[_Seeds]]] = []
+
+
+def _storages(value: Any) -> set[int]:
+    return {t.untyped_storage()._cdata for t in tensors_in(value) if t.layout is torch.strided}
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The device tensors an operator changes."""
+    found: list[Any] = []
+    for position, argument in enumerate(func._schema.arguments):
+        # Of a list torch does not say from Python whether it is written to: of an operator that writes, it may be.
+        listed = func._schema.is_mutable and "List[" in str(argument.type)
+        if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        found += [t for t in tensors_in(value) if isinstance(t, Tensor)]
+    return found
+
+
+class CUDAGraph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._steps: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> its bytes, and what they were
+        self._made: set[int] = set()  # storages that the capture itself made
+        self._held: list[Any] = []
+        self._note: Any = None
+        self._captured = self._broken = False
+        self._pool: tuple[int, int] = (0, 0)
+        self._seeds: _Seeds | None = None
+        self._place: Place | None = None
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        gpu = now.gpu
+        assert gpu is not None
+        if torch.cuda.current_stream() == torch.cuda.default_stream():
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
+            )
+        self._place = gpu.places[gpu.current]
+        self._seeds = (_shared and _shared[0]()) or _Seeds(self._place)
+        _shared[:] = [weakref.ref(self._seeds)]
+        self._pool = pool or (0, next(_pools))
+        capture.graph = self
+        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
+        self._note, placement.note = placement.note, _refuse
+
+    def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        given = [inner_of(value) for value in args]
+        named = {key: CPU if isinstance(value, torch.device) else inner_of(value) for key, value in kwargs.items()}
+        for tensor in _written(func, args, kwargs):
+            storage = tensor._inner.untyped_storage()
+            if storage._cdata not in self._before and storage._cdata not in self._made:
+                raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+                self._before[storage._cdata] = (raw, raw.clone())
+        out = _dispatch(func, types, args, kwargs)
+        results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
+        if not func.is_view and results + _written(func, args, kwargs):
+            self._steps.append((func, given, named, [t._inner for t in results]))
+        self._made |= _storages([t._inner for t in results]) - _storages([given, named])
+        self._held += results  # the graph's own pool: its tensors stay where they are
+        return out
+
+    def capture_end(self) -> None:
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        placement.note = self._note
+        capture.graph = None
+        for raw, kept in self._before.values():
+            raw.copy_(kept)
+        self._before.clear()
+        if self._broken:
+            self.reset()
+            raise accelerator_error("CUDA error: operation failed due to a previous error during capture\n")
+        self._captured = True
+
+    def replay(self) -> None:
+        if not self._captured:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        assert self._place is not None
+        for func, given, named, results in self._steps:
+            again = call_of(func)(*given, **named)
+            write(str(func), self._place, 0)
+            for result, value in zip(results, tensors_in(again), strict=False):
+                if result is not value:
+                    result.copy_(value)
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._held.clear()
+        self._captured = self._broken = False
+        self._seeds = None
+
+    def pool(self) -> tuple[int, int]:
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Done at the end of the capture."""
+
+    def enable_debug_mode(self) -> None:
+        """There is no debug information to keep."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """There is nothing to dump."""
+
+
+CUDAGraph.__module__ = "torch.cuda.graphs"
+
+
+def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    graph = capture.graph
+    if graph is None:
+        return _dispatch(func, types, args, kwargs)
+    return graph.record(func, types, args, kwargs or {})
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    """The host cannot wait for work that is being written down."""
+    if capture.graph is not None:
+        capture.graph._broken = True
+    raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
+
+
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    for home in (torch.cuda, torch.cuda.graphs):
+        yield home, "CUDAGraph", CUDAGraph
+        yield home, "is_current_stream_capturing", lambda: capture.graph is not None
+        yield home, "graph_pool_handle", lambda: (0, next(_pools))
+    yield torch.cuda.graphs.graph, "default_capture_stream", None
+    if not hasattr(torch._C, "_host_emptyCache"):
+        yield torch._C, "_host_emptyCache", lambda: None
