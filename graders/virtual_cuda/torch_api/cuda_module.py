@@ -172,7 +172,6 @@ class Devices:
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "get_allocator_backend": lambda: "native",
-            "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
         }
         accelerator = {
             **{key: value for key, value in shared.items() if key != "get_device_capability"},

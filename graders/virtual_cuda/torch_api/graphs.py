@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,10 +18,10 @@ from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.memory import pool_numbers
 from virtual_cuda.torch_api.streams import capture
 
 _dispatch: Final = Tensor.__torch_dispatch__
-_pools: Final = itertools.count(1)
 _SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
 
 
@@ -78,7 +77,7 @@ class CUDAGraph:
         self._place = gpu.places[gpu.current]
         self._seeds = (_shared and _shared[0]()) or _Seeds(self._place)
         _shared[:] = [weakref.ref(self._seeds)]
-        self._pool = pool or (0, next(_pools))
+        self._pool = pool or (0, next(pool_numbers))
         capture.graph = self
         Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
         self._note, placement.note = placement.note, _refuse
@@ -163,7 +162,5 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     for home in (torch.cuda, torch.cuda.graphs):
         yield home, "CUDAGraph", CUDAGraph
         yield home, "is_current_stream_capturing", lambda: capture.graph is not None
-        yield home, "graph_pool_handle", lambda: (0, next(_pools))
+        yield home, "graph_pool_handle", lambda: (0, next(pool_numbers))
     yield torch.cuda.graphs.graph, "default_capture_stream", None
-    if not hasattr(torch._C, "_host_emptyCache"):
-        yield torch._C, "_host_emptyCache", lambda: None
