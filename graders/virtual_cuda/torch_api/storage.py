@@ -261,8 +261,19 @@ def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
     original(tensor, metadata)
 
 
+def _wrapped(original: Any, self: Any, storage: Any) -> Any:
+    """A typed storage like `self` around an untyped one."""
+    if type(storage) is not UntypedStorage:
+        return original(self, storage)
+    typed: Any = torch.storage.TypedStorage
+    if type(self) is typed:
+        return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
+    return type(self)(wrap_storage=storage)
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    yield around(torch.storage.TypedStorage, "_new_wrapped_storage", _wrapped)
     dlpack: Any = torch.utils.dlpack
     for home in (torch, dlpack):
         yield around(home, "from_dlpack", _from_dlpack)
