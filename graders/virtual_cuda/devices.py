@@ -103,6 +103,7 @@ def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
     imports = OriginalImports(patches)
     sys.meta_path.insert(0, imports)
     undo.callback(sys.meta_path.remove, imports)
+    undo.callback(imports.close)
     # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
     patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
     undo.callback(_close, gpu)

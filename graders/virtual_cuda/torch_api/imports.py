@@ -67,13 +67,26 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+# Where modules of torch ask, while they are imported, whether there is a device and what it can do.
+_ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cuda, torch.backends.cudnn)
+
+
+def _answers(patch: Replaced) -> bool:
+    """Whether a patch answers questions about the device; classes and all else are in torch's tables as they were."""
+    return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
+
+
 class OriginalImports(_Finder):
-    """While the device is open: runs torch's own modules, and all that they import, with the patches put aside."""
+    """While the device is open: runs torch's own modules, and all that they import, with most patches put aside.
+
+    What they learn about the device stays with them; functions of ours that they have imported by name do not.
+    """
 
     def __init__(self, patches: list[Replaced]) -> None:
         self.patches = patches
         self.busy = False
         self.lock = threading.RLock()
+        self.loaded: list[ModuleType] = []
 
     def wants(self, fullname: str) -> bool:
         return not self.busy and fullname.startswith("torch.")
@@ -85,11 +98,22 @@ class OriginalImports(_Finder):
                 yield
                 return
             self.busy = True
+            before = set(sys.modules)
             try:
-                with aside(self.patches):
+                with aside(self.patches, _answers):
                     yield
             finally:
                 self.busy = False
+                names = [name for name in sys.modules if name not in before and name.startswith("torch.")]
+                self.loaded += [module, *(sys.modules[name] for name in names)]
+
+    def close(self) -> None:
+        """Give modules that were imported meanwhile the functions that they would have without the device."""
+        originals = {id(one.put): one for one in self.patches if _answers(one) and callable(one.put)}
+        for module in self.loaded:
+            for name, value in list(vars(module).items()):
+                if id(value) in originals and module not in _ASKED:
+                    setattr(module, name, originals[id(value)].before)
 
 
 # ---- torch._dynamo -------------------------------------------------------------------------------------------------
