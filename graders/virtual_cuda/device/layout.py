@@ -60,12 +60,15 @@ class Spot:
 class Segment:
     """Memory that was asked of CUDA at once."""
 
-    __slots__ = ("frames", "pool", "small", "spots", "total")
+    __slots__ = ("frames", "pool", "small", "spots", "stream", "total")
 
-    def __init__(self, address: int, total: int, small: bool, pool: Pool, frames: Frames) -> None:
+    def __init__(
+        self, address: int, total: int, small: bool, pool: Pool = NO_POOL, stream: int = 0, frames: Frames = ()
+    ) -> None:
         self.total = total
         self.small = small
         self.pool = pool
+        self.stream = stream  # on which alone its memory is used again
         self.frames = frames
         self.spots = [Spot(address, total)]
 
@@ -73,7 +76,7 @@ class Segment:
         used = sum(spot.size for spot in self.spots if spot.used)
         return {
             "device": device, "address": self.spots[0].address, "total_size": self.total, "allocated_size": used,
-            "active_size": used, "requested_size": sum(spot.requested for spot in self.spots), "stream": 0,
+            "active_size": used, "requested_size": sum(spot.requested for spot in self.spots), "stream": self.stream,
             "segment_type": "small" if self.small else "large", "segment_pool_id": self.pool, "is_expandable": False,
             "frames": frames_as_dicts(self.frames),
             "blocks": [
@@ -93,13 +96,15 @@ class History:
         self.entries: deque[dict[str, Any]] = deque(maxlen=min(most, sys.maxsize))
         self.metadata = ""
 
-    def note(self, action: str, address: int, size: int, pool: Pool, frames: Frames) -> None:
+    def note(
+        self, action: str, address: int, size: int, pool: Pool = NO_POOL, stream: int = 0, frames: Frames = ()
+    ) -> None:
         if action in self.skipped:
             return
         told = self.context == "all" or (self.context == "alloc" and action in ("alloc", "segment_alloc", "oom"))
         self.entries.append(
             {
-                "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": 0,
+                "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
                 "time_us": time.time_ns() // 1000, "compile_context": "N/A", "user_metadata": self.metadata,
                 "pool_id": pool, "frames": frames if told else (),
             }
@@ -109,13 +114,16 @@ class History:
 class Layout:
     """Where the blocks of one device lie."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, streams: dict[int, int]) -> None:
         self.index = index
+        self._streams = streams  # device -> current stream
         self.segments: list[Segment] = []
         self.history: History | None = None
         self.pool: Pool = NO_POOL  # of the blocks that are allocated now
         self._next = _FIRST + (index << 38)
         self._known: dict[int, tuple[Segment, Spot]] = {}  # by the identity of a block
+        self._used_until: dict[int, float] = {}  # likewise, where another stream still works on it
+        self._waiting: list[tuple[float, Segment, Spot]] = []  # freed, but so used
 
     def spot(self, block: Any, requested: int | None = None) -> Spot:
         """Where a block lies; it is given a place if it has none."""
@@ -125,11 +133,12 @@ class Layout:
     def _put(self, block: Any, requested: int) -> Spot:
         size, history = block.size, self.history
         frames = stack() if history is not None and history.context is not None else ()
-        small = size <= SMALL
+        small, stream = size <= SMALL, self._streams.get(self.index, 0)
+        self._release_waiting()
         free = [
             (spot.size, spot.address, segment, spot)
             for segment in self.segments
-            if segment.small is small and segment.pool == self.pool
+            if segment.small is small and segment.pool == self.pool and segment.stream == stream
             for spot in segment.spots
             if not spot.used and spot.size >= size
         ]
@@ -138,12 +147,12 @@ class Layout:
         else:
             whole = -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
             total = SMALL_SEGMENT if small else LARGE_SEGMENT if size < LARGE_ALONE else whole
-            segment = Segment(self._next, total, small, self.pool, frames)
+            segment = Segment(self._next, total, small, self.pool, stream, frames)
             self._next += total
             self.segments.append(segment)
             spot = segment.spots[0]
             if history is not None:
-                history.note("segment_alloc", spot.address, total, self.pool, frames)
+                history.note("segment_alloc", spot.address, total, self.pool, stream, frames)
         rest = spot.size - size
         if rest >= ROUND if small else rest > SMALL:
             segment.spots.insert(segment.spots.index(spot) + 1, Spot(spot.address + size, rest))
@@ -151,7 +160,7 @@ class Layout:
         spot.used, spot.requested, spot.frames = True, requested, frames
         self._known[identity(block)] = segment, spot
         if history is not None:
-            history.note("alloc", spot.address, requested, segment.pool, frames)
+            history.note("alloc", spot.address, requested, segment.pool, stream, frames)
         return spot
 
     def release(self, block: Any) -> None:
@@ -159,12 +168,34 @@ class Layout:
         found = self._known.pop(identity(block), None)
         if found is None:
             return
-        segment, spot = found
-        history = self.history
-        if history is not None:
+        self._note_free("free_requested", *found)
+        until = self._used_until.pop(identity(block), 0.0)
+        if until > time.perf_counter():
+            self._waiting.append((until, *found))
+        else:
+            self._free(*found)
+
+    def keep_until(self, block: Any, until: float) -> None:
+        """Another stream works on the block until then, so that it is not used again before."""
+        if until > time.perf_counter():
+            self.spot(block)
+            self._used_until[identity(block)] = until
+
+    def _release_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for until, segment, spot in waiting:
+            if until > time.perf_counter():
+                self._waiting.append((until, segment, spot))
+            else:
+                self._free(segment, spot)
+
+    def _note_free(self, action: str, segment: Segment, spot: Spot) -> None:
+        if (history := self.history) is not None:
             frames = stack() if history.context == "all" else ()
-            for action in ("free_requested", "free_completed"):
-                history.note(action, spot.address, spot.requested, segment.pool, frames)
+            history.note(action, spot.address, spot.requested, segment.pool, segment.stream, frames)
+
+    def _free(self, segment: Segment, spot: Spot) -> None:
+        self._note_free("free_completed", segment, spot)
         spot.used, spot.requested, spot.frames = False, 0, ()
         place = segment.spots.index(spot)
         for other in segment.spots[place + 1 : place + 2]:
@@ -178,11 +209,13 @@ class Layout:
 
     def empty(self) -> None:
         """Give segments back that nothing lies in."""
+        self._release_waiting()
         for segment in [s for s in self.segments if not any(spot.used for spot in s.spots)]:
             self.segments.remove(segment)
             if self.history is not None:
                 frames = stack() if self.history.context == "all" else ()
-                self.history.note("segment_free", segment.spots[0].address, segment.total, segment.pool, frames)
+                address = segment.spots[0].address
+                self.history.note("segment_free", address, segment.total, segment.pool, segment.stream, frames)
 
     def frames_at(self, address: int) -> list[dict[str, Any]] | None:
         """The frames that allocated the block at an address; None where there is none, or none were recorded."""
@@ -196,12 +229,13 @@ class Layout:
                 self.spot(block)
         found = [segment.as_dict(self.index) for segment in self.segments]
         if (cached := reserved - sum(segment.total for segment in self.segments)) > 0:
-            found.append(Segment(self._next, cached, False, NO_POOL, ()).as_dict(self.index))
+            found.append(Segment(self._next, cached, False).as_dict(self.index))
         return found
 
     def traces(self) -> list[dict[str, Any]]:
         entries = () if self.history is None else self.history.entries
-        return [{**entry, "frames": frames_as_dicts(entry["frames"])} for entry in entries]
+        told = ((entry, frames_as_dicts(entry["frames"])) for entry in entries)
+        return [{**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})} for e, f in told]
 
 
 # ---- pinned memory ---------------------------------------------------------------------------------------------------

@@ -65,11 +65,11 @@ class Allocator:
     __slots__ = tuple(
         """
         allowed asked blocks blocks_ever emptied index layout live ooms peak peak_reserved pieces quick reserved_large
-        retries returned small_high small_live total
+        retries returned small_high small_live streams total
         """.split()
     )
 
-    def __init__(self, total: int, index: int = 0) -> None:
+    def __init__(self, total: int, index: int = 0, streams: dict[int, int] | None = None) -> None:
         self.total = self.allowed = total
         self.live = self.peak = self.blocks = self.blocks_ever = 0
         self.pieces: list[Piece] = []  # free stretches of large segments
@@ -78,6 +78,7 @@ class Allocator:
         self.quick = 0  # up to here small blocks need nothing but counting: as small_high, or -1 while watched
         self.asked = self.returned = self.emptied = 0  # segments, and how often all streams were waited for
         self.index = index
+        self.streams = {} if streams is None else streams  # device -> current stream
         self.layout: Layout | None = None  # made by the first question about an address
 
     @property
@@ -150,7 +151,7 @@ class Allocator:
     def located(self) -> Layout:
         """Where the blocks lie."""
         if self.layout is None:
-            self.layout = Layout(self.index)
+            self.layout = Layout(self.index, self.streams)
         return self.layout
 
     def watch(self, watched: bool) -> None:
@@ -203,7 +204,7 @@ class Allocator:
             if wanted() > self.allowed:
                 self.ooms += 1
                 if self.layout is not None and self.layout.history is not None:
-                    self.layout.history.note("oom", self.free, size, self.layout.pool, stack())
+                    self.layout.history.note("oom", self.free, size, self.layout.pool, frames=stack())
                 raise OutOfMemory(size, self)
 
     def _take_large(self, size: int) -> Piece:
@@ -255,7 +256,7 @@ class Place:
         self.cuda = CUDA[index]
         self.lazy = LAZY[index]
         self.label = f"cuda:{index}"
-        self.memory = Allocator(total, index)
+        self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.shut = False
 
@@ -303,6 +304,7 @@ class VirtualGpu:
         self.model = model  # the GPU whose times are modelled; without one, times are those of this machine
         self.ledger = Ledger()
         self._clock: Clock | None = None
+        self.streams: dict[int, int] = {}  # device -> the stream that is used there now
         self.places = [Place(self, i, memory) for i in range(devices)]
         self.host_memory = HostMemory()
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode

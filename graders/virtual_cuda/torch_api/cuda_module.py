@@ -190,6 +190,16 @@ class Devices:
             "_accelerator_getDeviceIndex": lambda: gpu.current,
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         }
+        compiled = {  # what a build with CUDA has
+            "_cuda_getDevice": lambda: gpu.current,
+            "_cuda_setDevice": self.exchange,
+            "_cuda_synchronize": self.synchronize,
+            "_cuda_emptyCache": self.empty_cache,
+            "_cuda_memoryStats": lambda index: _as_tree(of(index).statistics()),
+            "_cuda_getCurrentBlasHandle": lambda: id(gpu),
+            "_cuda_getCurrentSolverHandle": lambda: id(gpu) + 8,
+        }
+        yield from ((torch._C, name, value) for name, value in compiled.items())
         yield from ((torch.cuda, name, value) for name, value in cuda.items())
         for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
             yield from ((home, name, value) for name, value in functions.items() if hasattr(home, name))

@@ -162,6 +162,11 @@ class _AnyGenerator(type):
 
     def __call__(cls, device: Any = "cpu") -> Any:
         chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if chosen.type == "cuda" and capture.graph is not None:
+            raise RuntimeError(
+                "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be "
+                "captured, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+            )
         return Generator(chosen.index) if chosen.type == "cuda" else _HostGenerator(device=chosen)
 
 
@@ -299,13 +304,14 @@ def _borrowed(place: Place, call: Callable[[], Any]) -> Any:
         host.set_state(before)
 
 
-def redraw(func: Any, inner: Any, kwargs: Any, place: Place) -> Any:
-    """A random operator on inner tensors, which a CUDA graph repeats."""
+def replayed(func: Any, inner: Any, kwargs: Any, place: Place) -> Callable[[], Any]:
+    """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator chosen now."""
+    call = functools.partial(call_of(func), *inner, **kwargs)
     if facts_of(func).plan is dropout:
-        return _borrowed(place, lambda: call_of(func)(*inner, **kwargs))
+        return lambda: _borrowed(place, call)
     inner, kwargs, core = _with_generator(func, tuple(inner), kwargs, place)
-    out = call_of(func)(*inner, **kwargs)
-    return out if core is None else _drawn(core, out)
+    call = functools.partial(call_of(func), *inner, **kwargs)
+    return call if core is None else lambda: _drawn(core, call())
 
 
 def make_random_plan(func: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 import torch.cuda.graphs
 
-from virtual_cuda.device.messages import accelerator_error
+from virtual_cuda.device.messages import cuda_error
 from virtual_cuda.device.state import CPU, Block, Place, is_pinned, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops import placement
@@ -21,7 +21,7 @@ from virtual_cuda.ops.placement import inner_of
 from virtual_cuda.ops.registry import call_of
 from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.recorder import tensors_in
-from virtual_cuda.torch_api.generators import Generator, generator_of, is_random, redraw
+from virtual_cuda.torch_api.generators import Generator, generator_of, is_random, replayed
 from virtual_cuda.torch_api.memory import pool_numbers
 from virtual_cuda.torch_api.streams import capture
 
@@ -126,17 +126,19 @@ class CUDAGraph:
         out = _dispatch(func, types, args, kwargs)
         results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
         if not func.is_view and results + _written(func, args, kwargs):
-            kept = [t._inner for t in results]
-            self._steps.append(functools.partial(self._run, func, given, named, kept))
+            assert self._place is not None
+            again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
+            again = replayed(func, given, named, self._place) if is_random(func) else again
+            self._steps.append(functools.partial(self._run, str(func), again, [t._inner for t in results]))
         self._made |= _storages([t._inner for t in results]) - _storages([given, named])
         self._held += results  # the graph's own pool: its tensors stay where they are
         return out
 
-    def _run(self, func: Any, given: Any, named: Any, results: list[Any]) -> None:
+    def _run(self, name: str, call: Callable[[], Any], results: list[Any]) -> None:
         """One step of a replay, into the memory that the capture has given its results."""
+        again = call()
         assert self._place is not None
-        again = redraw(func, given, named, self._place) if is_random(func) else call_of(func)(*given, **named)
-        write(str(func), self._place, 0)
+        write(name, self._place, 0)
         for result, value in zip(results, tensors_in(again), strict=False):
             if result is not value:
                 result.copy_(value)
@@ -151,20 +153,24 @@ class CUDAGraph:
     def capture_end(self) -> None:
         if capture.graph is not self:
             raise RuntimeError("capture_end() called before capture_begin().")
-        if torch.cuda.current_stream() != self._stream:
-            raise RuntimeError("Capture must end on the same stream it began on.")
         Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
         placement.note = self._note
         capture.graph = None
         for raw, kept in self._before.values():
             raw.copy_(kept)
         self._before.clear()
+        for tensor in self._held:  # nothing was computed; what was written down will be
+            if tensor._inner.untyped_storage()._cdata in self._made:
+                torch.empty(0, dtype=torch.uint8).set_(tensor._inner.untyped_storage()).zero_()
         for generator, state in self._undo:  # a capture draws nothing
             generator.set_state(state)
         self._undo.clear()
+        if torch.cuda.current_stream() != self._stream:
+            self.reset()
+            raise RuntimeError("Capture must end on the same stream it began on.")
         if self._broken:
             self.reset()
-            raise accelerator_error("CUDA error: operation failed due to a previous error during capture\n")
+            raise cuda_error("operation failed due to a previous error during capture", "StreamCaptureInvalidated")
         if not self._steps and sys.exc_info()[0] is None:  # else that exception says why
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
@@ -234,7 +240,7 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
     """The host cannot wait for work that is being written down."""
     if capture.graph is not None:
         capture.graph._broken = True
-    raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
+    raise cuda_error("operation not permitted when stream is capturing", "StreamCaptureUnsupported")
 
 
 @torch_patches()

@@ -85,9 +85,9 @@ class Memory:
             memory, layout = place.memory, place.memory.located()
             found = layout.snapshot(memory.live_blocks(), memory.reserved)
             segments += [s for s in found if pool in (NO_POOL, s["segment_pool_id"])]
-            if layout.history is not None:
-                layout.history.note("snapshot", 0, 0, NO_POOL, ())
             traces.append(layout.traces() if wanted is None or len(wanted) < 3 or wanted[2] else [])
+            if layout.history is not None:
+                layout.history.note("snapshot", 0, memory.live)
         settings = {"allocator_settings": {**_SETTINGS}, "external_annotations": []}
         return {"segments": segments, "device_traces": traces, **settings}
 
@@ -98,6 +98,8 @@ class Memory:
     # ---- memory without tensors, and pools ----
 
     def allocate(self, size: int, stream: int) -> int:
+        if size < 0:
+            raise ValueError(f"Invalid memory size: {size}. caching_allocator_alloc requires a non-negative size.")
         block = allocate(self.gpu.places[self.gpu.current], size)
         address = block.place.memory.located().spot(block, size).address
         self.raw[address] = block

@@ -15,7 +15,7 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.messages import accelerator_error
+from virtual_cuda.device.messages import cuda_error
 from virtual_cuda.device.state import CUDA, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ledger.records import STREAM
@@ -76,12 +76,12 @@ class AnyEvent:
         if self._at is None or end_event._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if self._index != end_event._index:
-            raise accelerator_error("CUDA error: invalid resource handle\n")
+            raise cuda_error("invalid resource handle", "InvalidResourceHandle")
         clock = None if now.gpu is None else now.gpu.clock()
         if clock is not None and self._row in clock.events and end_event._row in clock.events:
             return (clock.events[end_event._row] - clock.events[self._row]) * 1e3
         if not (self.query() and end_event.query()):
-            raise ValueError("Both events must be completed before calculating elapsed time.")
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return float(end_event._at - self._at) * 1e3
 
     @property
@@ -91,15 +91,21 @@ class AnyEvent:
         return CUDA[now.gpu.current if self._index is None else self._index]
 
     @property
-    def cuda_event(self) -> int:
+    def event_id(self) -> int:
         return id(self) if self._at is not None else 0
+
+    @property
+    def cuda_event(self) -> int:
+        return self.event_id
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.cuda_event)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
+        index = -1 if self._index is None else self._index
+        flag = 0 if self.enable_timing else 2
+        return f"torch.Event device_type=cuda, device_index={index}, event_flag={flag}, event_id={self.event_id}"
 
 
 class Event(AnyEvent):
@@ -109,6 +115,9 @@ class Event(AnyEvent):
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
 
 
 class Stream:
@@ -122,18 +131,25 @@ class Stream:
     ) -> None:  # fmt: skip
         assert now.gpu is not None
         index = index_of(now.gpu, device) if device_index is None else device_index
-        self.device_index = now.gpu.current if index < 0 else index
-        self.device = CUDA[self.device_index]
+        self.device_index = now.gpu.current if index < 0 and device_index is None else index
         if stream_id is None:
             self.priority = min(max(priority, _PRIORITIES[1]), _PRIORITIES[0])
-            number = stream_ptr or next(_numbers[self.device_index, self.priority]) % _POOL << 5 | 3 - 2 * self.priority
-            stream_id = number
+            stream_id = stream_ptr
+            if stream_id is None:
+                number = next(_numbers[self.device_index, self.priority]) % _POOL
+                stream_id = number << 5 | 3 - 2 * self.priority
         else:  # as C++ makes it: the priority is in the id of a stream of a pool
             self.priority = 0 if stream_id > _POOL << 5 else min((3 - (stream_id & 31)) // 2, 0)
         self.stream_id: int = stream_id
 
     @property
+    def device(self) -> torch.device:
+        return CUDA[self.device_index]
+
+    @property
     def cuda_stream(self) -> int:
+        if now.gpu is not None and not 0 <= self.device_index < len(now.gpu.places):
+            raise RuntimeError(f"Device index value {self.device_index} is out of index range")
         return self.stream_id
 
     @property
@@ -244,6 +260,7 @@ class _Thread(threading.local):
     def use(self, stream: Stream) -> None:
         self.current(0)
         self.streams = {**self.streams, stream.device_index: stream}
+        self.gpu.streams[stream.device_index] = stream.stream_id
         _note("use", stream)
 
 
@@ -316,6 +333,8 @@ def _current(device: Any = None) -> Stream:
 def _record_stream(self: Any, stream: Any) -> None:
     if not self.is_cuda:
         raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
+    if self._block.size and _busy:
+        self._block.place.memory.located().keep_until(self._block, stream._busy_until)
 
 
 # ---- a backward pass runs on the streams of the forward pass ---------------------------------------------------------
