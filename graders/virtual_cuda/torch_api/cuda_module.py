@@ -128,9 +128,10 @@ class Devices:
         for place in self.gpu.places:
             place.memory.empty_cache()
 
-    def patches(self) -> Iterator[Patch]:
+    def _shared(self) -> dict[str, Any]:
+        """What `torch.cuda` and `torch.accelerator` both have; functions of its own for each."""
         gpu, of = self.gpu, functools.partial(allocator_of, self.gpu)
-        shared = {
+        return {
             "is_available": lambda: True,
             "device_count": lambda: len(gpu.places),
             "synchronize": self.synchronize,
@@ -143,8 +144,11 @@ class Devices:
             "memory_stats": lambda device=None: dict(sorted(of(device).statistics().items())),
             "get_device_capability": lambda device=None: self.properties(device) and self.capability,
         }
+
+    def patches(self) -> Iterator[Patch]:
+        gpu, of = self.gpu, functools.partial(allocator_of, self.gpu)
         cuda = {
-            **shared,
+            **self._shared(),
             "current_device": lambda: gpu.current,
             "set_device": self.set_device,
             "_exchange_device": self.exchange,
@@ -174,7 +178,7 @@ class Devices:
             "get_allocator_backend": lambda: "native",
         }
         accelerator = {
-            **{key: value for key, value in shared.items() if key != "get_device_capability"},
+            **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: gpu.current,
             "current_device_idx": lambda: gpu.current,

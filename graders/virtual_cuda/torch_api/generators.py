@@ -287,7 +287,7 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
+    """Dropout and its kin have no generator argument: the host's borrows the device's state where the two differ."""
     return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs))
 
 
@@ -320,5 +320,6 @@ def make_random_plan(func: Any) -> Any:
     return plan_by(draw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
-operator("native_dropout", "_fused_dropout", plan=dropout)
+operator("native_dropout", "_fused_dropout", "rand_like", "randn_like", "randint_like", plan=dropout)
+operator("randint_like.low_dtype", plan=dropout)
 PLANS.maker = make_random_plan

@@ -109,11 +109,15 @@ class OriginalImports(_Finder):
 
     def close(self) -> None:
         """Give modules that were imported meanwhile the functions that they would have without the device."""
-        originals = {id(one.put): one for one in self.patches if _answers(one) and callable(one.put)}
+        first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
+        for one in self.patches:
+            first.setdefault((id(one.owner), one.name), one.before)
+        ours = [one for one in self.patches if _answers(one) and callable(one.put)]
+        originals = {id(one.put): first[id(one.owner), one.name] for one in reversed(ours)}
         for module in self.loaded:
             for name, value in list(vars(module).items()):
                 if id(value) in originals and module not in _ASKED:
-                    setattr(module, name, originals[id(value)].before)
+                    setattr(module, name, originals[id(value)])
 
 
 # ---- torch._dynamo -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.messages import cuda_error
+from virtual_cuda.device.messages import cuda_error, device_assert
 from virtual_cuda.device.state import CUDA, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ledger.records import STREAM
@@ -272,6 +272,8 @@ def _note(what: str, stream: Any = None, other: int = 0) -> int:
     gpu = now.gpu
     if gpu is None:
         return -1
+    if gpu.lost:
+        raise device_assert()
     index = gpu.current if stream is None else stream.device_index
     used = stream or _thread.current(index)
     rows = gpu.ledger.rows
