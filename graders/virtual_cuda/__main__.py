@@ -254,7 +254,7 @@ class _Run:
         else:
             yield f"What each line did on {self.on}:"
             yield from draw_table({_short(file): rows for file, rows in tables.items()}, totals(records), width)
-            for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=2).items())[:5]:
+            for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=3).items())[:5]:
                 yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
         if self.options.timeline and records:
             yield ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,9 +19,15 @@ def new_graph(**kwargs: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _device() -> Iterator[None]:
-    with virtual_cuda():
-        yield
+def _device() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """Functions that close the device, and open another."""
+    with contextlib.ExitStack() as stack:
+
+        def opens() -> None:
+            stack.enter_context(virtual_cuda())
+
+        opens()
+        yield stack.close, opens
 
 
 def captured(function: Callable[[], Any], **kwargs: Any) -> tuple[Any, Any]:
@@ -193,3 +200,12 @@ def test_an_operation_that_waits_ends_the_capture() -> None:
         with pytest.raises(RuntimeError, match="failed due to a previous error during capture"):
             graph.capture_end()
     assert x.item() == 1
+
+
+def test_a_capture_that_was_never_ended_ends_with_its_device(request: pytest.FixtureRequest) -> None:
+    closes, opens = request.getfixturevalue("_device")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        new_graph().capture_begin()
+    closes()
+    opens()
+    assert torch.ones(2, device="cuda").sum().item() == 2

@@ -74,6 +74,8 @@ class ClassGrading:
             self.conditions = options.conditions(secret, self.recorded)
             entries = found.entries
             reference_key, self.reference_files = self._reference()
+            if self.reference_files:
+                self.store.keep_sources(reference_key, self.reference_files)
             measure = store.key_of(reference_key, grading_options.of_checks(options.day))
             self.verdicts = Verdicts(options.out, options.day, options.only, reference_key, measure)
             ready = {} if options.fresh else self._ready(entries)
@@ -101,6 +103,8 @@ class ClassGrading:
         if submission.problem is not None:
             self.problems[entry.name] = submission.problem
             return None
+        if not self.options.alone:
+            self.store.keep_sources(submission.digest, {file.path: file.data for file in submission.files})
         return submission
 
     # Running

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from gpudojo.classes.item_statistics import ClassStatistics
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.errors import printable
 from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
@@ -33,7 +34,7 @@ class Display:
         self.tasks: Sequence[GradingTask] = ()
         self.statuses: Counter[str] = Counter()
         self.scores: list[tuple[float, float]] = []
-        self.failed: Counter[str] = Counter()
+        self.statistics = ClassStatistics()
         self.mistakes: Counter[str] = Counter()
         self.review: list[tuple[str, str]] = []
         self.reviews = 0
@@ -72,18 +73,15 @@ class Display:
         self._ran += ran
         self.statuses[str(row.status)] += 1
         self.scores.append((row.score, row.max_score))
+        self.statistics.add(row)
         if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
-            self._count(row)
+            checks = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
+            self.mistakes.update({check.misconception for check in checks if check.misconception})
         if row.needs_human:
             self.reviews += 1
             if len(self.review) < 20:
                 self.review.append((row.submission, row.needs_human[0]))
         self._refresh()
-
-    def _count(self, row: SubmissionRow) -> None:
-        failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
-        self.failed.update(check.id for check in failed)
-        self.mistakes.update({check.misconception for check in failed if check.misconception})
 
     # while it runs
 
@@ -163,10 +161,11 @@ class Display:
         whole = f"{self.count} submission{'s' * (self.count != 1)}"
         self._say(f"\n{whole}: {counts}. {ran} graded in {_time(seconds)}{rate}.", style="bold")
         self._distribution()
-        if self.failed:
-            self._say("\nMost-failed checks", style="bold")
-            for name, count in self.failed.most_common(5):
-                self._say(f"{count:>5}  {name}")
+        if hardest := self.statistics.hardest:
+            self._say("\nHardest checks", style="bold")
+            self._say(f"{'failed':>8} {'absent':>7} {'attempted':>10}")
+            for check in hardest[:5]:
+                self._say(f"{check.failed:>8} {check.absent:>7} {check.attempted:>10}  {check.id}")
         if self.mistakes:
             self._say("\nMost common misconceptions", style="bold")
             for name, count in self.mistakes.most_common(5):

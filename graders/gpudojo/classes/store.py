@@ -8,6 +8,8 @@ import hashlib
 import os
 import secrets
 import sys
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +82,7 @@ class Record(msgspec.Struct):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Record)
+_sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 
 
 def encode(record: Record) -> bytes:
@@ -156,6 +159,21 @@ class Store:
 
     def keep(self, key: str, record: Record) -> None:
         write(self.path_of(key), encode(record))
+
+    def _sources(self, digest: str) -> Path:
+        return self.folder / "sources" / digest[:2] / f"{digest}.mp"
+
+    def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
+        """Keep what was handed in, once: pages show it, and submissions are compared by it."""
+        if not (path := self._sources(digest)).is_file():
+            write(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
+
+    def sources(self, digest: str) -> dict[str, bytes]:
+        """The files of a submission by path; empty where they were not kept."""
+        try:
+            return decoded(_sources_decoder.decode, zlib.decompress(self._sources(digest).read_bytes()))
+        except (OSError, BadEvidence, zlib.error):
+            return {}
 
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"

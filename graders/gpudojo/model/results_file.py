@@ -169,9 +169,13 @@ def _check(path: Path, row: SubmissionRow) -> None:
         for check in exercise.checks:
             parts.append((check.id, check.points, check.max_points, check.points, check.max_points))
         own, worth = total(c.points for c in exercise.checks), total(c.max_points for c in exercise.checks)
+        if exercise.override or exercise.by_hand:
+            own, worth = exercise.override.points if exercise.override else 0.0, exercise.max_score
         parts.append((exercise.exercise, exercise.score, exercise.max_score, own, worth))
+    extra = total(exercise.score for exercise in row.exercises if exercise.extra)
     own = total(exercise.score for exercise in row.exercises)
-    parts.append(("the submission", row.score, row.max_score, own, total(e.max_score for e in row.exercises)))
+    worth = total(exercise.max_score for exercise in row.exercises if not exercise.extra)
+    parts.append(("the submission", row.score - extra, row.max_score, own - extra, worth))
     for name, score, max_score, sum_, worth in parts:
         if abs(score - sum_) > SAME:
             reason = f"the score of {name} is {score:g}, but its parts add up to {sum_:g}"
@@ -184,8 +188,8 @@ def _check(path: Path, row: SubmissionRow) -> None:
 
 def safe(cell: str) -> str:
     """The text with an apostrophe before what a spreadsheet would take for a formula; numbers stay numbers."""
-    # Tab and carriage return count too: some programs drop them and run what follows.
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    # Tab and carriage return count too: some programs drop them and run what follows. So do full-width signs.
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")):
         return cell
     try:
         float(cell)

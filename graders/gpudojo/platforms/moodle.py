@@ -48,18 +48,17 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     listed = {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
     for place, row in entries.people(listed, entries.chosen(rows, options), "moodle", options.say):
         line = table.rows[place]
-        if value(line[maximum]) != row.max_score:
+        if value(line[maximum]) != row.final.max_points:
             raise CannotExport(
                 "moodle",
-                f"the maximum is {line[maximum]} in {path} and {number(row.max_score)} here; "
+                f"the maximum is {line[maximum]} in {path} and {number(row.final.max_points)} here; "
                 "change the assignment's maximum grade in Moodle and download the worksheet again",
             )
-        grade = number(row.score)
+        grade = number(row.final.points)
         line[maximum - 1] = grade.replace(".", ",") if "," in line[maximum] else grade
         if comment is not None:
             # Moodle keeps HTML: what a student wrote is text in it, never markup.
-            checks = entries.of_submission(row, options.exercises)
-            said = [entries.sentence(row), *(f"{check.id}: {check.message}" for check in checks if check.message)]
+            said = entries.told(row, options.exercises)
             line[comment] = "<br>".join(html.escape(one_line(text)) for text in said)
     if comment is None:
         options.say("the worksheet has no column for feedback; only grades are filled in.")

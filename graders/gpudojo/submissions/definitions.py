@@ -158,7 +158,7 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candid
     broken: dict[str, Candidate] = {}
     reason = ""
     try:
-        for source, first, cell in _parts(path, data):
+        for source, first, cell in parts(path, data):
             try:
                 if len(source) > PARSED:
                     raise load.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
@@ -186,8 +186,10 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candid
     return found, reason
 
 
-def _parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
-    """The text of a file, or of each cell, with its first line and the number of the cell."""
+def parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
+    """The text of a file, or of each code cell, with its first line and the number of the cell.
+
+    Raises load.Unparsable, load.NotANotebook, RecursionError or MemoryError."""
     if not suffix(path, (load.SUFFIX,)):
         return [(load.decode(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS:

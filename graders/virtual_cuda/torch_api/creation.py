@@ -324,7 +324,7 @@ def new_tensor(
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.callback(state.pinned.clear)
+    opening.closing.append(state.pinned.clear)
     yield torch, "device", device
     yield torch.Tensor, "to", _to(torch._C.TensorBase.to)
     yield torch.Tensor, "cuda", cuda

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -174,11 +174,16 @@ class DefaultGenerators:
     """The default generators of the open devices, and the functions of torch.cuda that address them."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
+        self.use(gpu)
+
+    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
+        """Make the generators of a device; returns the patch that shows them."""
         self.gpu = gpu
         self.generators = [Generator(i) for i in range(len(gpu.places))]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())
         self.following_host = True
+        return [(torch.cuda, "default_generators", tuple(self.generators))]
 
     def _at(self, device: Any = None) -> Generator:
         return self.generators[index_of(self.gpu, device)]
@@ -236,6 +241,7 @@ _open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one,
 def _patches(opening: Opening) -> Iterator[Patch]:
     _open.append(DefaultGenerators(opening.gpu))
     opening.undo.callback(_open.clear)
+    opening.again.append(_open[0].use)
     return _open[0].patches()
 
 

@@ -153,9 +153,7 @@ class CUDAGraph:
     def capture_end(self) -> None:
         if capture.graph is not self:
             raise RuntimeError("capture_end() called before capture_begin().")
-        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
-        placement.note = self._note
-        capture.graph = None
+        self.leave()
         for raw, kept in self._before.values():
             raw.copy_(kept)
         self._before.clear()
@@ -179,6 +177,12 @@ class CUDAGraph:
             )
         self._captured = True
         self._instantiated = not self._keep
+
+    def leave(self) -> None:
+        """From now on operators run."""
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        placement.note = self._note
+        capture.graph = None
 
     def replay(self) -> None:
         if not self._captured:
@@ -243,8 +247,14 @@ def _refuse(*args: Any, **kwargs: Any) -> None:
     raise cuda_error("operation not permitted when stream is capturing", "StreamCaptureUnsupported")
 
 
+def _abandon() -> None:
+    if capture.graph is not None:
+        capture.graph.leave()
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    opening.closing.append(_abandon)
     for home in (torch.cuda, torch.cuda.graphs):
         yield home, "CUDAGraph", CUDAGraph
         yield home, "is_current_stream_capturing", lambda: capture.graph is not None

@@ -14,7 +14,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.utils.checkpoint
 
-from virtual_cuda.patching import Opening, Patch, Replaced, aside, torch_patches
+from virtual_cuda.patching import Opening, Patch, Replaced, aside, patch, torch_patches
 
 DYNAMO: Final = "torch._dynamo"
 DTENSOR: Final = "torch.distributed.tensor"
@@ -67,8 +67,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
-# Where modules of torch ask, while they are imported, whether there is a device and what it can do.
-_ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cuda, torch.backends.cudnn)
+# Where modules of torch ask, while they are imported, whether there is a device and what it can do. Not where they ask
+# how torch was built: they import names then that this build of torch does not have.
+_ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cudnn)
 
 
 def _answers(patch: Replaced) -> bool:
@@ -118,6 +119,39 @@ class OriginalImports(_Finder):
             for name, value in list(vars(module).items()):
                 if id(value) in originals and module not in _ASKED:
                     setattr(module, name, originals[id(value)])
+
+
+class _Awaiting(_Finder):
+    """Patches modules of torch as soon as they are imported."""
+
+    def __init__(self) -> None:
+        self.makers: dict[str, Callable[[ModuleType], Iterable[Patch]]] = {}
+        self.undo = contextlib.ExitStack()
+
+    def wants(self, fullname: str) -> bool:
+        return fullname in self.makers
+
+    @contextlib.contextmanager
+    def around(self, module: ModuleType) -> Iterator[None]:
+        yield
+        patch(self.makers.pop(module.__name__)(module), self.undo)
+
+
+_awaiting: Final = _Awaiting()
+
+
+def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]) -> Iterator[Patch]:
+    """The patches of a module, if that is imported already; else they are made and applied when it is."""
+    if name in sys.modules:
+        yield from maker(sys.modules[name])
+        return
+    if not _awaiting.makers:
+        _awaiting.undo = contextlib.ExitStack()
+        opening.undo.callback(_awaiting.undo.close)
+        sys.meta_path.insert(0, _awaiting)
+        opening.undo.callback(_awaiting.makers.clear)
+        opening.undo.callback(sys.meta_path.remove, _awaiting)
+    _awaiting.makers[name] = maker
 
 
 # ---- torch._dynamo -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -26,12 +26,16 @@ pool_numbers: Final = itertools.count(1)  # of memory pools and of CUDA graphs' 
 
 
 class Memory:
-    """The functions of C++ about memory, for one opening of the device."""
+    """The functions of C++ about memory."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
+        self.raw: dict[int, Block] = {}  # by address: blocks that were allocated without a tensor
+        self.use(gpu)
+
+    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         self.gpu = gpu
         self.metadata = ""
-        self.raw: dict[int, Block] = {}  # by address: blocks that were allocated without a tensor
+        return ()
 
     # ---- history and snapshots ----
 
@@ -118,7 +122,6 @@ class Memory:
         memory.watch(layout.history is not None)
 
     def patches(self) -> Iterator[Patch]:
-        host = self.gpu.host_memory
         internals = {
             "_cuda_record_memory_history": self.record,
             "_cuda_record_memory_history_legacy": self.record_legacy,
@@ -128,10 +131,10 @@ class Memory:
             "_cuda_getMemoryMetadata": lambda: self.metadata,
             "_cuda_cudaCachingAllocator_raw_alloc": self.allocate,
             "_cuda_cudaCachingAllocator_raw_delete": lambda address: self.raw.pop(address, None) and None,
-            "_cuda_hostMemoryStats": host.statistics,
-            "_cuda_resetPeakHostMemoryStats": lambda: host.reset("peak"),
-            "_cuda_resetAccumulatedHostMemoryStats": lambda: host.reset("allocated", "freed"),
-            "_host_emptyCache": host.empty_cache,
+            "_cuda_hostMemoryStats": lambda: self.gpu.host_memory.statistics(),
+            "_cuda_resetPeakHostMemoryStats": lambda: self.gpu.host_memory.reset("peak"),
+            "_cuda_resetAccumulatedHostMemoryStats": lambda: self.gpu.host_memory.reset("allocated", "freed"),
+            "_host_emptyCache": lambda: self.gpu.host_memory.empty_cache(),
             "_cuda_clearCublasWorkspaces": lambda: None,  # a product here needs none
         }
         yield from ((torch._C, name, value) for name, value in internals.items())
@@ -206,7 +209,7 @@ def _create_stream(address: int) -> cudaError:
 _streams: Final = itertools.count(0x7D00_0000_0000, 0x100)  # addresses of streams that are not torch's
 
 
-def _runtime(gpu: VirtualGpu) -> types.SimpleNamespace:
+def _runtime(memory: Memory) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         cudaError=cudaError,
         cudaGetErrorString=lambda code: _ERRORS.get(int(code), "unrecognized error code"),
@@ -216,13 +219,14 @@ def _runtime(gpu: VirtualGpu) -> types.SimpleNamespace:
         cudaHostUnregister=lambda address: cudaError(713 if registered.pop(address, None) is None else 0),
         cudaStreamCreate=_create_stream,
         cudaStreamDestroy=lambda stream: cudaError(0),
-        cudaMemGetInfo=lambda index: (gpu.places[index].memory.free, gpu.places[index].memory.total),
+        cudaMemGetInfo=lambda index: ((at := memory.gpu.places[index].memory).free, at.total),
     )
 
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.callback(registered.clear)
-    opening.undo.callback(_uses.clear)
-    yield from Memory(opening.gpu).patches()
-    yield torch.cuda, "_cudart", _runtime(opening.gpu)
+    memory = Memory(opening.gpu)
+    opening.closing.extend((registered.clear, _uses.clear, memory.raw.clear))
+    opening.again.append(memory.use)
+    yield from memory.patches()
+    yield torch.cuda, "_cudart", _runtime(memory)

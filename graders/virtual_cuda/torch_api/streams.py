@@ -422,7 +422,7 @@ def wait_patch(function: Any) -> Patch:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.callback(_busy.clear)
+    opening.closing.append(_busy.clear)
     for home in (torch.cuda, torch.cuda.streams, torch):
         yield home, "Event", AnyEvent if home is torch else Event
         yield home, "Stream", Stream

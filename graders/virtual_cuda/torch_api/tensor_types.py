@@ -224,8 +224,7 @@ def forget_classes() -> None:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.callback(forget_default_type)
-    opening.undo.callback(forget_classes)
+    opening.closing.extend((forget_default_type, forget_classes))
     yield from ((torch.cuda, name, legacy) for name, legacy in TYPES.items())
     yield around(torch.Tensor, "type", _type)
     yield around(torch, "set_default_tensor_type", _set_default)

@@ -101,7 +101,9 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             path.write_text(written(TRAIN, BODY), encoding="utf-8")
             await until(pilot, lambda: re.search(r"❱ \d+ inputs\.to\(device\)", screen()))
             assert "04 A training loop" in screen()
-            assert course.current.printed["train_epoch"].startswith("[scenario from_the_cpu]\nbatch of 4\n[scenario ")
+            assert course.current.printed["train_epoch"].startswith(
+                "[scenario model_starts_on_the_cpu]\nbatch of 4\n[scenario "
+            )
             result, function = course.current.first, course.current.exercise.functions[0]
             assert result is not None
             await pilot.press("h")
@@ -164,6 +166,7 @@ def test_line_mode_without_a_terminal(folder: Path) -> None:
     whole = said.read_text(encoding="utf-8")
     assert "RuntimeError: Expected one of cpu, cuda" in " ".join(whole.split())
     assert "\x1b" not in whole
+    assert not any(line.endswith(" ") for line in whole.splitlines())
     assert max(map(len, whole.splitlines())) <= 80 or str(folder) in max(whole.splitlines(), key=len)
 
 

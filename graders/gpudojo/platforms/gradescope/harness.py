@@ -2,50 +2,73 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from gpudojo.model.errors import DojoError
+from gpudojo.model.results import PLACES, Grade, SubmissionRow
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._checkout import Graded, JudgedBy, graded
-from gpudojo.platforms._entries import one_line, save_json
+from gpudojo.platforms._entries import one_line
 from gpudojo.sandbox.layers import missing
 
 # The smallest container has 768 MB, of which torch and the grader take 340.
 MEMORY: Final = 256 << 20
 
 
-def main(root: Path, day: str, seconds: float) -> None:
+def main(root: Path, day: str, seconds: float) -> int:
+    """The exit status: 1, without results, where the grader itself failed."""
     target = root / "results"
     target.mkdir(parents=True, exist_ok=True)
     try:
         measure = JudgedBy(evidence=root / "source" / "evidence")
         found = graded(root / "submission", day, measure, seconds=seconds, memory=MEMORY)
-        options = Options(submission=found.row.submission, exercises=parts_of(day))
-        exporter("gradescope")(found.results, found.results.submissions, target, options)
+        row = published(found.row, worth(root / "submission_metadata.json"))
+        options = Options(submission=row.submission, exercises=parts_of(day))
+        exporter("gradescope")(found.results, [row], target, options)
         _log(found)
     except (DojoError, OSError) as error:
-        fault(target, str(error))
+        return _failed(target, str(error))
     except Exception as error:
         traceback.print_exc()
-        fault(target, f"{type(error).__name__}, see the log")
+        return _failed(target, f"{type(error).__name__}, see the log")
+    return 0
 
 
-def fault(target: Path, why: str) -> None:
-    """Write a result without tests that says why: a fault of the grader must not look like a grade."""
-    said = f"The grader could not run: {why}. This is not your fault; please tell your teacher."
-    result: dict[str, Any] = {
-        "score": 0,
-        "output": said,
-        "output_format": "text",
-        "visibility": "visible",
-        "stdout_visibility": "hidden",
-        "tests": [],
-    }
-    save_json(target / "results.json", result)
-    print(said, file=sys.stderr)
+def _failed(target: Path, why: str) -> int:
+    """Without a results.json, Gradescope says that the autograder failed, and records no score."""
+    (target / "results.json").unlink(missing_ok=True)
+    print(f"The grader could not run: {why}. No score was recorded; run it again once this is mended.", file=sys.stderr)
+    return 1
+
+
+class _Assignment(msgspec.Struct):
+    total_points: float
+
+
+class _Metadata(msgspec.Struct):
+    assignment: _Assignment
+
+
+def worth(metadata: Path) -> float | None:
+    """The assignment's points on Gradescope; None where they cannot be read or are not positive."""
+    try:
+        found = msgspec.json.decode(metadata.read_bytes(), type=_Metadata, strict=False).assignment.total_points
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if 0 < found < math.inf else None
+
+
+def published(row: SubmissionRow, points: float | None) -> SubmissionRow:
+    """The row, with its score scaled to what the assignment is worth there."""
+    if points is None or not row.max_score:
+        return row
+    return msgspec.structs.replace(row, grade=Grade(round(row.score * points / row.max_score, PLACES), points))
 
 
 def _log(found: Graded) -> None:
@@ -58,4 +81,4 @@ def _log(found: Graded) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])))
