@@ -44,8 +44,8 @@ from gpudojo.model.errors import BadClass
 from gpudojo.model.results import AttemptRule, RunLimits
 from gpudojo.sandbox.layers import missing
 from gpudojo.sandbox.protocol import RunOptions
-from gpudojo.submissions.entries import ReadSubmission, SourceFile, SubmissionEntry, digest
-from gpudojo.submissions.listing import is_submission, list_one, list_submissions
+from gpudojo.submissions.entries import Listing, ReadSubmission, SourceFile, SubmissionEntry, digest
+from gpudojo.submissions.listing import is_submission, list_one, list_submissions, unpacked
 from gpudojo.submissions.reading import read
 
 REFERENCE: Final = "the reference solutions"
@@ -116,10 +116,11 @@ class ClassGrading:
     def __init__(self, options: GradingOptions, progress: Progress, runner: Runner | None = None) -> None:
         self.state = ClassState() if options.alone else load_state(options.out)
         self.course = course_of(options, self.state)
-        self.options = options = _settled(options, self.state, self.course)
+        options = _settled(options, self.state, self.course)
+        self.exercises = exercises_of(options.day)
+        self.options = options = dataclasses.replace(options, only=options.chosen(options.only, self.exercises))
         self.progress = progress
         self.runner = runner or LocalRunner(options.jobs)
-        self.exercises = exercises_of(options.day)
         self.recorded = None if options.reference else recorded(options.day, options.bench, options.evidence)
         if self.recorded and self.course.seed == "per-student":
             raise self.course.refuse("seeds per student need the reference solutions, not recorded evidence", "seed")
@@ -130,7 +131,7 @@ class ClassGrading:
 
     def run(self) -> GradedClass:
         options, began = self.options, time.monotonic()
-        found = list_one(options.submissions[0]) if options.alone else list_submissions(options.submissions)
+        found = list_one(options.submissions[0]) if options.alone else self._listed()
         if not found.entries:
             where = ", ".join(str(path) for path in options.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
@@ -146,7 +147,7 @@ class ClassGrading:
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
             self._keep_settings()
-            if self.reference:
+            if self.reference and not options.alone:
                 self.store.keep_sources(self.state.reference, self.reference)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
@@ -164,6 +165,15 @@ class ClassGrading:
             return GradedClass(path, len(entries), self.ran, seconds, self.state.layers, *told)
         finally:
             self.store.close()
+
+    def _listed(self) -> Listing:
+        """The submissions; the zip of a class, as a platform packs it, is unpacked first."""
+        try:
+            return list_submissions(
+                [unpacked(path, self.store.folder / "unpacked") for path in self.options.submissions]
+            )
+        except OSError as error:
+            raise BadClass(f"cannot write {error.filename}: {error.strerror}") from None
 
     def _refuse_mixing(self, entries: Sequence[SubmissionEntry]) -> None:
         """Rows of other functions or days cannot stand in one table."""

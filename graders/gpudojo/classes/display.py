@@ -157,8 +157,10 @@ class Display:
         if said := ", ".join(f"{number} {what}" for what, number in marked.items() if number):
             self._say(f"{said}.")
         self._distribution(tally)
-        hardest = [f"{c.failed:>8} {c.absent:>7} {c.attempted:>10}  {c.id}" for c in tally.statistics.hardest[:5]]
-        self._list("Hardest checks", [f"{'failed':>8} {'absent':>7} {'attempted':>10}", *hardest] if hardest else [])
+        if hardest := tally.statistics.hardest[:5]:
+            head = f"{'failed':>8} {'absent':>7} {'attempted':>10}"
+            lines = [f"{each.failed:>8} {each.absent:>7} {each.attempted:>10}  {each.id}" for each in hardest]
+            self._list("Hardest checks", [head, *lines])
         mistakes = [(misconceptions().get(name), name, count) for name, count in tally.mistakes.most_common(5)]
         named = [f"{count:>5}  {known.name if known else name}" for known, name, count in mistakes]
         self._list("Most common misconceptions", named)

@@ -173,7 +173,7 @@ class GradingOptions:
     seconds: float = 10.0  # for each function
     memory: int = 2 << 30
     gpu_memory: int = 2 << 30  # of a real GPU
-    only: frozenset[str] = frozenset()  # functions; empty: all
+    only: frozenset[str] = frozenset()  # functions, or exercises before a class is graded; empty: all
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
@@ -185,13 +185,25 @@ class GradingOptions:
     attempt: AttemptRule | None = None
     asked: frozenset[str] | None = None  # options that the user gave: others are as in the last run. None: all
 
+    @staticmethod
+    def chosen(only: Iterable[str], exercises: Sequence[Exercise]) -> frozenset[str]:
+        """The functions that are meant: by their own names, or by an exercise's (`04_…`, `04` or `4`)."""
+        found: set[str] = set()
+        for name in only:
+            number = name.rjust(2, "0") if name.isdecimal() else name.removesuffix(".py")
+            meant = [each for each in exercises if number in (each.stem, each.stem.partition("_")[0])]
+            found.update(each.name for exercise in meant for each in exercise.functions)
+            found.update([] if meant else [name])
+        return frozenset(found)
+
     def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
         """The functions that are graded; raises BadClass for an unknown name."""
         every = [(exercise, function) for exercise in exercises for function in exercise.functions]
         names = {function.name for _, function in every}
         unknown = sorted(self.only - names)
         if unknown:
-            raise BadClass(f"{self.day} has no function {unknown[0]}{suggestion(unknown[0], names, most=1000)}")
+            hint = suggestion(unknown[0], [*names, *(each.stem for each in exercises)], most=1000)
+            raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
         return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
 
     def worth(self, exercises: Sequence[Exercise]) -> float:

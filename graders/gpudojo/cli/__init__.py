@@ -22,6 +22,7 @@ PARTS: Final = {
         "grade": ("grade", "Grade submissions."),
         "override": ("bookkeeping", "Give points by hand."),
         "report": ("export", "Make HTML pages of results."),
+        "feedback": ("feedback", "Write what students get back."),
         "export": ("export", "Write results for another program."),
         "release": ("release", "Make what students get."),
         "classroom": ("classroom", "Grade a checkout on GitHub Classroom."),

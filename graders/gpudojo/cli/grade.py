@@ -37,6 +37,7 @@ ASKED: Final = {
     "memory_limit": "memory",
     "gpu_memory_limit": "gpu_memory",
 }
+ONLY: Final = "Grade this function or exercise (04) only; may be repeated."
 WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
@@ -51,7 +52,9 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 @click.option("--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT)
 @limits
 @bytes_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
-@click.option("--only", multiple=True, metavar="FUNCTION", help="Grade this function only; may be repeated.")
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="Grade this function or exercise (04) only; may be repeated."
+)
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again.")
 @click.option("--reference", type=THAT_FOLDER, help=REFERENCE)

@@ -81,6 +81,11 @@ def references(root: Path | None, day: str) -> tuple[Path, Path]:
     return root, root / "reference" / day
 
 
+def results_file(given: Path) -> Path:
+    """The file of results: given itself, or in the folder that is given."""
+    return given / "results.json" if given.is_dir() else given
+
+
 @contextlib.contextmanager
 def writing(target: Path) -> Iterator[None]:
     """Reports files that cannot be written with one sentence."""

@@ -87,8 +87,11 @@ class Choice:
         return next((found for found in self.definitions if found.function == function), None)
 
 
-def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
-    """Choose a definition of every function; the same for the same files. Raises nothing."""
+def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None) -> Choice:
+    """Choose a definition of every function; the same for the same files. Raises nothing.
+
+    Syntax trees are put into `trees`, for who loads the files next.
+    """
     exercises = tuple(exercises)
     names = {function.name for exercise in exercises for function in exercise.functions}
     bound: dict[str, dict[str, Candidate]] = {}
@@ -103,7 +106,7 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
         if left < 0:
             unreadable[path] = "it was not read, because there is too much Python beside it"
             continue
-        bound[path], reason = _bindings(path, data, names)
+        bound[path], reason = _bindings(path, data, names, {} if trees is None else trees)
         if reason:
             unreadable[path] = reason
     versions = _versions(bound)
@@ -180,7 +183,7 @@ def _aside(path: str) -> bool:
     return any(part.casefold() in ASIDE for part in pure.parts[:-1]) or bool(_TESTS.fullmatch(plain(path)))
 
 
-def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candidate], str]:
+def _bindings(path: str, data: bytes, names: set[str], trees: load.Trees) -> tuple[dict[str, Candidate], str]:
     """The last binding of each name in a file, and what is wrong with the file."""
     found: dict[str, Candidate] = {}
     broken: dict[str, Candidate] = {}
@@ -190,9 +193,11 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candid
             try:
                 if len(source) > PARSED:
                     raise load.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about escapes and comparisons in student code
+                with warnings.catch_warnings(record=True) as warned:  # about escapes and comparisons in student code
+                    warnings.simplefilter("always")
                     tree = load.parse(source, _NOWHERE, first)
+                if not warned:  # which belong to the output of the student's file, and come when it is parsed again
+                    trees[source, first] = tree
             except load.Unparsable as error:
                 at = None if error.evidence.line is None else error.evidence.line - first + 1
                 place = "" if at is None else f" in line {at}" + (f" of cell {cell}" if cell else "")

@@ -88,6 +88,13 @@ def of_platform(name: str, folder: bool) -> Named | None:
     return None
 
 
+def people_of(paths: Iterable[str]) -> set[tuple[str, str | None]]:
+    """Whose work an archive holds, by names that a platform gives: that of a whole class is not a submission."""
+    parts = {part for path in paths for part in path.split("/")}
+    names = [of_platform(part, folder=not suffix(part, (*SOURCES, *ARCHIVES))) for part in parts]
+    return {(one.student, one.identifier) for one in names if one is not None}
+
+
 def of_repository(name: str, folder: str) -> Named | None:
     """What the name of a repository says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
     assignment = folder.removesuffix("-submissions") if folder.endswith("-submissions") else ""
