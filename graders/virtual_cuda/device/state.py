@@ -310,6 +310,7 @@ class VirtualGpu:
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
         self.lost = False  # the host knows
+        self.oom_observers: list[Callable[[int, int, int, int], object]] = []
         self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
         self._current = threading.local()
 

@@ -211,6 +211,9 @@ class Devices:
             "_cuda_synchronize": self.synchronize,
             "_cuda_emptyCache": self.empty_cache,
             "_cuda_memoryStats": lambda index: _as_tree(of(index).statistics()),
+            "_cuda_resetPeakMemoryStats": lambda index: of(index).reset_peaks(),
+            "_cuda_resetAccumulatedMemoryStats": lambda index: None,
+            "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(observer),
             "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
             "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
         }
