@@ -18,7 +18,7 @@ from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
 from gpudojo.report.rendering import Person, duration, page, said_once, size
-from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
+from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, scaled_svg, timeline_svg, totals
 
 Says = Callable[[str], str]
 RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
@@ -189,6 +189,7 @@ class CallView:
     others: CallTotals | None
     legend: list[tuple[str, str, str]]
     open: bool  # unfolded: it waits more often than the reference, or a check failed
+    scaled: Markup  # to scale, modelled
 
 
 @dataclass
@@ -306,4 +307,7 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Submiss
         reference = timeline_svg(theirs, f"What the reference's {function} did", highest, widest, code=False)
     drawn = timeline_svg(mine, f"What your {function} did", highest, widest, says)
     opened = failed or (others is not None and own.waits > others.waits)
-    return CallView(mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened)
+    lanes = (
+        scaled_svg(mine.scaled, f"What your {function} would do, to scale") if mine.scaled is not None else Markup("")
+    )
+    return CallView(mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened, lanes)
