@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from virtual_cuda.clock.summary import modelled_trace, scaled, what_limits
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
-    from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
+    from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, patch, patch_imported_names
     from virtual_cuda.real.context import RealDevice, device_count, device_failure, limit_memory, real_device
@@ -46,6 +46,7 @@ __all__ = [
     "from_library",
     "gpu_named",
     "gpus",
+    "keep_patches",
     "limit_memory",
     "modelled_trace",
     "no_accelerator",
@@ -74,7 +75,7 @@ _NAMES = {
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",
-    "devices": "OpenDevice choose_device open_device virtual_cuda",
+    "devices": "OpenDevice choose_device keep_patches open_device virtual_cuda",
     "ledger": "Ledger",
     "real.context": "RealDevice device_count device_failure limit_memory real_device",
     "recorder": "from_library nothing_above site",

@@ -18,6 +18,7 @@ from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
+    Collective,
     Forward,
     Operation,
     OptimizerStep,
@@ -44,6 +45,7 @@ __all__ = [
     "MOST_CALLS",
     "Allocation",
     "Backward",
+    "Collective",
     "Forward",
     "Lane",
     "Ledger",

@@ -11,6 +11,7 @@ import torch
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
+from virtual_cuda.ops import library
 from virtual_cuda.ops.dispatch import Rules, allocate, beforehand, deliver, general, rescue, rules_of, shut, write
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import facts_of
@@ -286,7 +287,10 @@ def make_plan(func: Any) -> Any:
     facts = facts_of(func)
     if facts.plan is not None:
         return plan_by(facts.plan, func)
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    if func.namespace not in ("aten", "prims"):
+        return plan_by(library.run, func)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    if composite and not facts.whole:
         # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
         return lambda args, kwargs: func.decompose(*args, **(kwargs or {}))
     rules = rules_of(func)

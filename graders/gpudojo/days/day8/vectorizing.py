@@ -151,7 +151,6 @@ class Trip(Case, frozen=True):
 class Growth(Case, frozen=True):
     """What pictures of growing size took."""
 
-    pixels: list[int]
     operations: list[int]
     steps: list[int]  # lines of Python executed
     line: int | None  # the line whose count grew most
@@ -195,7 +194,6 @@ class Painter:
         grown = {line: b - a for (file, line), (a, b) in first.grown_lines(last).items() if file == str(self.call.path)}
         grown = grown or {line: count - self.lines[0][line] for line, count in self.lines[-1].items()}
         return found, Growth(
-            pixels=[count * height * width for count, height, width, _ in GROWING],
             operations=[len(ledger.operations()) for ledger in self.ledgers],
             steps=[lines.total() for lines in self.lines],
             line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
@@ -420,13 +418,17 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
 
     @function.check(points=1.25, needs=VALUES)
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
-        """The number of operations does not grow with the number of pixels."""
+        """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
         for what, counts in (("operations", growth.operations), ("lines of Python", growth.steps)):
             if all(a < b for a, b in pairwise(counts)):
-                first, last, right = growth.pixels[0], growth.pixels[-1], wanted[pictures].growth.operations[-1]
-                happened = f"{first} pixels took {counts[0]} {what}, {last} pixels {counts[-1]}"
-                expected = f"the same number for any number of pixels; the reference takes {right} operations"
+                (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
+                happened = (
+                    f"{few} sprites of {high} x {wide} pixels took {counts[0]} {what}, "
+                    f"{many} of {higher} x {wider} took {counts[-1]}"
+                )
+                right = wanted[pictures].growth.operations[-1]
+                expected = f"the same number for more and larger sprites; the reference takes {right} operations"
                 raise Failed(happened, expected, growth.line, "python-loop-over-elements")
 
     @function.check(points=0.5, needs=VALUES)

@@ -1,0 +1,124 @@
+"""`torch.compile`, `torch.export`, fake tensors and flex_attention on the virtual device.
+
+Nothing is compiled for it: a compiled function runs as it is written, and the ledger records what it does. Kernels that
+Inductor or Triton would make for a GPU are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+import torch.export
+from torch._C import DispatchKey
+from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_mode
+
+from virtual_cuda.device.state import CUDA, LAZY
+from virtual_cuda.device.tensor import VIRTUAL
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.recorder import from_library, tensors_in
+from virtual_cuda.torch_api.imports import when_imported
+
+EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"
+_NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of PyTorch there"
+
+
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    said: list[str] = []
+
+    def dynamo(_: ModuleType) -> Iterator[Patch]:
+        frames: Any = sys.modules["torch._dynamo.eval_frame"]
+        eager = frames.DynamoStance("force_eager")
+
+        def callback(compiler: Any) -> None:
+            """Asked before each call of a compiled function. None runs it as it is; False and None do so, too."""
+            frames._stance = eager  # also where the program has set another one
+            if compiler not in (False, None) and not said:
+                said.append(EAGER)
+                warnings.warn(EAGER, UserWarning, stacklevel=_distance())
+
+        yield frames, "_stance", eager
+        yield frames, "_callback_from_stance", callback
+        yield torch._dynamo, "export", functools.partial(_refuse_export, torch._dynamo.export)
+        # The module inside passes through the ledger, as it would without torch.compile.
+        yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
+
+    for name, maker in {
+        "torch._dynamo": dynamo,
+        "torch._subclasses.fake_tensor": _fake_tensors,
+        "torch._inductor.compile_fx": _inductor,
+        "triton.runtime.jit": _triton,
+    }.items():
+        yield from when_imported(opening, name, maker)
+    yield around(torch.library, "wrap_triton", functools.partial(_refuse, "Triton"))
+    yield around(torch.export, "export", lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}))
+    yield around(torch._ops.HigherOrderOperator, "dispatch", _dispatch)
+
+
+def _distance() -> int:
+    """How many calls above the caller the program's own line is."""
+    distance, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and from_library(frame.f_code.co_filename):
+        distance, frame = distance + 1, frame.f_back
+    return distance
+
+
+def _refuse(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(_NO_KERNELS.format(whose))
+
+
+def _refuse_export(original: Any, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export")
+
+
+def _refuse_device(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    if any(tensor.device.type == "cuda" for tensor in tensors_in([args, kwargs])):
+        raise NotImplementedError(_NO_KERNELS.format(whose))
+    return original(*args, **kwargs)
+
+
+def _inductor(module: ModuleType) -> Iterator[Patch]:
+    for name in ("compile_fx", "compile_fx_inner", "compile_fx_aot"):
+        yield around(module, name, functools.partial(_refuse_device, "Inductor"))
+
+
+def _triton(module: Any) -> Iterator[Patch]:
+    yield around(module.JITFunction, "run", functools.partial(_refuse_device, "Triton"))
+
+
+def _fake_tensors(module: Any) -> Iterator[Patch]:
+    """A fake tensor tells C++ the device that it has a guard for, and Python "cuda"."""
+    handlers, make = module._DISPATCH_META_HANDLERS, module.FakeTensor.__new__
+    asked = torch.ops.prim.device.default
+
+    def device(args: Any) -> torch.device:
+        found: torch.device = handlers[asked](args)
+        return LAZY[found.index or 0] if found.type == "cuda" else found
+
+    def new(cls: Any, mode: Any, inner: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        return make(cls, mode, inner, CUDA[device.index or 0] if device.type == "lazy" else device, *args, **kwargs)
+
+    yield module, "_DISPATCH_META_HANDLERS", {**handlers, asked: device}
+    yield module.FakeTensor, "__new__", staticmethod(new)
+
+
+_BODY: Final = DispatchKey.CompositeExplicitAutograd
+_TRANSFORMS: Final = (DispatchKey.FuncTorchDynamicLayerFrontMode, DispatchKey.PreDispatch)
+
+
+def _dispatch(original: Any, self: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operator that takes functions, as `torch.cond` or flex_attention: its body in plain operators."""
+    if (
+        key in _TRANSFORMS
+        or _BODY not in self.py_kernels
+        or _current_mode() is not None
+        or not any(type(tensor) in VIRTUAL for tensor in tensors_in([args, kwargs]))
+    ):
+        return original(self, key, *args, **kwargs)
+    return self.py_kernels[_BODY](*args, **kwargs)

@@ -1,0 +1,260 @@
+"""`torch.compile`, `torch.export`, flex_attention and operators of `torch.library` on the device."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from virtual_cuda import VirtualGpu, virtual_cuda
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"mode": "reduce-overhead"},
+    {"mode": "max-autotune", "fullgraph": True},
+    {"dynamic": True, "backend": "aot_eager"},
+    {"backend": "eager"},
+    {"options": {"triton.cudagraphs": True}},
+]
+
+
+@pytest.fixture
+def gpu() -> Iterator[VirtualGpu]:
+    with virtual_cuda() as opened:
+        yield opened
+
+
+@pytest.fixture
+def x(gpu: VirtualGpu) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(2, 3).cuda()
+
+
+@pytest.fixture
+def model(gpu: VirtualGpu) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU()).cuda()
+
+
+def passes(gpu: VirtualGpu, *call: Any) -> list[str]:
+    first = len(gpu.ledger)
+    call[0](*call[1:])
+    return [f"{type(r).__name__} {getattr(r, 'name', '')}{getattr(r, 'module', '')}" for r in gpu.ledger[first:]]
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile does not compile")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_compiled_module_does_what_the_module_does(
+    gpu: VirtualGpu, model: nn.Module, x: torch.Tensor, options: dict[str, Any]
+) -> None:
+    compiled: Any = torch.compile(model, **options)
+    assert torch.equal(compiled(x), model(x))
+    assert passes(gpu, compiled, x) == passes(gpu, model, x)
+    compiled(x).sum().backward()
+    assert all(p.grad is not None and p.grad.is_cuda for p in model.parameters())
+    assert list(compiled.state_dict()) == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
+    assert all(site.file == __file__ for site in (r.site for r in gpu.ledger.operations()) if site is not None)
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile does not compile")
+def test_hooks_of_a_compiled_module_are_called(model: nn.Module, x: torch.Tensor) -> None:
+    seen: list[str] = []
+    model.register_forward_hook(lambda *_: seen.append("inside"))
+    compiled: Any = torch.compile(model)
+    compiled.register_forward_hook(lambda *_: seen.append("outside"))
+    compiled(x)
+    assert seen == ["inside", "outside"]
+
+
+def test_the_first_compiled_call_says_that_it_is_eager(model: nn.Module, x: torch.Tensor) -> None:
+    @torch.compile(fullgraph=True)
+    def wave(t: torch.Tensor) -> torch.Tensor:
+        return t.sin() + t.cos()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        wave(x)
+        torch._dynamo.reset()
+        torch.compiler.set_stance("default")
+        wave(x)
+        model.compile()
+        model(x)
+    (only,) = [w for w in said if "torch.compile" in str(w.message) and "eagerly" in str(w.message)]
+    assert only.filename == __file__
+
+
+def test_a_function_compiled_before_the_device_is_opened_runs_there_and_compiles_again_afterwards() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    wave: Any = torch.compile(lambda t: t.sin() + 1, backend=backend)
+    with virtual_cuda(), pytest.warns(UserWarning, match="eagerly"):
+        assert wave(torch.zeros(2, device="cuda")).is_cuda
+    assert not graphs
+    wave(torch.zeros(2))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("name", ["mode", "backend"])
+def test_what_torch_compile_does_not_know_is_refused_as_elsewhere(model: nn.Module, name: str) -> None:
+    with pytest.raises(Exception, match="nope"):
+        torch.compile(model, **{name: "nope"})
+
+
+# ---- torch.export and tracing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_on_the_device_is_exported(model: nn.Module, x: torch.Tensor, strict: bool) -> None:
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: batch},), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    more = torch.cat([x, x, x])
+    for program in (exported, torch.export.load(file)):
+        assert torch.equal(program.module()(more), model(more))
+
+
+def test_fake_tensors_of_the_device_have_gradients(gpu: VirtualGpu) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        weight = torch.empty(3, 3, device="cuda", requires_grad=True)
+        (torch.empty(2, 3, device="cuda") @ weight).sum().backward()
+        assert weight.grad is not None
+        assert str(weight.grad.device) == "cuda:0"
+
+
+def test_kernels_of_inductor_are_refused(model: nn.Module, x: torch.Tensor) -> None:
+    import torch._inductor
+
+    traced = torch.fx.symbolic_trace(model)
+    with pytest.raises(NotImplementedError, match="cannot run kernels of Inductor"):
+        torch._inductor.compile(traced, [x])
+
+
+def test_kernels_of_triton_are_refused(x: torch.Tensor) -> None:
+    @torch.library.triton_op("outside::by_triton", mutates_args=())
+    def by_triton(t: torch.Tensor) -> torch.Tensor:
+        torch.library.wrap_triton(None)[1,](t)  # type: ignore[arg-type]
+        return t.clone()
+
+    with pytest.raises(NotImplementedError, match="cannot run kernels of Triton"):
+        by_triton(x)
+
+
+# ---- functions of higher order ---------------------------------------------------------------------------------------
+
+
+def attention(device: str, attend: Callable[..., Any] | None) -> list[torch.Tensor]:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 32, 16).to(device).requires_grad_() for _ in range(3))
+    bias = torch.randn(4).to(device)
+    if attend is None:
+        scores = query @ key.transpose(-1, -2) / 4 * 0.5 + bias[:, None, None]
+        hidden = ~torch.ones(32, 32, dtype=torch.bool).tril()
+        out = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value
+    else:
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 32, 32, device=device, BLOCK_SIZE=16)
+        out = attend(query, key, value, score_mod=lambda s, b, h, i, j: s * 0.5 + bias[h], block_mask=mask)
+    out.square().sum().backward()
+    return [out.detach().cpu(), *(t.grad.cpu() for t in (query, key, value) if t.grad is not None)]
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile does not compile", "ignore:flex_attention called without")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_flex_attention(gpu: VirtualGpu, compiled: bool) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    found = attention("cuda", torch.compile(flex_attention) if compiled else flex_attention)
+    for ours, plain in zip(found, attention("cpu", None), strict=True):
+        torch.testing.assert_close(ours, plain)
+
+
+@pytest.mark.filterwarnings("ignore:torch.compile does not compile")
+def test_cond_takes_a_branch_and_has_gradients(x: torch.Tensor) -> None:
+    x.requires_grad_()
+    for sign in (1, -1):
+        chosen = torch.cond(torch.tensor(sign, device="cuda") > 0, lambda t: t * 3, lambda t: t * 5, (x,))
+        (gradient,) = torch.autograd.grad(chosen.sum(), x)
+        assert gradient.eq(4 - sign).all()
+
+
+# ---- torch.library ---------------------------------------------------------------------------------------------------
+
+library = torch.library.Library("outside", "FRAGMENT")
+
+
+@torch.library.custom_op("outside::square", mutates_args=())
+def square(t: torch.Tensor) -> torch.Tensor:
+    assert torch.ops.aten.is_pinned(t) is False
+    return t * t
+
+
+square.register_autograd(
+    lambda ctx, grad: 2 * ctx.saved_tensors[0] * grad,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+square.register_fake(torch.empty_like)
+
+
+@torch.library.custom_op("outside::increment", mutates_args=("t",))
+def increment(t: torch.Tensor) -> None:
+    t += 1
+
+
+@torch.library.custom_op("outside::by_numpy", mutates_args=(), device_types="cpu")
+def by_numpy(t: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(t.numpy() * 3)
+
+
+@torch.library.custom_op("outside::on_gpu", mutates_args=(), device_types="cuda")
+def on_gpu(t: torch.Tensor) -> torch.Tensor:
+    return t + torch.ones(3, device=t.device)
+
+
+def test_a_custom_operator_runs_on_the_device_and_has_its_gradient(gpu: VirtualGpu, x: torch.Tensor) -> None:
+    x.requires_grad_()
+    square(x).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, 2 * x.detach())
+    assert "aten.mul.Tensor" in gpu.ledger.operation_counts()
+    torch.library.opcheck(square, (x.detach(),), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_custom_operator_writes_into_a_device_tensor(x: torch.Tensor) -> None:
+    before = x.clone()
+    increment(x)
+    assert torch.equal(x, before + 1)
+
+
+def test_a_kernel_for_the_cpu_gets_cpu_tensors(gpu: VirtualGpu, x: torch.Tensor) -> None:
+    tripled = by_numpy(x)
+    assert tripled.is_cuda
+    assert torch.equal(tripled, x * 3)
+    assert gpu.ledger.operation_counts()["outside.by_numpy.default"] == 1
+
+
+def test_a_python_kernel_for_cuda_gets_device_tensors(x: torch.Tensor) -> None:
+    assert torch.equal(on_gpu(x), x + 1)
+    library.define("halved(Tensor t) -> Tensor")
+    library.impl("halved", lambda t: t / 2 if t.is_cuda else None, "CUDA")
+    assert torch.equal(torch.ops.outside.halved(x), x / 2)
+
+
+def test_an_operator_that_the_device_cannot_run_says_what_to_add(x: torch.Tensor) -> None:
+    library.define("compiled(Tensor t) -> Tensor")
+    with pytest.raises(NotImplementedError, match=r'register_kernel\("outside::compiled", "cpu", function\)'):
+        torch.ops.outside.compiled(x)
+    torch.library.register_kernel("outside::compiled", "cpu", torch.neg)
+    assert torch.equal(torch.ops.outside.compiled(x), -x)
