@@ -209,3 +209,10 @@ def test_a_capture_that_was_never_ended_ends_with_its_device(request: pytest.Fix
     closes()
     opens()
     assert torch.ones(2, device="cuda").sum().item() == 2
+
+
+def test_tensors_alike_are_drawn_as_new_ones_are() -> None:
+    torch.manual_seed(3)
+    x = torch.randn(5, device="cuda")
+    torch.manual_seed(3)
+    assert torch.equal(x, torch.randn_like(x))

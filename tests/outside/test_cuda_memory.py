@@ -189,3 +189,19 @@ def test_memory_can_be_pinned_where_it_is() -> None:
 def test_functions_take_a_device_context() -> None:
     x = torch.ones(10, device="cuda:1")
     assert cuda.memory_allocated(cuda.device(1)) == cuda.memory_allocated(x.device) == 512
+
+
+def test_a_product_of_batches_takes_the_memory_of_its_result() -> None:
+    a, b = torch.rand(24, 32, 32, device="cuda"), torch.rand(24, 32, 1, device="cuda")
+    peaks = []
+    for product in (torch.bmm, torch.matmul):
+        cuda.reset_peak_memory_stats()
+        before = cuda.memory_allocated()
+        product(a, b)
+        peaks.append(cuda.max_memory_allocated() - before)
+    assert peaks == [24 * 32 * 4] * 2
+
+
+def test_what_no_gpu_could_hold_is_refused() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
+        torch.empty(1 << 60, dtype=torch.int8, device="cuda")

@@ -122,7 +122,7 @@ class Layout:
         self.pool: Pool = NO_POOL  # of the blocks that are allocated now
         self._next = _FIRST + (index << 38)
         self._known: dict[int, tuple[Segment, Spot]] = {}  # by the identity of a block
-        self._used_until: dict[int, float] = {}  # likewise, where another stream still works on it
+        self._users: dict[int, list[Any]] = {}  # likewise: other streams that work on it
         self._waiting: list[tuple[float, Segment, Spot]] = []  # freed, but so used
 
     def spot(self, block: Any, requested: int | None = None) -> Spot:
@@ -169,17 +169,16 @@ class Layout:
         if found is None:
             return
         self._note_free("free_requested", *found)
-        until = self._used_until.pop(identity(block), 0.0)
+        until = max((stream._busy_until for stream in self._users.pop(identity(block), ())), default=0.0)
         if until > time.perf_counter():
             self._waiting.append((until, *found))
         else:
             self._free(*found)
 
-    def keep_until(self, block: Any, until: float) -> None:
-        """Another stream works on the block until then, so that it is not used again before."""
-        if until > time.perf_counter():
-            self.spot(block)
-            self._used_until[identity(block)] = until
+    def record_stream(self, block: Any, stream: Any) -> None:
+        """When the block is freed, it is not used again before the stream has done what it then has to do."""
+        self.spot(block)
+        self._users.setdefault(identity(block), []).append(stream)
 
     def _release_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []

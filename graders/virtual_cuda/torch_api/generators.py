@@ -247,7 +247,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
 def is_random(func: Any) -> bool:
     """Whether an operator draws from a generator; dropout does so without an argument for it."""
-    return any(a.name == "generator" for a in func._schema.arguments) or facts_of(func).plan is dropout
+    return any(a.name == "generator" for a in func._schema.arguments) or facts_of(func).plan in _BORROWING
 
 
 def _chosen(given: Any, place: Place | None) -> Generator:
@@ -293,12 +293,17 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
-    """Dropout and its kin have no generator argument: the host's borrows the device's state where the two differ."""
+    """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
+    return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs), follows=True)
+
+
+def alike(func: Any, args: Any, kwargs: Any) -> Any:
+    """`rand_like` and its kin have none either, and draw what `rand` would."""
     return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs))
 
 
-def _borrowed(place: Place, call: Callable[[], Any]) -> Any:
-    if not _open or (_open[0].following_host and capture.graph is None):
+def _borrowed(place: Place, call: Callable[[], Any], follows: bool = False) -> Any:
+    if not _open or (follows and _open[0].following_host and capture.graph is None):
         return call()
     core, host = _open[0].generators[place.index].core, torch.default_generator
     before = host.get_state()
@@ -313,8 +318,8 @@ def _borrowed(place: Place, call: Callable[[], Any]) -> Any:
 def replayed(func: Any, inner: Any, kwargs: Any, place: Place) -> Callable[[], Any]:
     """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator chosen now."""
     call = functools.partial(call_of(func), *inner, **kwargs)
-    if facts_of(func).plan is dropout:
-        return lambda: _borrowed(place, call)
+    if (plan := facts_of(func).plan) in _BORROWING:
+        return lambda: _borrowed(place, call, follows=plan is dropout)
     inner, kwargs, core = _with_generator(func, tuple(inner), kwargs, place)
     call = functools.partial(call_of(func), *inner, **kwargs)
     return call if core is None else lambda: _drawn(core, call())
@@ -326,6 +331,7 @@ def make_random_plan(func: Any) -> Any:
     return plan_by(draw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
-operator("native_dropout", "_fused_dropout", "rand_like", "randn_like", "randint_like", plan=dropout)
-operator("randint_like.low_dtype", plan=dropout)
+_BORROWING: Final = (dropout, alike)
+operator("native_dropout", "_fused_dropout", plan=dropout)
+operator("rand_like", "randn_like", "randint_like", "randint_like.low_dtype", plan=alike)
 PLANS.maker = make_random_plan

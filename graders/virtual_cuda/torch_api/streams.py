@@ -336,8 +336,8 @@ def _current(device: Any = None) -> Stream:
 def _record_stream(self: Any, stream: Any) -> None:
     if not self.is_cuda:
         raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
-    if self._block.size and _busy:
-        self._block.place.memory.located().keep_until(self._block, stream._busy_until)
+    if self._block.size:
+        self._block.place.memory.located().record_stream(self._block, stream)
 
 
 # ---- a backward pass runs on the streams of the forward pass ---------------------------------------------------------
