@@ -18,14 +18,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing import spawn
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
 from virtual_cuda.clock.gpus import gpu_named, gpus
 from virtual_cuda.clock.lanes import times_of
-from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
 from virtual_cuda.ledger.exports import COLUMNS, LineRow, totals
-from virtual_cuda.sizes import parse_size
+from virtual_cuda.patching import around, patch
+from virtual_cuda.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     from virtual_cuda.devices import DeviceKind
@@ -54,12 +56,22 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     device = ExitStack()
     try:
         opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory, options.gpu))
+    except NoSuchDevice as error:
+        sys.exit(f"{prog}: --real: {error.missing}; without --real the script runs on a virtual GPU")
     except VirtualCudaError as error:
         sys.exit(f"{prog}: {error}")
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    on = (
+        "the real GPU"
+        if options.real
+        else "the virtual GPU"
+        if ranks == "1"
+        else f"the virtual GPU of rank 0 of {ranks}"
+    )
+    run = _Run(options, opened.ledger, device, on)
     if not options.real:
-        device.callback(setattr, spawn, "get_command_line", spawn.get_command_line)
-        spawn.get_command_line = _opening_first(spawn.get_command_line, options.gpus, options.memory, options.gpu)
-    run = _Run(options, opened.ledger, device, "the real GPU" if options.real else "the virtual GPU")
+        line = _opening_first(spawn.get_command_line, options.gpus, options.memory, options.gpu)
+        patch([(spawn, "get_command_line", line), around(Popen, "__init__", run.start_child)], device)
     atexit.register(run.finish)  # registered first, so it is called last: after the script's own
     try:
         code = run.load(prog)
@@ -79,13 +91,17 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
 
 def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog, USAGE, DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="number of virtual GPUs (default: 1)")
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    parser.add_argument(
+        "--gpus", type=int, default=ranks, metavar="N", help="number of virtual GPUs (default: one per rank)"
+    )
     parser.add_argument("--gpu", metavar="NAME", help=f"the GPU to be, and whose times to model: {', '.join(gpus())}")
     parser.add_argument("--memory", metavar="SIZE", help="memory of each, as 512MiB (default: 8GiB, or that of --gpu)")
     parser.add_argument("--real", action="store_true", help="use this machine's own GPU, and record the same")
     parser.add_argument("--timeline", action="store_true", help="draw copies, waits and memory in their order")
     parser.add_argument("--trace", type=Path, metavar="TO", help="write a trace that ui.perfetto.dev opens")
     parser.add_argument("--html", type=Path, metavar="TO", help="write a page: the script's lines with what each did")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # of a process that has the device
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments")
     options = parser.parse_args(arguments)
@@ -130,21 +146,30 @@ def _opening_first(original: Any, gpus: int, memory: int | None, gpu: str | None
         if "-c" in words:
             place = words.index("-c") + 1
             opening = f"v.open_in_child({gpus}, {memory}, {gpu!r})"
-            words[place] = f"import virtual_cuda.__main__ as v; {opening}; {words[place]}"
+            words[place] = f"import virtual_cuda.devices as v; {opening}; {words[place]}"
         return words
 
     return command_line
 
 
-_opened: Final = ExitStack()  # for as long as a spawned process runs
+_WITH_VALUE: Final = ("-W", "-X")  # options of Python that are two words
 
 
-def open_in_child(gpus: int, memory: int | None, gpu: str | None = None) -> None:
-    """Opens the device in a process that the script spawned, until that ends."""
-    from virtual_cuda.devices import virtual_cuda
-
-    _opened.enter_context(virtual_cuda(gpus, memory, gpu=gpu))
-    atexit.register(_opened.close)  # not later, when the modules it needs are gone
+def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
+    """A command that runs this Python on a script or a module, with the device open there, too; others as they are."""
+    if isinstance(command, (str, bytes, os.PathLike)):
+        return command
+    words = [os.fspath(word) for word in command]
+    if not words or words[0] != sys.executable:
+        return command
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] not in ("-m", "-c", "-"):
+        place += 2 if words[place] in _WITH_VALUE else 1
+    target = words[place : place + 2]
+    known = target[:1] == ["-m"] or (target and os.path.isfile(os.path.join(folder or "", target[0])))
+    if not known or target == ["-m", "virtual_cuda"]:
+        return command
+    return [*words[:place], "-m", "virtual_cuda", *options, *words[place:]]
 
 
 def _strip(error: BaseException, seen: set[int] | None = None) -> None:
@@ -176,6 +201,20 @@ class _Run:
         self.process = os.getpid()
         self.name, self.file = "", ""
         self.failure: BaseException | None = None
+        rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
+        self.reports = not options.child if rank is None else rank == "0"  # one of several ranks does
+        self.has_children = False
+
+    def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
+        """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs a file."""
+        options = self.options
+        passed = ["--child", "--gpus", str(options.gpus), *(["--timeline"] if options.timeline else [])]
+        for name in ("memory", "gpu", "trace", "html"):
+            if getattr(options, name) is not None:
+                passed += [f"--{name}", str(getattr(options, name))]
+        command = _on_device(args, kwargs.get("cwd"), passed)
+        self.has_children = self.has_children or command is not args
+        original(popen, command, *rest, **kwargs)
 
     def load(self, prog: str) -> types.CodeType:
         """The script's code. From here on `__main__`, `sys.argv` and `sys.path` are as `python FILE` makes them."""
@@ -220,6 +259,8 @@ class _Run:
         if os.getpid() != self.process or not self.file:
             return
         self.device.close()
+        if not self.reports or (self.has_children and not self.ledger.rows):
+            return
         with suppress(OSError, ValueError, AttributeError):  # closed by the script, or a pipe that nobody reads
             sys.stdout.flush()
         lines = list(self.report())
@@ -256,6 +297,9 @@ class _Run:
             yield from draw_table({_short(file): rows for file, rows in tables.items()}, totals(records), width)
             for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=3).items())[:5]:
                 yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
+        if every := questions.collectives(records):
+            sent, waited = sum(each.bytes for each in every), sum(each.seconds or 0 for each in every)
+            yield f"{len(every):,} collectives of {format_size(sent)}, complete after {waited:.2f} s in all."
         if self.options.timeline and records:
             yield ""
             yield from self.drawn(width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import torch
+import torch.multiprocessing
 import torch.utils._device
 from torch.utils.data._utils import pin_memory as pinning
 
@@ -33,6 +35,7 @@ from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 CLOCKS: Final = ("measured", "modelled")
 
+spawned: Final[Any] = sys.modules["torch.multiprocessing.spawn"]  # the package has a function of that name
 _real_gpus: Final = functools.cache(torch.cuda.device_count)
 _NAMES: Final = {"virtual": "the virtual CUDA device", "cuda": "CUDA", "mps": "MPS", "cpu": "the plain CPU"}
 
@@ -75,6 +78,8 @@ def virtual_cuda(
         undo.callback(kept.leave, patched)
         undo.callback(_close, opened, patched.opening.closing)
         now.gpu = opened
+        child = functools.partial(_run_in_child, devices, size, None if model is None else model.name)
+        patch([(spawned, "_wrap", child)], undo)
         if clock == "modelled":
             patch(_modelled_clock(opened), undo)
         yield opened
@@ -135,6 +140,22 @@ def _patched(gpu: VirtualGpu) -> Patched:
         # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
         last = patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
         return Patched([*patches, *last], opening, undo.pop_all())
+
+
+_opened: Final = contextlib.ExitStack()  # for as long as a spawned process runs
+_wrap: Final = spawned._wrap  # what a process of `torch.multiprocessing.spawn` runs
+
+
+def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None) -> None:
+    """Opens the device in a process that was spawned, until that ends, unless the process has one."""
+    if now.gpu is None:
+        _opened.enter_context(virtual_cuda(devices, memory, gpu=gpu))
+        atexit.register(_opened.close)  # not later, when the modules it needs are gone
+
+
+def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> None:
+    open_in_child(devices, memory, gpu)
+    _wrap(*args)
 
 
 def _after_imports(lock: Any, original: Any, *args: Any) -> Any:

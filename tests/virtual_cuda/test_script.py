@@ -135,7 +135,7 @@ def test_memory_is_as_small_as_asked_for(warm_python: WarmPython, folder: Path) 
         (["--memory", "8 sheep", "helper.py"], "'8 sheep' is not a size"),
         (["--trace", "no/such/trace.json", "helper.py"], "cannot write no/such/trace.json"),
         (["--gpus", "0", "helper.py"], "python -m virtual_cuda: "),
-        (["--real", "helper.py"], "python -m virtual_cuda: "),
+        (["--real", "helper.py"], "can use; without --real the script runs on a virtual GPU"),
     ],
 )
 def test_what_cannot_be_run_is_told_in_a_sentence(

@@ -81,6 +81,7 @@ class ClassStatistics:
 
     def __init__(self, rows: Iterable[SubmissionRow] = ()) -> None:
         self.checks: dict[str, CheckStatistics] = {}
+        self.nobody = 0  # on the roster, who handed in nothing: absent in every check
         self.unread = 0  # submissions that could not be read: all of their checks failed, but not for their code
         for row in rows:
             self.add(row)
@@ -89,12 +90,18 @@ class ClassStatistics:
         if row.status is SubmissionStatus.UNREADABLE:
             self.unread += 1
             return
+        if row.status is SubmissionStatus.ABSENT:
+            self.nobody += 1
+            for known in self.checks.values():
+                known.absent += 1
+            return
         for exercise in row.exercises:
             absent = absent_functions(exercise)
             for check in exercise.checks:
-                known = self.checks.get(check.id)
-                if known is None:
-                    known = self.checks[check.id] = CheckStatistics(check.id, check.claim, check.max_points)
+                if check.id not in self.checks:
+                    made = CheckStatistics(check.id, check.claim, check.max_points, absent=self.nobody)
+                    self.checks[check.id] = made
+                known = self.checks[check.id]
                 if check.function in absent:
                     known.absent += 1
                 else:

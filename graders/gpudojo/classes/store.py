@@ -133,16 +133,19 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def secret(self, given: str | None) -> str:
-        """The one given, or one that is made for a new folder and kept for later runs."""
-        if given is not None:
-            return given
+    def secret(self, given: str | None, keep: bool = True) -> str:
+        """The one given, or the one of the last run, or a new one; it is kept for later runs, for its owner alone."""
         path = self.folder / "secret"
         with contextlib.suppress(FileNotFoundError):
-            return path.read_text(encoding="ascii")
-        made = secrets.token_hex(16)
-        write(path, made.encode())
-        return made
+            with contextlib.suppress(PermissionError):
+                path.chmod(0o600)  # an earlier version left it readable
+            known = path.read_text(encoding="utf-8")
+            if given in (None, known):
+                return known
+        secret = secrets.token_hex(16) if given is None else given
+        if keep:
+            write(path, secret.encode(), mode=0o600)
+        return secret
 
     def path_of(self, key: str) -> Path:
         return self.folder / "records" / key[:2] / f"{key}.mp"
@@ -184,8 +187,8 @@ def key_of(digest: str, *conditions: str) -> str:
     return hashlib.sha256("\0".join((digest, *conditions)).encode()).hexdigest()[:40]
 
 
-def write(path: Path, data: bytes, lasting: bool = True) -> None:
+def write(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> None:
     """Write the whole file or nothing, in a folder that is made if needed; `lasting` waits for the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, lasting) as file:
+    with replacing(path, lasting, mode) as file:
         file.write(data)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import FOLDER, THAT_FILE, writing
+from gpudojo.cli.options import FOLDER, THAT_FILE, results_file, writing
 from gpudojo.model import catalogue
 from gpudojo.model.errors import printable
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import Options, describe, exporter, formats, parts_of
-from gpudojo.platforms._entries import no_submission
+from gpudojo.platforms._entries import VisibleRows, no_submission
 
 
 class _Described(click.Command):
@@ -47,9 +48,10 @@ def export(
     def say(sentence: str) -> None:
         click.echo(f"note: {printable(sentence)}", err=True)
 
-    results = results / "results.json" if results.is_dir() else results
+    results = results_file(results)
     with writing(out):
-        head, rows = header(results), StoredRows(results)
+        head = header(results)
+        rows = VisibleRows(head, StoredRows(results), datetime.now(UTC))
         # All of them, before a line is written: the file may be truncated.
         names = {row.submission: bool(row.needs_human) for row in rows}
         if submission is not None and submission not in names:

@@ -31,23 +31,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _LazyModule:
+def _lazy(name: str) -> Any:
     """A module that is imported when an attribute of it is first used."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    class LazyModule:
+        __slots__ = ()
 
-    def __getattr__(self, attribute: str) -> Any:
-        # `sys.modules` first: asking the import system takes longer.
-        module = sys.modules.get(self._name) or importlib.import_module(self._name)
-        return getattr(module, attribute)
+        def __getattribute__(self, attribute: str) -> Any:
+            if attribute.startswith("__"):  # asked by `isinstance`
+                return object.__getattribute__(self, attribute)
+            module = importlib.import_module(name)
+            # From now on Python asks the module itself, without a function of ours in between: probes ask it often.
+            LazyModule.__getattribute__ = module.__getattribute__  # type: ignore[assignment,method-assign]
+            return getattr(module, attribute)
+
+    return LazyModule()
 
 
 if TYPE_CHECKING:
     import torch as torch
     from torch import nn as nn
 else:
-    torch, nn = _LazyModule("torch"), _LazyModule("torch.nn")
+    torch, nn = _lazy("torch"), _lazy("torch.nn")
 
 
 DEEPEST: Final = 8  # levels of a result that are searched for tensors

@@ -27,7 +27,7 @@ from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, executed, torch
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged, in_scenario
-from gpudojo.grading.load import Submission, load, raised
+from gpudojo.grading.load import Submission, Trees, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line, described
 from gpudojo.model.evidence import (
@@ -47,11 +47,11 @@ _now: Final = time.perf_counter  # student code may replace it in its module
 nothing_above(__file__)
 
 
-def load_file(path: Path, limits: Limits = UNLIMITED) -> Submission:
-    """Runs a student's file within the limits; a file that takes too long is broken."""
+def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None) -> Submission:
+    """Runs a student's file within the limits; a file that takes too long is broken. For `trees` see `load`."""
     try:
         with limits.applied(path, limits.seconds) as (stop, _):
-            submission = load(path, stop.ours)
+            submission = load(path, stop.ours, trees)
     except TimedOut as error:  # not where the file was running, which is caught there
         submission = Submission(path, broken=raised(error, path))
     if submission.broken is not None:

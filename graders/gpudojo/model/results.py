@@ -150,7 +150,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One grading of one submission of a student, the oldest first. One of them counts: its points are the row's."""
+    """One submission of a student who handed in several, the oldest first. One of them counts: the row is about it."""
 
     submission: str  # the name of the file or folder
     digest: str
@@ -159,7 +159,6 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     graded_at: str = ""
     submitted: str = ""
     counts: bool = False
-    regraded: bool = False  # the same files as an earlier one, judged or run anew
     changes: list[str] = []  # against the one before: "04_…::train_epoch::runs: failed → passed"
 
 
@@ -230,7 +229,7 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         return [(name, override) for name, override in found if override]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class RunLimits(msgspec.Struct, frozen=True):
     """What a function or submission could use."""
 
     seconds: float
@@ -278,7 +277,7 @@ class ClassResults(msgspec.Struct, frozen=True):
     graded_at: str = ""  # when results last changed; ISO 8601, UTC
     python: str = ""
     seed: str = ""  # tells seeds apart and does not reveal them; "per student: …" where each has another
-    limits: Limits | None = None
+    limits: RunLimits | None = None
     only: list[str] = []  # the functions graded; empty: all
     scale: Points | None = None  # what `max_score` is worth on the platform; None: `max_score`
     deadline: str = ""  # ISO 8601, without extensions

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,27 @@ def points(parts: int) -> float:
 def published(header: ClassResults) -> float:
     """What a class is worth on the platform."""
     return header.max_score if header.scale is None else header.scale
+
+
+@dataclass(frozen=True)
+class VisibleRows:
+    """Rows as students may see them at a time: without hints where the course does not show them yet."""
+
+    header: ClassResults
+    rows: Iterable[SubmissionRow]
+    now: datetime
+
+    def __iter__(self) -> Iterator[SubmissionRow]:
+        seen = self.header.visibility
+        if seen.shows(seen.hints, self.header.deadline, self.now):
+            return iter(self.rows)
+        return map(_without_hints, self.rows)
+
+
+def _without_hints(row: SubmissionRow) -> SubmissionRow:
+    replace = msgspec.structs.replace
+    exercises = [replace(each, checks=[replace(check, hint="") for check in each.checks]) for each in row.exercises]
+    return replace(row, exercises=exercises)
 
 
 def chosen(rows: Iterable[SubmissionRow], options: Options) -> Iterator[SubmissionRow]:
@@ -136,14 +158,16 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
             said.append(f"{name_of(check)} {number(check.points)} of {number(check.max_points)} points, by hand."
                         f" {check.override.comment}".rstrip())  # fmt: skip
         elif check.outcome is Outcome.FAILED and check.function:
-            failed.setdefault((check.id.rpartition("::")[0], check.misconception or check.message), []).append(check)
+            cause = check.misconception or placed(check) or check.message
+            failed.setdefault((check.id.rpartition("::")[0], cause), []).append(check)
         elif check.outcome in (Outcome.TODO, Outcome.ERROR):
             other.setdefault(check.outcome, {})[check.function or check.claim or check.id] = None
     for same in failed.values():
         first = next((check for check in same if check.line), same[0])
         missing = points(sum(parts(check.max_points) - parts(check.points) for check in same))
         place = f" ({placed(first)})" if placed(first) else ""
-        said.append(f"{_where(first)}: {_short(first.message or first.claim)}{place} [-{number(missing)} points]")
+        lost = f"[-{number(missing)} point{'s' * (missing != 1)}]"
+        said.append(f"{_where(first)}: {_short(first.message or first.claim)}{place} {lost}")
     if Outcome.TODO in other:
         said.append(f"To do: {', '.join(other[Outcome.TODO])}.")
     if Outcome.ERROR in other:
@@ -335,6 +359,16 @@ def read_table(path: Path, format_: str) -> Table:
     width = max(len(line) for line in lines)
     padded = [line + [""] * (width - len(line)) for line in lines]
     return Table(padded[0], padded[1:], delimiter, mark)
+
+
+def worksheet(path: Path) -> tuple[Table, dict[int, tuple[str, str]]]:
+    """A grading worksheet of Moodle, and the id and name in each of its lines."""
+    table = read_table(path, "moodle")
+    # The number at the end of `Participant 1234567`, in whatever language.
+    ids = [found[1] for line in table.rows if (found := re.search(r"([0-9]+)\s*$", line[0]))]
+    if not ids or len(ids) != len(table.rows):
+        raise CannotExport("moodle", f"the first column of {path} does not hold Moodle's identifiers")
+    return table, {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
 
 
 def plain(name: str) -> str:

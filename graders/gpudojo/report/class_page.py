@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from gpudojo.classes.item_statistics import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, Grade, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.platforms._entries import lateness
 from gpudojo.report.charts import histogram, scatter
 from gpudojo.report.rendering import Person, anyone, page
 from gpudojo.report.student_page import RecordStore
@@ -26,10 +27,17 @@ class SubmissionLine:
     peak_bytes: int
     review: tuple[str, ...]
     reason: str
+    grade: Grade
+    section: str
+    late: str  # how late; empty where it was in time or nothing is known
 
     @property
     def ran(self) -> bool:
         return self.seconds > 0 or self.peak_bytes > 0
+
+    @property
+    def handed_in(self) -> bool:
+        return self.status is not SubmissionStatus.ABSENT
 
 
 @dataclass
@@ -69,6 +77,9 @@ class Tally:
                 row.peak_bytes,
                 tuple(person.says(text) for text in row.needs_human),
                 person.says(row.reason),
+                row.final,
+                row.section,
+                lateness(row),
             )
         )
         self.statistics.add(row)
@@ -98,29 +109,46 @@ class Tally:
             known.places.append(place)
 
     @property
+    def handed_in(self) -> list[SubmissionLine]:
+        return [line for line in self.lines if line.handed_in]
+
+    @property
+    def nobody(self) -> list[int]:
+        """The places of those on the roster who handed in nothing."""
+        return [place for place, line in enumerate(self.lines) if not line.handed_in]
+
+    @property
     def scores(self) -> list[float]:
-        return [line.score for line in self.lines]
+        return [line.score for line in self.handed_in]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether what is published is not the score itself."""
+        return any((line.grade.points, line.grade.max_points) != (line.score, self.header.max_score)
+                   for line in self.handed_in)  # fmt: skip
 
     @property
     def median(self) -> float:
-        return statistics.median(self.scores) if self.lines else 0.0
+        return statistics.median(self.scores) if self.scores else 0.0
 
     @property
     def quartiles(self) -> tuple[float, float]:
         """The score that a quarter does not reach, and the one that three quarters do not exceed."""
         scores = self.scores
-        lower, _, upper = statistics.quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else (*scores * 3,)
+        lower, _, upper = (
+            statistics.quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else ([*scores, 0.0] * 3)[:3]
+        )
         return lower, upper
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.scores) if self.lines else 0.0
+        return statistics.fmean(self.scores) if self.scores else 0.0
 
     @property
     def reached(self) -> list[tuple[str, str, float, float]]:
         """Key, title, mean and points of each exercise. The sum of the means is `mean`."""
         return [
-            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.lines), worth)
+            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.handed_in), worth)
             for key, (title, worth) in sorted(self.exercises.items())
         ]
 
@@ -132,7 +160,7 @@ class Tally:
     @property
     def needs_review(self) -> list[SubmissionLine]:
         """Submissions to review before grades go out: there is a reason to, or nothing could be graded."""
-        return [line for line in self.lines if line.review or line.status is not SubmissionStatus.GRADED]
+        return [line for line in self.handed_in if line.review or line.status is not SubmissionStatus.GRADED]
 
     @property
     def ranked(self) -> list[Mistake]:
@@ -147,12 +175,14 @@ def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bo
         "class.html",
         "class.js",
         tally=tally,
+        late=[place for place, line in enumerate(tally.lines) if line.late],
+        sections=sorted({line.section for line in tally.lines if line.section}),
         archive=archive,
         students=students,
         similar=similar,
         anonymous=anonymous,
         misconceptions=known,
         name=lambda mistake: known[mistake.key].name if mistake.key in known else mistake.key,
-        histogram=histogram(tally.scores, tally.header.max_score, clickable=not anonymous) if tally.lines else "",
+        histogram=histogram(tally.scores, tally.header.max_score, clickable=not anonymous) if tally.scores else "",
         scatter=scatter(dots),
     )

@@ -19,6 +19,7 @@ from gpudojo.classes.store import Record, Store
 from gpudojo.grading.load import NotANotebook, Unparsable
 from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.platforms._entries import lateness
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
 from gpudojo.report.rendering import Person, duration, page, said_once, size
 from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
@@ -154,7 +155,9 @@ class RecordStore:
 
     def known(self, row: SubmissionRow) -> SubmissionRecords:
         record = self._store.record(row.record) if row.record else None
-        return SubmissionRecords(record, self.reference, self.sources(row))
+        # With seeds per student, each has a reference of its own.
+        reference = self._store.record(row.reference) if row.reference else self.reference
+        return SubmissionRecords(record, reference, self.sources(row))
 
     def sources(self, row: SubmissionRow) -> dict[str, bytes]:
         """What was handed in, by path; empty where it was not kept."""
@@ -315,6 +318,7 @@ def student_page(
         drawn=any(part.call for _, parts in exercises for part in parts),
         recorded=known.record is not None,
         neighbours=neighbours,
+        late=lateness(row),
         sources=_sources(row, every, person, known) if read else [],
         reason=said_once(row.status.value, person.says(row.reason)) if row.reason else "",
         output="" if person.anonymous else row.output,

@@ -213,6 +213,9 @@ def _comparison(
     )
     cells = tuple((f, cell, cell.cell_contents) for f in functions for cell in f.__closure__ or () if _fixed(cell))
     looks = tuple((probe, probe.look) for _, _, what, held in _lists(spaces) if what == "probes" for probe in held)
+    variables, values = tuple(cell for _, cell, _ in cells), tuple(before for _, _, before in cells)
+    probes, looking = tuple(probe for probe, _ in looks), tuple(before for _, before in looks)
+    contents, look = attrgetter("cell_contents"), attrgetter("look")
     tables = tuple(_tables(spaces))
     filled = _touched([table for _, table, _, _ in tables], memory)
     grown = tuple(_grown(spaces))
@@ -239,15 +242,17 @@ def _comparison(
             changed = inside()
             if changed is not None:
                 return changed
+        # All at once, because these are compared most often; one by one only where something differs.
+        if not (
+            every(each(same, each(contents, variables), values)) and every(each(same, each(look, probes), looking))
+        ):
+            for function, cell, before in cells:
+                if cell.cell_contents is not before:
+                    return f"a variable of {function.__module__}.{function.__qualname__}"
+            return first(f"the probe {probe.name}" for probe, before in looks if probe.look is not before)
         for where, held, name, kept, before in lists:
             if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
                 return where
-        for function, cell, before in cells:
-            if cell.cell_contents is not before:
-                return f"a variable of {function.__module__}.{function.__qualname__}"
-        for probe, before in looks:
-            if probe.look is not before:
-                return f"the probe {probe.name}"
         for place in filled():
             where, table, keys, before = tables[place]
             if not every(each(same, each(table.get, keys), before)):

@@ -88,6 +88,13 @@ def of_platform(name: str, folder: bool) -> Named | None:
     return None
 
 
+def people_of(paths: Iterable[str]) -> set[tuple[str, str | None]]:
+    """Whose work an archive holds, by names that a platform gives: that of a whole class is not a submission."""
+    parts = {part for path in paths for part in path.split("/")}
+    names = [of_platform(part, folder=not suffix(part, (*SOURCES, *ARCHIVES))) for part in parts]
+    return {(one.student, one.identifier) for one in names if one is not None}
+
+
 def of_repository(name: str, folder: str) -> Named | None:
     """What the name of a repository says: `day8-account`, `spring-day8-account`, or `x-account` in `x-submissions`."""
     assignment = folder.removesuffix("-submissions") if folder.endswith("-submissions") else ""
@@ -108,6 +115,15 @@ def plain(name: str) -> str:
     while (shorter := _COPY.sub("", stem)) != stem and shorter:
         stem = shorter
     return re.sub(r"[\s+-]+", "_", stem.strip())
+
+
+def copy_number(name: str) -> int:
+    """The number of a copy: 0 for `day8.py`, 2 for `day8 (2).py`, 1 where a copy has none."""
+    stem = PurePosixPath(name).name
+    stem = _DAY_SPELT.sub(r"\1\2", _COPY_OF.sub("", folded(stem[: len(stem) - len(suffix(stem, SOURCES))]).strip()))
+    mark = _COPY.search(stem)
+    figures = re.sub(r"\D", "", mark[0]) if mark else ""
+    return int(figures) if figures else int(mark is not None)
 
 
 def folded(name: str) -> str:
@@ -136,7 +152,7 @@ _CREATED: Final = re.compile(r"""\s+:?["']?(created_at|utc)["']?:(.*)$""")
 _DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)")
 
 
-class Person(NamedTuple):
+class Submitter(NamedTuple):
     """A student, as a platform lists who handed in."""
 
     name: str
@@ -148,7 +164,7 @@ class Person(NamedTuple):
 class HandedIn:
     """Who handed a submission in, and when: ISO 8601, or empty."""
 
-    people: tuple[Person, ...] = ()
+    people: tuple[Submitter, ...] = ()
     at: str = ""
 
 
@@ -159,9 +175,9 @@ def submitters(path: Path) -> dict[str, HandedIn]:
             lines = file.read(_LARGEST).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
-    found: dict[str, list[Person]] = {}
+    found: dict[str, list[Submitter]] = {}
     dates: dict[str, str] = {}
-    people: list[Person] | None = None  # of the current submission
+    people: list[Submitter] | None = None  # of the current submission
     folder, inside, dated = "", -1, False  # indentation of the current list of submitters; -1 outside of one
     for line in lines:
         if not line.strip():
@@ -175,7 +191,7 @@ def submitters(path: Path) -> dict[str, HandedIn]:
         elif inside >= 0 and (indent > inside or (indent == inside and line.lstrip().startswith("- "))):
             if field := _FIELD.match(line):
                 if line.lstrip().startswith("- ") or not people:
-                    people.append(Person(""))
+                    people.append(Submitter(""))
                 people[-1] = people[-1]._replace(**{field[1]: _text(field[2])})
         else:
             # Only the submission's own entries: its history repeats them, indented further.
@@ -239,7 +255,7 @@ class SubmissionEntry:
     late: bool = False  # marked by the platform
     attempt: int = 0  # its number, where the platform's files hold several of this student
     submitted: str = ""  # when, as the platform or the last commit says; ISO 8601
-    people: tuple[Person, ...] = ()  # who handed it in, where the platform lists several or their ids
+    people: tuple[Submitter, ...] = ()  # who handed it in, where the platform lists several or their ids
     # Its parts: the name inside the submission ("" for a folder or archive that is all of it), and the path.
     members: tuple[tuple[str, Path], ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.model.catalogue import days, registered
-from gpudojo.submissions import entries
+from gpudojo.submissions import archives, entries
 from gpudojo.submissions.entries import (
     HandedIn,
     IgnoredPath,
@@ -23,6 +24,7 @@ from gpudojo.submissions.entries import (
     Listing,
     Named,
     Naming,
+    ReadLimits,
     SubmissionEntry,
     natural,
     suffix,
@@ -61,6 +63,44 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
             ignored.append(IgnoredPath(path, _STRAY))
     once = {entry.members: entry for entry in reversed(found)}  # a class, and one of its submissions
     return Listing(tuple(_with_unique_names(list(once.values()))), tuple(ignored))
+
+
+# What a platform packs for a whole class: as much as a machine has memory for.
+_CLASS: Final = ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
+
+
+def unpacked(path: Path, folder: Path) -> Path:
+    """The zip of a whole class as a platform packs it, unpacked below `folder`; any other path as it is.
+
+    Raises OSError where the folder cannot be written."""
+    if not (path.is_file() and suffix(path.name, (".zip",)) and path.stat().st_size <= _CLASS.archive_bytes):
+        return path
+    try:
+        data = archives.fetch(path, _CLASS.archive_bytes)
+        contents = archives.zip_listing(data, _CLASS)
+    except entries.Unreadable:
+        return path  # which is reported when it is read
+    if len(entries.people_of(contents.files)) < 2:
+        return path
+    target = folder / hashlib.sha256(data).hexdigest()[:20]
+    if not target.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        left = _CLASS.total_bytes
+        with tempfile.TemporaryDirectory(dir=folder) as beside:
+            for name, found in contents.files.items():
+                with contextlib.suppress(entries.Unreadable):
+                    inside = found.fetch(min(left, ReadLimits().archive_bytes))
+                    left -= len(inside)
+                    place = Path(beside, "class", name)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(inside)
+            Path(beside, "class").rename(target)
+    # Gradescope packs everything into one folder.
+    while len(inner := list(target.iterdir())) == 1 and inner[0].is_dir():
+        if entries.of_platform(inner[0].name, folder=True) is not None:
+            break
+        target = inner[0]
+    return target
 
 
 def list_one(folder: Path) -> Listing:

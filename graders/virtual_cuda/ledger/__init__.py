@@ -9,6 +9,7 @@ from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
+    Collective,
     Forward,
     Operation,
     OptimizerStep,
@@ -26,6 +27,7 @@ __all__ = [
     "MOST_CALLS",
     "Allocation",
     "Backward",
+    "Collective",
     "Forward",
     "Ledger",
     "LineRow",

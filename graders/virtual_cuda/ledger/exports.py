@@ -16,6 +16,7 @@ from virtual_cuda.ledger.questions import Records, SourceLine
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
+    Collective,
     Forward,
     Operation,
     OptimizerStep,
@@ -229,6 +230,7 @@ _TITLES: Final[dict[type[Record], tuple[str, str]]] = {
     Forward: ("{0.module}", "forward"),
     Backward: ("backward", "backward"),
     OptimizerStep: ("{0.optimizer}.step", "optimizer"),
+    Collective: ("{0.name}", "collective"),
     ScalerCall: ("scaler.{0.call}", "scaler"),
     Allocation: ("allocation on {0.device}", "memory"),
 }
@@ -237,6 +239,7 @@ _DETAILS: Final[dict[type[Record], dict[str, str]]] = {
     Operation: {"bytes": "bytes", "dtype": "autocast", "grad": "builds_graph"},
     Transfer: {"bytes": "bytes", "pinned": "pinned", "non_blocking": "non_blocking"},
     Sync: {"explicit": "explicit"},
+    Collective: {"bytes": "bytes", "ranks": "ranks", "device": "device"},
     Forward: {"training": "training", "grad": "builds_graph", "devices": "devices"},
 }
 

@@ -151,6 +151,7 @@ class Ledger(Sequence[Record]):
     scaler_steps_without_update = questions.scaler_steps_without_update
     gradient_norms = questions.gradient_norms
     norms_before_unscale = questions.norms_before_unscale
+    collectives = questions.collectives
     allocations = questions.allocations
     allocated_bytes = questions.allocated_bytes
     live_bytes = questions.live_bytes
@@ -213,7 +214,7 @@ class _Reader:
         kind, at, code, offset, *rest = row
         index = len(self.records)
         common = (index, at - self._opened_at, self._site(code, offset))
-        if kind in (records.FORWARD, records.BACKWARD, records.OPTIMIZER_STEP):
+        if kind in (records.FORWARD, records.BACKWARD, records.OPTIMIZER_STEP, records.COLLECTIVE):
             self._open[self._rows_read] = index
         match kind:
             case records.OPERATION:
@@ -239,6 +240,9 @@ class _Reader:
                 return records.Backward(*common)
             case records.OPTIMIZER_STEP:
                 return records.OptimizerStep(*common, _class(*rest))
+            case records.COLLECTIVE:
+                name, device, size, ranks = rest
+                return records.Collective(*common, str(name), str(device), size, ranks)
             case records.SCALER_CALL:
                 return records.ScalerCall(*common, *rest)
             case records.ALLOCATION:

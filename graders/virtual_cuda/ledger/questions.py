@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from virtual_cuda.ledger.records import (
     Allocation,
     Backward,
+    Collective,
     Direction,
     Forward,
     Operation,
@@ -225,6 +226,11 @@ def grown_lines(smaller: Records, larger: Records) -> dict[SourceLine, tuple[int
 
 
 # Memory
+
+
+def collectives(records: Records, name: str = "") -> tuple[Collective, ...]:
+    """The exchanges with other ranks, or those of one name: "allreduce", "broadcast", "barrier", …"""
+    return tuple(each for each in _only(Collective, records) if name in ("", each.name))
 
 
 def allocations(records: Records, device: str = "cuda") -> tuple[Operation | Allocation, ...]:

@@ -32,6 +32,8 @@ END: Final = 8
 # (kind, at, None, None, device, stream, what, other)         no record; what: "use", "record", "wait", "wait_stream",
 #   "synchronize", "synchronize_event"; other: the row that recorded the event, or the stream waited for
 STREAM: Final = 9
+# (kind, at, code, offset, name, device, bytes, ranks)        closed by an END row
+COLLECTIVE: Final = 10
 
 GRAD: Final = 1
 INFERENCE: Final = 2
@@ -141,5 +143,16 @@ class Allocation(_Entry, frozen=True, gc=False):
     live: int
 
 
-Span = Forward | Backward | OptimizerStep
-Record = Operation | Transfer | Sync | Forward | Backward | OptimizerStep | ScalerCall | Allocation
+class Collective(_Entry, frozen=True, gc=False):
+    """One exchange with other ranks, until it was complete here: the rank that comes last waits least."""
+
+    name: str
+    device: str
+    bytes: int
+    ranks: int  # of the group
+    end: int | None = None
+    seconds: float | None = None
+
+
+Span = Forward | Backward | OptimizerStep | Collective
+Record = Operation | Transfer | Sync | Forward | Backward | OptimizerStep | ScalerCall | Allocation | Collective

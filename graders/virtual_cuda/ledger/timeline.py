@@ -174,6 +174,8 @@ def _told(record: Record) -> tuple[EventKind, int, bool, bool, str]:
             return "backward", 0, False, False, "backward"
         case records.OptimizerStep():
             return "step", 0, False, False, record.optimizer
+        case records.Collective():
+            return "op", 0, False, False, record.name
         case records.ScalerCall():
             return "scaler", 0, False, False, record.call
         case Allocation():

@@ -113,15 +113,20 @@ def _alert(caller: str, exact_integers: bool, args: Any, kwargs: Any) -> None:
 # ---- dtypes ----------------------------------------------------------------------------------------------------------
 
 _ABSENT: Final = (
-    "Could not run '{0}' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist "
+    "Could not run '{0}' with arguments from the '{1}' backend. This could be because the operator doesn't exist "
     "for this backend, or was omitted during the selective/custom build process (if using custom build). If you are "
     "a Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions. "
     "'{0}' is only available for these backends: [CPU, Meta]."
 )
 
 
+def absent(func: Any, backend: str) -> Exception:
+    """What torch raises where a backend has no kernel."""
+    return NotImplementedError(_ABSENT.format(func.name(), backend))
+
+
 def _refuse_all(func: Any, args: Any, kwargs: Any) -> None:
-    raise NotImplementedError(_ABSENT.format(func.name()))
+    raise absent(func, "CUDA")
 
 
 def _refuse_dtypes(func: Any, said: dict[torch.dtype, str], args: Any, kwargs: Any) -> None:
@@ -452,6 +457,8 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     shell = make_shell(
         Tensor, shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
     )
+    if dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
+        torch._C._set_conj(shell, True)
     shell._inner = out
     shell._block = block
     return shell

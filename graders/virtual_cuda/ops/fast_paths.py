@@ -296,7 +296,8 @@ def make_plan(func: Any) -> Any:
         return plan_by(facts.plan, func)
     if func.namespace not in ("aten", "prims"):
         return plan_by(library.run, func)
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    if composite and not facts.whole:
         # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
         return lambda args, kwargs: func.decompose(*args, **(kwargs or {}))
     rules = rules_of(func)

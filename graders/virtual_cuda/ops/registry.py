@@ -43,6 +43,8 @@ class Operator:
     """A plan of `ops/fast_paths.py` that the schema does not call for: "detach", "item", "like" or "view"."""
     binding: bool = False
     """Whether Python's own binding is called, which takes less time than the operator; for frequent operators."""
+    whole: bool = False
+    """Whether CUDA runs it as one kernel, although torch has a way to make it of other operators."""
     product: bool = False
     """Whether the result, a matrix product, can need far more memory than the factors."""
     emulate: Callable[[Any, Any, Any, Exception], Any] | None = None

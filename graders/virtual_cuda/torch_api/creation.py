@@ -20,7 +20,7 @@ from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast, elementwise
 from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, work_of, write
 from virtual_cuda.ops.placement import HOST, record_copy
-from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.registry import declared, operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api.generators import is_device_generator
 
@@ -175,6 +175,8 @@ def register_kernels() -> None:
         for key in ("CUDA", "Lazy"):
             everything.fallback(_create, key)
         aten_only.impl("_copy_from", copy_from, "Lazy")
+        for name in (name for name, facts in declared().items() if facts.whole):  # else C++ takes them apart
+            aten_only.impl(name, functools.partial(_create, getattr(aten, name).default), "Lazy")
         for name in _OWN_IN_CUDA if torch.version.cuda else ():
             base, _, overload = name.partition(".")
             op = getattr(getattr(aten, base), overload or "default")

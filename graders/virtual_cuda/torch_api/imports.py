@@ -21,7 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 import torch.utils.checkpoint
+from torch._library import simple_registry
 
+from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.patching import Opening, Patch, Replaced, aside, patch, torch_patches
 
 DYNAMO: Final = "torch._dynamo"
@@ -34,6 +36,9 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, loader: Any, around: Callable[[ModuleType], AbstractContextManager[None]]) -> None:
         self.loader = loader
         self.around = around
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)  # `get_code`, to run the module as a script
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
         return self.loader.create_module(spec)
@@ -300,17 +305,32 @@ def _stand_in_for_dtensor() -> None:
         asked.append(type("DTensor", (), {"__module__": DTENSOR}))
         return asked[0]
 
+    module = ModuleType(DTENSOR)
+    module.__getattr__ = attribute  # type: ignore[method-assign]
+    sys.modules[DTENSOR] = module
+    try:
+        _first_operation()
+    finally:
+        del sys.modules[DTENSOR]
+    if asked:
+        sys.meta_path.insert(0, _DTensorImport(asked[0]))
+
+
+def _first_operation() -> None:
+    """Runs an operation on a tensor subclass. torch's C++ keeps what it asks before the first one of a process.
+
+    That is also the function that looks for rules of a class, which takes longer than some operations, and there are
+    none for the device's own.
+    """
+
     class Subclass(torch.Tensor):
         @staticmethod
         def __torch_dispatch__(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
             return args[0]
 
-    module = ModuleType(DTENSOR)
-    module.__getattr__ = attribute  # type: ignore[method-assign]
-    sys.modules[DTENSOR] = module
-    try:
+    original = getattr(simple_registry, "find_torch_dispatch_rule", None)
+    with contextlib.ExitStack() as undo:
+        if original is not None:
+            rule = lambda op, kind: None if kind in VIRTUAL else original(op, kind)  # noqa: E731
+            patch([(simple_registry, "find_torch_dispatch_rule", rule)], undo)
         torch.neg(torch.Tensor._make_wrapper_subclass(Subclass, (1,)))
-    finally:
-        del sys.modules[DTENSOR]
-    if asked:
-        sys.meta_path.insert(0, _DTensorImport(asked[0]))

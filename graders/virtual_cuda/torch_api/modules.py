@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore
 
 from virtual_cuda.device.messages import without_lazy
 from virtual_cuda.device.state import place_named
-from virtual_cuda.device.tensor import VIRTUAL, Parameter
+from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 # torch.optim hides its submodules behind functions of the same names.
@@ -91,7 +91,7 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
         other = nn.Parameter(fresh, requires_grad=requires_grad)
     else:
         other = fresh.requires_grad_(requires_grad)
-    extra = {k: v for k, v in tensor.__dict__.items() if k not in ("_inner", "_block")}
+    extra = {k: v for k, v in tensor.__dict__.items() if k not in ("_inner", "_block", "_parts")}
     try:
         torch.utils.swap_tensors(tensor, other)
         kept = tensor
@@ -129,7 +129,7 @@ def apply(self: Any, function: Any, recurse: bool = True) -> Any:
         if gradient is not None:
             with torch.no_grad():
                 moved_gradient = function(gradient).requires_grad_(gradient.requires_grad)
-        if (type(moved) in VIRTUAL) is (type(parameter) in VIRTUAL):
+        if isinstance(moved, Tensor) is isinstance(parameter, Tensor):
             parameter.data = moved
             if moved_gradient is not None:
                 parameter.grad.data = moved_gradient

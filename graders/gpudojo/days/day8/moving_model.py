@@ -239,7 +239,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             misconception = "hard-coded-cuda"
         elif name == "to_the_second_gpu" and devices[left[0]] == "cuda:0":
             misconception = "device-index-dropped"
-        happened = f"with device={case.wanted_device!r}, `{left[0]}` ended up on {devices[left[0]]}"
+        happened = f"with device={case.wanted_device!r}, the model's `{left[0]}` ended up on {devices[left[0]]}"
         raise Failed(happened, f"{case.wanted_device}, as asked", case.line, misconception)
 
 

@@ -411,10 +411,13 @@ def _not_waited(found: Timed, device: str) -> Failed:
         return _waited_elsewhere(said, found.elsewhere, found.line)
     if value < right:
         happened = said + (_issued(value) or ": the clock was stopped before the work was done")
-        expected, where = "a synchronize() before the clock is started, and one before it is stopped", LAST
+        expected, where = "a wait for `device` (CUDA or MPS) before the clock is started, and one before it stops", LAST
     else:
         happened = f"{said}: the clock was started before the warm-up was done"
-        expected, where = "a synchronize() between the warm-up and the start of the clock, and one at its end", CLOCKS
+        expected, where = (
+            "a wait for `device` between the warm-up and the clock's start, and one before it stops",
+            CLOCKS,
+        )
     return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 

@@ -39,11 +39,13 @@
     const from = of("f-from").value === "" ? -Infinity : Number(of("f-from").value);
     const to = of("f-to").value === "" ? Infinity : Number(of("f-to").value);
     const review = of("f-review").checked;
+    const section = of("f-section") ? of("f-section").value : "";
     let count = 0;
     for (const row of rows) {
       const points = Number(value(row.cells[2]));
       const fits = names.get(row).includes(name) && (!status || value(row.cells[1]) === status)
         && points >= from && points <= to && (!review || value(row.cells[row.cells.length - 1]) !== "")
+        && (!section || row.querySelector(".section").textContent.trim() === section)
         && (!chosen || chosen.rows.has(row));
       row.hidden = !fits;
       count += fits;

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, exporter
-from gpudojo.platforms.gradescope import autograder_zip as gradescope
-from gpudojo.platforms.gradescope import harness
+from gpudojo.platforms import _autograder as autograder_bundles
+from gpudojo.platforms import _harness as harness
 from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
@@ -76,7 +76,7 @@ def valid(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
     root = tmp_path_factory.mktemp("autograder")
-    data = once(tmp_path_factory, "gradescope", lambda _: gradescope.archive(ROOT, "day8", "a secret"))
+    data = once(tmp_path_factory, "gradescope", lambda _: autograder_bundles.gradescope_zip(ROOT, "day8", "a secret"))
     for name in ("source", "submission", "results"):
         (root / name).mkdir()
     subprocess.run(["python3", "-c", UNZIP, str(root / "source")], input=data, check=True)
@@ -199,7 +199,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
 ) -> None:
     with zipfile.ZipFile(io.BytesIO(autograder.archive)) as archive:
         modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
-        assert {entry.date_time for entry in archive.infolist()} == {gradescope.DATE}
+        assert {entry.date_time for entry in archive.infolist()} == {autograder_bundles.DATE}
         wheel = next(name for name in modes if name.endswith(".whl"))
         inner = zipfile.ZipFile(io.BytesIO(archive.read(wheel))).namelist()
         evidence = archive.read("evidence/day8.mp")
@@ -210,7 +210,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
     assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
     # That the evidence is recorded to the same bytes is tested with the students' release.
     monkeypatch.setattr(recording, "recorded", lambda *_: evidence)
-    assert gradescope.archive(ROOT, "day8", "a secret") == autograder.archive
+    assert autograder_bundles.gradescope_zip(ROOT, "day8", "a secret") == autograder.archive
 
 
 def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,9 +221,9 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
         return b"evidence"
 
     monkeypatch.setattr(recording, "recorded", recorded)
-    monkeypatch.setattr(gradescope, "wheel", lambda *_: ("grader.whl", b""))
+    monkeypatch.setattr(autograder_bundles, "wheel", lambda *_: ("grader.whl", b""))
     for secret in ("one", "two", "one", None):
-        gradescope.archive(ROOT, "day8", secret)
+        autograder_bundles.gradescope_zip(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
     assert asked[3] == (recording.SEEDS[-1],)
 

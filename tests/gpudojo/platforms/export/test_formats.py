@@ -45,7 +45,7 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_every_format_is_one_function_of_one_signature() -> None:
-    assert len(formats()) == 10
+    assert len(formats()) == 12
     for name in formats():
         module = importlib.import_module(f"gpudojo.platforms.{name}")
         public = [
@@ -194,10 +194,11 @@ def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) ->
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert result["owner"] == "late-account"
     assert result["submission"] == RUNNER["SUBMISSION_TAG"]
-    tagged = dataclasses.replace(options, environment={"SUBMISSION_TAG": "submit/3", "ASSIGNMENT": "day-0"})
+    tagged = dataclasses.replace(options, environment=RUNNER | {"SUBMISSION_TAG": "submit/3", "MODE": "group"})
     exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, tagged)
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert (result["submission"], result["assignment"]) == ("submit/3", "day-0")
+    assert (result["assignment_type"], result["review"]) == ("group", RUNNER["COMMIT_URL"])
     assert result["datetime"] == "2026-11-15T04:30:00Z"
 
 
@@ -216,8 +217,9 @@ def test_feedback_has_one_line_per_cause() -> None:
     checks += [check(f"01_one::g::t{n}", Outcome.TODO, 1.0, message="to do: …") for n in range(9)]
     checks += [check("01_one::h::long", Outcome.FAILED, 1.0, message="x" * 20_000)]
     row = submission("ada", ExerciseRow("01_one", "One", 0.0, 28.0, checks))
+    row = msgspec.structs.replace(row, max_score=28.0)
     first, cause, long, to_do = told(row, ())
-    assert first == "0 of 3 points"
+    assert first == "0 of 28 points"
     assert cause == "01 f: it waits (line 3) [-9 points]"
     assert len(long) < 400
     assert to_do == "To do: g."

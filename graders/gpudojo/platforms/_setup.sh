@@ -34,4 +34,4 @@ if [ -z "$index" ] || ! pip install --quiet "$torch" --index-url "$index"; then
 fi
 pip install --quiet -r "$source/requirements.txt"
 pip install --quiet --no-deps --require-hashes -r <(sed "s|^|$source/|" "$source/grader.txt")
-chmod -R go-rwx "$source/evidence"
+if [ -d "$source/evidence" ]; then chmod -R go-rwx "$source/evidence"; fi
