@@ -60,7 +60,6 @@ def readme(browser: Any, pages: Path) -> None:
     page.screenshot(path=ROOT / "examples" / "report-class.png")
     page.set_viewport_size({"width": 1200, "height": 940})
     page.goto((pages / "students" / f"{WAITING}.html").as_uri())
-    page.click("#hide-passed")
     page.locator("h3", has_text="predict").evaluate("each => each.scrollIntoView()")
     page.screenshot(path=ROOT / "examples" / "report-student.png")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from virtual_cuda.clock.lanes import Interval, Times, times_of
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
-    from virtual_cuda.devices import OpenDevice, choose_device, open_device, virtual_cuda
+    from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, patch, patch_imported_names
     from virtual_cuda.real.context import RealDevice, device_count, device_failure, limit_memory, real_device
@@ -45,6 +45,7 @@ __all__ = [
     "from_library",
     "gpu_named",
     "gpus",
+    "keep_patches",
     "limit_memory",
     "no_accelerator",
     "nothing_above",
@@ -69,7 +70,7 @@ _NAMES = {
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",
-    "devices": "OpenDevice choose_device open_device virtual_cuda",
+    "devices": "OpenDevice choose_device keep_patches open_device virtual_cuda",
     "ledger": "Ledger",
     "real.context": "RealDevice device_count device_failure limit_memory real_device",
     "recorder": "from_library nothing_above site",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from virtual_cuda.clock.gpus import gpu_named, gpus
 from virtual_cuda.clock.lanes import times_of
-from virtual_cuda.errors import VirtualCudaError
+from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
 from virtual_cuda.ledger.exports import COLUMNS, LineRow, totals
 from virtual_cuda.patching import around, patch
@@ -56,6 +56,8 @@ def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m vi
     device = ExitStack()
     try:
         opened = device.enter_context(open_device(_kind(options.real), options.gpus, options.memory, options.gpu))
+    except NoSuchDevice as error:
+        sys.exit(f"{prog}: --real: {error.missing}; without --real the script runs on a virtual GPU")
     except VirtualCudaError as error:
         sys.exit(f"{prog}: {error}")
     ranks = os.environ.get("WORLD_SIZE", "1")
@@ -293,7 +295,7 @@ class _Run:
         else:
             yield f"What each line did on {self.on}:"
             yield from draw_table({_short(file): rows for file, rows in tables.items()}, totals(records), width)
-            for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=2).items())[:5]:
+            for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=3).items())[:5]:
                 yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
         if every := questions.collectives(records):
             sent, waited = sum(each.bytes for each in every), sum(each.seconds or 0 for each in every)

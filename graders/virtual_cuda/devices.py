@@ -10,7 +10,7 @@ import os
 import pkgutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -25,12 +25,12 @@ from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.patching import Opening, Patch, around, claim, patch, registry
+from virtual_cuda.patching import Opening, Patch, Patched, around, claim, kept, patch, registry
 from virtual_cuda.real.context import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels
-from virtual_cuda.torch_api.imports import OriginalImports
+from virtual_cuda.torch_api.imports import OriginalImports, few_imports
 
 DeviceKind = Literal["auto", "virtual", "cuda", "mps", "cpu"]
 CLOCKS: Final = ("measured", "modelled")
@@ -73,13 +73,33 @@ def virtual_cuda(
     size = parse_size(memory)
     with contextlib.ExitStack() as undo:
         undo.enter_context(claim("virtual CUDA device"))
-        if torch.cuda.is_initialized():
-            raise RealDeviceInUse("cuda")
         opened = VirtualGpu(devices, size, name, model)
-        _open(opened, undo)
+        patched = _patched(opened)
+        undo.callback(kept.leave, patched)
+        undo.callback(_close, opened, patched.opening.closing)
+        now.gpu = opened
+        child = functools.partial(_run_in_child, devices, size, None if model is None else model.name)
+        patch([(spawned, "_wrap", child)], undo)
         if clock == "modelled":
             patch(_modelled_clock(opened), undo)
         yield opened
+
+
+@contextlib.contextmanager
+def keep_patches() -> Iterator[Callable[[], None]]:
+    """Leave the patches of torch in place from one virtual device to the next, for the length of a `with` block.
+
+    Gives the function that restores torch before that: to be called where other code is to run between two devices.
+    Where another kind of device opens, that is done anyway.
+    """
+    before, kept.keeping = kept.keeping, True
+    with few_imports():
+        try:
+            yield kept.restore
+        finally:
+            kept.keeping = before
+            if not before:
+                kept.restore()
 
 
 def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
@@ -93,27 +113,33 @@ def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
     return [(time, "perf_counter", seconds), (time, "perf_counter_ns", lambda: int(seconds() * 1e9))]
 
 
-def _open(gpu: VirtualGpu, undo: contextlib.ExitStack) -> None:
-    compatibility.check()
-    register_kernels()
-    if torch.version.cuda is not None and _real_gpus():  # this process may use one once the virtual one is closed
-        undo.callback(withdraw_kernels)
-    torch.utils._device._device_constructors()  # a cached set that must hold the original functions
-    try:
-        patches = patch(registry.patches(Opening(gpu, undo)), undo)
-    except (AttributeError, ImportError) as error:
-        raise torch_lacks(error) or error from error
-    imports = OriginalImports(patches)
-    sys.meta_path.insert(0, imports)
-    undo.callback(sys.meta_path.remove, imports)
-    # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
-    patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
-    opening = functools.partial(
-        _run_in_child, len(gpu.places), gpu.places[0].memory.total, None if gpu.model is None else gpu.model.name
-    )
-    patch([(spawned, "_wrap", opening)], undo)
-    undo.callback(_close, gpu)
-    now.gpu = gpu
+def _patched(gpu: VirtualGpu) -> Patched:
+    """The patches for a device: those that an earlier one has left in place, or new ones."""
+    with contextlib.ExitStack() as undo:
+        if (patched := kept.take()) is not None:
+            undo.push(patched.undo)
+            patched.renew(gpu)
+            undo.pop_all()
+            return patched
+        if torch.cuda.is_initialized():
+            raise RealDeviceInUse("cuda")
+        compatibility.check()
+        register_kernels()
+        if torch.version.cuda is not None and _real_gpus():  # this process may use one once the virtual one is closed
+            undo.callback(withdraw_kernels)
+        torch.utils._device._device_constructors()  # a cached set that must hold the original functions
+        opening = Opening(gpu, undo)
+        try:
+            patches = patch(registry.patches(opening), undo)
+        except (AttributeError, ImportError) as error:
+            raise torch_lacks(error) or error from error
+        imports = OriginalImports(patches)
+        sys.meta_path.insert(0, imports)
+        undo.callback(sys.meta_path.remove, imports)
+        undo.callback(imports.close)
+        # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
+        last = patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
+        return Patched([*patches, *last], opening, undo.pop_all())
 
 
 _opened: Final = contextlib.ExitStack()  # for as long as a spawned process runs
@@ -137,8 +163,10 @@ def _after_imports(lock: Any, original: Any, *args: Any) -> Any:
         return original(*args)
 
 
-def _close(gpu: VirtualGpu) -> None:
+def _close(gpu: VirtualGpu, closing: list[Callable[[], object]]) -> None:
     now.gpu = None
+    for function in reversed(closing):
+        function()
     for place in gpu.places:
         place.shut = True
         gpu.ledger.peaks[place.label] = place.memory.peak
@@ -170,6 +198,7 @@ def choose_device(kind: str, devices: int = 1) -> tuple[str, str]:
     """The kind of device that is meant, and why: for "auto" real GPUs if there are enough of them, else virtual."""
     if kind != "auto":
         return str(kind), f"{_NAMES.get(kind, kind)} was asked for"
+    kept.restore()
     found = device_count("cuda")
     if found >= devices:
         return "cuda", "a GPU is here, so CUDA itself" if found == 1 else f"{found} GPUs are here, so CUDA itself"

@@ -99,13 +99,17 @@ class NoSuchDevice(DeviceError):
         self.wanted = wanted
         self.found = found
 
+    @property
+    def missing(self) -> str:
+        """What this machine lacks, without advice."""
+        if self.found:
+            return f"this machine has {self.found} {self.kind!r} device{'s' * (self.found > 1)}, not {self.wanted}"
+        return f"this machine has no {self.kind!r} device that torch can use"
+
     def __str__(self) -> str:
         if self.kind not in ("cuda", "mps", "cpu"):
             return f'there is no device {self.kind!r}; choose "auto", "virtual", "cuda", "mps" or "cpu"'
-        there = f"this machine has no {self.kind!r} device that torch can use"
-        if self.found:
-            there = f"this machine has {self.found} {self.kind!r} device{'s' * (self.found > 1)}, not {self.wanted}"
-        return f'{there}; choose "virtual" for a CUDA device that needs no GPU'
+        return f'{self.missing}; choose "virtual" for a CUDA device that needs no GPU'
 
 
 class SelectionOnly(_OfOneDevice):

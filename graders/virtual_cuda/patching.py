@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +34,7 @@ _in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` ha
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
     """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
+    kept.restore()
     done: list[Replaced] = []
     _in_force[id(done)] = done
     undo.callback(_in_force.pop, id(done))
@@ -56,16 +58,18 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
 
 @contextlib.contextmanager
-def aside(done: list[Replaced]) -> Iterator[None]:
-    """Undo the patches for the length of a `with` block."""
-    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in done if one.name in vars(one.owner)]
-    _put_back(done)
+def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: False) -> Iterator[None]:
+    """Undo the patches for the length of a `with` block, but those that `stays` chooses."""
+    moved = [one for one in done if not stays(one)]
+    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in moved if one.name in vars(one.owner)]
+    _put_back(moved)
     try:
         yield
     finally:
         seen = set()
         for i, (owner, name, _, put) in enumerate(done):
-            if (id(owner), name) not in seen:  # what was changed meanwhile is what there is to restore
+            # What was changed meanwhile is what there is to restore.
+            if not stays(done[i]) and (id(owner), name) not in seen:
                 seen.add((id(owner), name))
                 done[i] = Replaced(owner, name, vars(owner).get(name, _MISSING), put)
         for owner, name, value in now:
@@ -127,11 +131,59 @@ class Stage(enum.IntEnum):
     RECORD = 2  # the ledger's, around everything
 
 
-class Opening(NamedTuple):
-    """What a function that makes patches may use."""
+@dataclass(frozen=True)
+class Opening:
+    """What a function that makes patches may use. Patches may stay for another device: see `Kept`."""
 
-    gpu: VirtualGpu
-    undo: contextlib.ExitStack  # what is registered here runs when the device closes, before the patches are undone
+    gpu: VirtualGpu  # the first device
+    undo: contextlib.ExitStack  # what is registered here runs before the patches are undone
+    closing: list[Callable[[], object]] = field(default_factory=list)  # each runs whenever the device closes
+    # Each gets the next device and returns what it replaces for it.
+    again: list[Callable[[VirtualGpu], Iterable[Patch]]] = field(default_factory=list)
+
+
+class Patched(NamedTuple):
+    """The patches of a virtual device."""
+
+    patches: list[Replaced]
+    opening: Opening
+    undo: contextlib.ExitStack
+
+    def renew(self, gpu: VirtualGpu) -> None:
+        """Use the patches for another device, and put back those that somebody has replaced meanwhile."""
+        for owner, name, _, put in {(identity(one.owner), one.name): one for one in self.patches}.values():
+            if vars(owner).get(name) is not put:
+                setattr(owner, name, put)
+        for renewed in self.opening.again:
+            for owner, name, value in renewed(gpu):
+                setattr(owner, name, value)
+
+
+class Kept:
+    """Patches of a closed device that are still in place: to undo and make them takes longer than many calls do."""
+
+    def __init__(self) -> None:
+        self.keeping = False
+        self._patched: Patched | None = None
+
+    def take(self) -> Patched | None:
+        """Those that are in place, for the device that opens now."""
+        patched, self._patched = self._patched, None
+        return patched
+
+    def leave(self, patched: Patched) -> None:
+        """The device has closed: leave its patches in place, or undo them."""
+        self._patched = patched
+        if not self.keeping:
+            self.restore()
+
+    def restore(self) -> None:
+        """Undo what is left in place."""
+        if (patched := self.take()) is not None:
+            patched.undo.close()
+
+
+kept: Final = Kept()
 
 
 PatchMaker = Callable[[Opening], Iterable[Patch]]

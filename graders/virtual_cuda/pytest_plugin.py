@@ -1,13 +1,16 @@
-"""The pytest fixture `virtual_cuda` and its marker.
+"""The pytest fixture `virtual_cuda`, its marker, and the option `--virtual-cuda`.
 
 Every pytest run in an environment with this package imports this module, so it imports nothing but pytest: torch comes
-with the first test that uses the fixture.
+with the first test that uses the fixture, or with the option.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import re
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -21,6 +24,30 @@ MARKER: Final = (
     f"{FIXTURE}(devices=1, memory='8 GiB', name=..., gpu='T4', clock='modelled'): "
     "run the test with this virtual CUDA device open"
 )
+
+
+ABOUT_A_GPU: Final = re.compile(r"cuda|gpu|nccl|accelerator", re.IGNORECASE)
+PACKAGE: Final = str(Path(__file__).parent)
+UNSUPPORTED: Final = ("NotImplementedError", "AttributeError", "DeviceError")  # of this package's own frames
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("virtual-cuda", "a CUDA device without a GPU")
+    group.addoption(
+        "--virtual-cuda",
+        action="store_true",
+        help="run all tests with a virtual CUDA device, also those that are skipped without a GPU",
+    )
+    group.addoption("--virtual-cuda-devices", type=int, default=1, metavar="N", help="how many devices (default: 1)")
+    group.addoption("--virtual-cuda-memory", metavar="SIZE", help="of each device, such as 8GiB (the default)")
+    group.addoption("--virtual-cuda-gpu", metavar="NAME", help="the GPU it has the properties of, such as T4")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    # Before any conftest.py: many ask at import whether there is a GPU.
+    if early_config.known_args_namespace.virtual_cuda:
+        early_config.pluginmanager.register(AllTests(early_config), "virtual-cuda-of-all-tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,7 +69,13 @@ def virtual_cuda(request: pytest.FixtureRequest) -> Iterator[VirtualGpu]:
     from virtual_cuda.errors import DeviceError
 
     options = _options(request.node)
+    every: AllTests | None = request.config.pluginmanager.get_plugin("virtual-cuda-of-all-tests")
+    if every is not None and not options:
+        yield every.gpu
+        return
     with ExitStack() as stack:
+        if every is not None:
+            stack.enter_context(every.closed())
         try:
             gpu = stack.enter_context(virtual_cuda(**options))
         except DeviceError as error:
@@ -60,3 +93,91 @@ def _options(test: pytest.Item) -> dict[str, Any]:
         known = ", ".join(f"{name}=..." for name in OPTIONS)
         pytest.fail(f"@pytest.mark.{FIXTURE} takes {known}; it was given {', '.join(unknown)}", pytrace=False)
     return dict(marker.kwargs)
+
+
+class AllTests:
+    """One device for the whole run, and what the tests did with it. With xdist each worker has its own."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from virtual_cuda.errors import DeviceError
+
+        chosen = config.known_args_namespace
+        self._asked = {
+            "devices": chosen.virtual_cuda_devices,
+            "memory": chosen.virtual_cuda_memory,
+            "gpu": chosen.virtual_cuda_gpu,
+        }
+        self._device = ExitStack()
+        try:
+            self._open()
+        except DeviceError as error:
+            raise pytest.UsageError(f"--virtual-cuda: {error}") from None
+        self._used: Counter[str] = Counter()  # outcomes of the tests that used the device
+        self._limits: dict[str, str] = {}
+        self._skips: Counter[str] = Counter()
+
+    def _open(self) -> None:
+        from virtual_cuda import virtual_cuda
+
+        self.gpu = self._device.enter_context(virtual_cuda(**self._asked))
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Closes the device for a test that opens one of its own."""
+        self._device.close()
+        try:
+            yield
+        finally:
+            self._open()
+
+    def pytest_unconfigure(self) -> None:
+        self._device.close()
+
+    def pytest_report_header(self) -> str:
+        return f"virtual CUDA: {len(self.gpu.places)} x {self.gpu.name}, no GPU is used"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        rows = self.gpu.ledger.rows
+        rows.clear()  # a long run would keep millions
+        assert not self.gpu.ledger.records
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        # Plain attributes reach xdist's controller, too.
+        report.virtual_cuda_used = bool(self.gpu.ledger.rows)  # type: ignore[attr-defined]
+        if report.failed and call.excinfo is not None:
+            error = call.excinfo
+            inside = str(error.traceback[-1].path).startswith(PACKAGE)
+            if inside and any(kind.__name__ in UNSUPPORTED for kind in error.type.__mro__):
+                said = f"{error.type.__name__}: {error.value}".partition("\n")[0]
+                report.virtual_cuda_limit = said  # type: ignore[attr-defined]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            if ABOUT_A_GPU.search(reason):
+                self._skips[reason] += 1
+        if getattr(report, "virtual_cuda_used", False) and (report.when == "call" or report.failed):
+            self._used[report.outcome] += 1
+        if limit := getattr(report, "virtual_cuda_limit", ""):
+            self._limits[report.nodeid] = limit
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        write = terminalreporter.write_line
+        terminalreporter.section("virtual CUDA")
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self._used.items(), reverse=True))
+        write(f"{self._used.total()} tests used the device{counts and ': ' + counts}.")
+        if self._limits:
+            write(f"{len(self._limits)} failed because the virtual device cannot do something, which a GPU may:")
+            for test, reason in self._limits.items():
+                write(f"  {test}: {reason}")
+        if self._skips:
+            write(f"{self._skips.total()} were skipped for reasons that name a GPU:")
+            for reason, count in self._skips.most_common(10):
+                write(f"  {count} x {reason}")

@@ -109,18 +109,23 @@ class Recorder:
         found = site(3)
         return self.backward_site if found[0] is None else found
 
+    def record_into(self, rows: list[Row]) -> Iterator[Patch]:
+        """Record what comes in these rows; patches nothing."""
+        self.rows, self.backward_site = rows, (None, None)
+        return iter(())
+
     @property
     def stepping(self) -> bool:
         """Whether this thread is inside an optimizer step."""
         return bool(self._running.steps)
 
     def forward(self, original: Any) -> Any:
-        rows, running, here = self.rows, self._running, self.here
+        recorder, running, here = self, self._running, self.here
         grad_on, inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
         # It must be called `self`: the profiler, with_stack=True, looks for that name in the frame and crashes without.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            passes = running.passes
+            passes, rows = running.passes, recorder.rows
             frame = _getframe(1)
             code: CodeType | None = frame.f_code
             offset: int | None = frame.f_lasti

@@ -12,9 +12,11 @@ from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckResult, Outcome, blocked
 from gpudojo.pytest_plugin.terminal import Feedback
 
-from tests.solutions import BENCH, exercise_of, reference
+from tests.solutions import BENCH, exercise_of, graded, reference
 
 MOVING = exercise_of("day8", "02_moving_model_to_device")
+TIMING = exercise_of("day8", "10_timing_and_profiling")
+WRONG = Path(__file__).parent / "wrong"
 TRAINING = exercise_of("day8", "04_modifying_training_loop_gpu")
 LOOP = """
     model.to(DEVICE).train()
@@ -72,13 +74,63 @@ def test_a_file_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
 
 
 def test_a_second_failure_at_the_same_line_names_the_first() -> None:
-    def failed(check: str, line: int | None, mistake: str | None) -> CheckResult:
-        return CheckResult("02", "move_model", check, check, Outcome.FAILED, 1, line=line, misconception=mistake)
+    def failed(check: str, line: int | None, mistake: str | None, function: str = "f", ran: int = 0) -> CheckResult:
+        lines = ((ran, ran),) if ran else None
+        return CheckResult("02", function, check, check, Outcome.FAILED, 1, "", "", line, mistake, ran=lines)
 
     results = [
         failed("a", 3, "model-copied"),
         failed("b", 3, None),
         failed("c", 3, "unknown-name"),
         failed("d", 4, None),
+        failed("a", 9, "model-copied", "g", ran=3),
+        failed("b", 9, "unknown-name", "h", ran=4),
+        failed("c", 3, None, "h", ran=5),
     ]
-    assert [same_cause(result, results) for result in results] == [None, "a", "b", None]
+    wanted = [None, "a", "b", None, "f::a", "f::d", None]
+    assert [same_cause(result, results) for result in results] == wanted
+
+
+def told_after(results: list[CheckResult]) -> dict[str, str | None]:
+    """By failed check, the one that is to be mended first."""
+    return {each.check: same_cause(each, results) for each in results if each.outcome is Outcome.FAILED}
+
+
+def test_statistics_that_change_without_eval_are_told_after_it() -> None:
+    first = "evaluates_in_evaluation_mode"
+    for name in ("no_eval", "eval_without_parentheses", "neither_eval_nor_no_grad"):
+        found = told_after(graded(WRONG / "05_modifying_evaluation_loop_gpu" / f"{name}.py"))
+        assert (found[first], found["leaves_batch_norm_as_it_was"]) == (None, first), name
+
+
+def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path) -> None:
+    clock = (WRONG / TIMING.stem / "clock_never_waits.py").read_text(encoding="utf-8").partition("def compare")[0]
+    compare = "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"
+    path = tmp_path / f"{TIMING.stem}.py"
+    path.write_text(
+        f"{clock}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n", encoding="utf-8"
+    )
+    grader = FileGrader(path, BENCH, 8, references={TIMING.stem: reference("day8", TIMING.stem)})
+    for function in TIMING.functions[:2]:
+        grader.results(TIMING, function)
+    first = "waits_for_the_device"
+    assert told_after(grader.graded) == {first: None, "times_each_as_it_should": f"time_on_device::{first}"}
+
+
+def test_a_function_that_is_missing_has_no_hints_on_what_it_should_do(tmp_path: Path) -> None:
+    path = tmp_path / "02_moving_model_to_device.py"
+    path.write_text("def moves_model(model, device):\n    return model\n", encoding="utf-8")
+    result = FileGrader(path, BENCH, 8).results(MOVING, MOVING.functions[0])[0]
+    assert result.happened == "`move_model` was not handed in; is `moves_model` meant to be it?"
+    assert (result.line, hints_about(result, MOVING.functions[0])) == (1, ())
+
+
+def test_an_answer_comes_with_hints_on_its_question() -> None:
+    (result,) = (
+        each
+        for each in graded(WRONG / "12_self_assessment" / "portable_hard_coded.py")
+        if each.outcome is Outcome.FAILED
+    )
+    (answers,) = exercise_of("day8", "12_self_assessment").functions
+    assert hints_about(result, answers) == answers.hints[:3]
+    assert result.happened.startswith('"a" is not the answer to "portable". When we tried it out, is_available() chose')

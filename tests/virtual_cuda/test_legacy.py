@@ -69,3 +69,13 @@ def test_nvtx_is_silent():
             assert (torch.ones(2, device="cuda") + 1).tolist() == [2, 2]
         torch.cuda.profiler.start()
         torch.cuda.profiler.stop()
+
+
+def test_sparse_types_of_old_make_sparse_tensors(virtual_cuda):
+    made = torch.cuda.sparse.FloatTensor(torch.tensor([[0, 2]]), torch.tensor([1.0, 2.0]), torch.Size([3]))
+    assert made.is_sparse
+    assert made.is_cuda
+    assert made.to_dense().tolist() == [1.0, 0.0, 2.0]
+    assert isinstance(made, torch.cuda.sparse.FloatTensor)
+    assert not isinstance(made, torch.cuda.FloatTensor)
+    assert torch.cuda.sparse.DoubleTensor(2, 3).shape == (2, 3)

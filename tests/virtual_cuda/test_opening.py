@@ -77,3 +77,47 @@ def test_one_device_at_a_time(outer: str, inner: str) -> None:
 def test_names_are_sorted() -> None:
     assert virtual_cuda.__all__ == sorted(virtual_cuda.__all__)
     assert all(hasattr(virtual_cuda, name) for name in virtual_cuda.__all__)
+
+
+def test_patches_that_are_kept_serve_the_next_device() -> None:
+    original = torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__
+    with virtual_cuda.keep_patches() as restore:
+        with virtual_cuda.virtual_cuda(2) as first:
+            there = torch.ones(3, device="cuda:1")
+            patched = torch.Tensor.to
+            pinned = torch.ones(2).pin_memory()
+        with virtual_cuda.virtual_cuda(1) as second:
+            assert torch.Tensor.to is patched
+            assert torch.cuda.device_count() == len(torch.cuda.default_generators) == 1
+            assert torch.cuda.memory_allocated() == 0
+            assert not pinned.is_pinned()
+            with pytest.raises(virtual_cuda.errors.DeviceClosed):
+                there + 1
+            rows = len(first.ledger.rows)
+            torch.nn.Linear(3, 2).cuda()(torch.ones(3, device="cuda")).sum().backward()
+            assert (len(first.ledger.rows), len(second.ledger.forwards())) == (rows, 1)
+            torch.cuda.synchronize = None  # type: ignore[assignment]
+        with virtual_cuda.virtual_cuda():
+            torch.cuda.synchronize()
+        with virtual_cuda.no_accelerator():
+            assert not torch.cuda.is_available()
+        assert (torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__) == original
+        with virtual_cuda.virtual_cuda():
+            pass
+        assert torch.Tensor.to is not original[1]
+        restore()
+        assert torch.Tensor.to is original[1]
+        with virtual_cuda.virtual_cuda():
+            pass
+    assert (torch.cuda.is_available, torch.Tensor.to, torch.nn.Module.__call__) == original
+
+
+def test_patches_are_undone_where_the_next_device_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.Tensor.to
+    with virtual_cuda.keep_patches():
+        with virtual_cuda.virtual_cuda():
+            pass
+        monkeypatch.setattr(torch, "initial_seed", lambda: "no number")
+        with pytest.raises(ValueError, match="no number"), virtual_cuda.virtual_cuda():
+            pass
+        assert torch.Tensor.to is original

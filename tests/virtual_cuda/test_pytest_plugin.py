@@ -158,3 +158,88 @@ def test_a_project_that_does_not_use_it_loads_one_thin_module(tmp_path: Path) ->
         check=True,
     )
     assert "['virtual_cuda', 'virtual_cuda.pytest_plugin']" in done.stdout
+
+
+SKIPPING = """
+    import pytest
+    import torch
+    import unittest
+
+    needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+    @needs_cuda
+    def test_with_a_mark():
+        assert torch.ones(3, device="cuda").sum().item() == 3
+
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+    def test_on_two():
+        assert torch.ones(3, device="cuda:1").sum().item() == 3
+
+    class OldStyle(unittest.TestCase):
+        @unittest.skipUnless(torch.cuda.is_available(), "no GPU")
+        def test_wrong(self):
+            self.assertFalse(torch.ones(3).cuda().is_cuda)
+
+    def test_without_a_device():
+        pass
+
+    def test_with_the_fixture(virtual_cuda):
+        torch.ones(3).cuda()
+        assert virtual_cuda.ledger.bytes_to_device() == 12
+
+    @pytest.mark.virtual_cuda(devices=3)
+    def test_with_a_device_of_its_own(virtual_cuda):
+        assert torch.cuda.device_count() == 3
+
+    def test_after_that():
+        assert torch.cuda.device_count() < 3
+    """
+
+
+def test_the_option_runs_tests_that_are_skipped_without_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester, _ = run
+    pytester.makeconftest(
+        "import torch\nSEEN = torch.cuda.is_available()\ndef pytest_report_header(): return f'{SEEN=}'"
+    )
+    found, said = outcomes(run, SKIPPING)
+    assert found == {"passed": 4, "skipped": 3}
+    assert "SEEN=False" in said
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda")
+    found, said = outcomes(run, SKIPPING)
+    assert found == {"passed": 5, "failed": 1, "skipped": 1}
+    assert "SEEN=True" in said
+    assert "3 tests used the device: 2 passed, 1 failed." in said
+    assert "1 x needs two GPUs" in said
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda-devices 2")
+    found, _ = outcomes(run, SKIPPING)
+    assert found == {"passed": 6, "failed": 1}
+
+
+def test_the_option_refuses_a_device_that_cannot_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda --virtual-cuda-gpu T5")
+    pytester, python = run
+    done = python.run("pytest", cwd=pytester.path, env=os.environ)
+    assert "--virtual-cuda: there are no figures for a GPU 'T5'; choose one of" in done.stdout + done.stderr
+
+
+def test_what_the_device_cannot_do_is_told_apart(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{os.environ['PYTEST_ADDOPTS']} --virtual-cuda")
+    source = """
+        import torch
+        from virtual_cuda.errors import DeviceClosed
+
+        def test_of_the_code():
+            torch.ones(3).cuda() + torch.ones(3).cuda().cpu()
+
+        def test_of_the_device(virtual_cuda):
+            for place in virtual_cuda.places:
+                place.shut = True
+            try:
+                torch.ones(3, device="cuda")
+            finally:
+                for place in virtual_cuda.places:
+                    place.shut = False
+        """
+    found, said = outcomes(run, source)
+    assert found == {"failed": 2}
+    assert "1 failed because the virtual device cannot do something" in said

@@ -68,24 +68,26 @@ x = torch.ones(1024).to("cuda")
 atexit.register(lambda: print("last", x.sum().item()))
 for _ in range(3):
     x.max().item()
-print("first")
+print("first", x.min().item() + x.min().item())
 """
 
 
 def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython, folder: Path) -> None:
     (folder / "script.py").write_text(USING)
     done = run(warm_python, folder, "--timeline", "--trace", "trace.json", "--html", "page.html", "script.py")
-    assert (done.returncode, done.stdout) == (0, "first\nlast 1024.0\n")
-    assert done.stderr.splitlines()[1:8] == [
+    assert (done.returncode, done.stdout) == (0, "first 2.0\nlast 1024.0\n")
+    assert done.stderr.splitlines()[1:10] == [
         "What each line did on the virtual GPU:",
         "script.py                                                    to device  waits  ops  allocated     peak",
         '  3  x = torch.ones(1024).to("cuda")                             4 KiB           1      4 KiB    4 KiB',
         '  4  atexit.register(lambda: print("last", x.sum().item()))                 1    2        4 B  4.5 KiB',
         "  6  x.max().item()                                                         3    6       12 B  4.5 KiB",
-        "total                                                            4 KiB      4    9   4.02 KiB  4.5 KiB",
+        '  7  print("first", x.min().item() + x.min().item())                        2    4        8 B  4.5 KiB',
+        "total                                                            4 KiB      6   13   4.02 KiB  4.5 KiB",
         "script.py:6 made the CPU wait for the GPU 3 times.",
+        "",
     ]
-    assert "script.py: 4 waits" in done.stderr
+    assert "script.py: 6 waits" in done.stderr
     assert "reference" not in done.stderr
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     page = (folder / "page.html").read_text(encoding="utf-8")
@@ -133,7 +135,7 @@ def test_memory_is_as_small_as_asked_for(warm_python: WarmPython, folder: Path) 
         (["--memory", "8 sheep", "helper.py"], "'8 sheep' is not a size"),
         (["--trace", "no/such/trace.json", "helper.py"], "cannot write no/such/trace.json"),
         (["--gpus", "0", "helper.py"], "python -m virtual_cuda: "),
-        (["--real", "helper.py"], "python -m virtual_cuda: "),
+        (["--real", "helper.py"], "can use; without --real the script runs on a virtual GPU"),
     ],
 )
 def test_what_cannot_be_run_is_told_in_a_sentence(

@@ -139,11 +139,6 @@ def test_nested_tensors_of_the_jagged_layout():
     assert "device" not in vars(type(nested))
 
 
-def test_nested_tensors_of_the_strided_layout_are_refused_in_words():
-    with virtual_cuda(), pytest.raises(NotImplementedError, match=r"torch\.jagged only"):
-        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda")
-
-
 def test_an_embedding_bag():
     with virtual_cuda():
         layer = nn.EmbeddingBag(4, 2, sparse=True, mode="sum").to("cuda")

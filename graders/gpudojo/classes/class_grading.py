@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import hashlib
 import importlib.metadata
+import os
+import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from gpudojo import __version__
-from gpudojo.classes import grading_options, judging, store
-from gpudojo.classes.grading_options import GradingOptions, recorded
+from gpudojo.classes import course_file, grading_options, judging, store
+from gpudojo.classes.course_file import CourseRules
+from gpudojo.classes.gradebook import (
+    ClassState,
+    ClassTally,
+    Gradebook,
+    ScoreChange,
+    StoredSubmission,
+    key_of_student,
+    load_state,
+    now,
+    save_state,
+)
+from gpudojo.classes.grading_options import GradingOptions, name_of, recorded
 from gpudojo.classes.judging import Verdicts, row_of
 from gpudojo.classes.local_runner import GradingTask, LocalRunner, Progress, Runner
+from gpudojo.classes.roster import read_roster
 from gpudojo.classes.store import Record
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import wrong_points
 from gpudojo.model.errors import BadClass
-from gpudojo.model.results import ClassResults, SubmissionRow
-from gpudojo.model.results_file import iterate, write, write_csv
+from gpudojo.model.results import AttemptRule, RunLimits
 from gpudojo.sandbox.layers import missing
-from gpudojo.submissions.entries import ReadSubmission, SourceFile, SubmissionEntry, digest
-from gpudojo.submissions.listing import list_one, list_submissions
+from gpudojo.sandbox.protocol import RunOptions
+from gpudojo.submissions.entries import Listing, ReadSubmission, SourceFile, SubmissionEntry, digest
+from gpudojo.submissions.listing import is_submission, list_one, list_submissions, unpacked
 from gpudojo.submissions.reading import read
 
 REFERENCE: Final = "the reference solutions"
@@ -42,184 +60,336 @@ class GradedClass:
     ran: int
     seconds: float
     layers: dict[str, str]
+    tally: ClassTally
+    changes: list[ScoreChange]
+    notices: list[str]
+    unmatched: list[str]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a submission runs with and is judged by: the same for all, unless each student has a seed."""
+
+    conditions: tuple[str, ...]
+    run_options: RunOptions
+    verdicts: Verdicts
+
+    def key(self, content: str) -> str:
+        return store.key_of(content, *self.conditions)
+
+
+def course_of(options: GradingOptions, state: ClassState) -> CourseRules:
+    """The rules of the course: of the file given, of the one of the last run, or of the one beside the submissions."""
+    if options.alone:
+        return CourseRules()
+    if options.course is not None:
+        return course_file.load(options.course)
+    with contextlib.suppress(BadClass):
+        if (known := course_at(options.out, state)).path is not None:
+            return known
+    path = course_file.find(options.submissions, is_submission)
+    return course_file.load(path) if path is not None else course_at(options.out, state)
+
+
+def course_at(out: Path, state: ClassState) -> CourseRules:
+    """The rules in the file of the last run; raises BadClass where it is gone."""
+    path = out / state.course
+    if not state.course:
+        return CourseRules()
+    if not path.is_file():
+        raise BadClass(f"the course file of this class is gone: {path}; give another one: dojo grade --course FILE")
+    return course_file.load(path)
+
+
+def open_gradebook(
+    out: Path, state: ClassState, rules: CourseRules, roster: Path | None = None, attempt: AttemptRule | None = None
+) -> Gradebook:
+    """The class in a folder, with its course, roster and overrides."""
+    path = roster or rules.roster or (out / state.roster if state.roster else None)
+    people = read_roster(path, rules.zone) if path is not None else None
+    return Gradebook(out, state, rules, people, attempt or rules.attempt or state.attempt or "latest")
 
 
 class ClassGrading:
     """Grades a class: one run of `dojo grade`, on this machine unless another runner is given."""
 
     def __init__(self, options: GradingOptions, progress: Progress, runner: Runner | None = None) -> None:
-        self.options, self.progress = options, progress
-        self.runner = runner or LocalRunner(options.jobs)
+        self.state = ClassState() if options.alone else load_state(options.out)
+        self.course = course_of(options, self.state)
+        options = _settled(options, self.state, self.course)
         self.exercises = exercises_of(options.day)
+        self.options = options = dataclasses.replace(options, only=options.chosen(options.only, self.exercises))
+        self.progress = progress
+        self.runner = runner or LocalRunner(options.jobs)
         self.recorded = None if options.reference else recorded(options.day, options.bench, options.evidence)
+        if self.recorded and self.course.seed == "per-student":
+            raise self.course.refuse("seeds per student need the reference solutions, not recorded evidence", "seed")
         self.store = store.Store(options.out)
         self.layers: dict[str, str] = {}
-        self.notes: dict[str, tuple[str, ...]] = {}
-        self.problems: dict[str, str] = {}
+        self.sent: dict[str, StoredSubmission] = {}  # by the name of its entry
         self.ran = 0
 
     def run(self) -> GradedClass:
         options, began = self.options, time.monotonic()
-        found = list_one(options.submissions[0]) if options.alone else list_submissions(options.submissions)
+        found = list_one(options.submissions[0]) if options.alone else self._listed()
         if not found.entries:
             where = ", ".join(str(path) for path in options.submissions)
             raise BadClass(f"there is nothing to grade in {where}")
         options.functions(self.exercises)  # before anything is made
         if not options.only and (problem := wrong_points(options.day)):
             raise BadClass(f"{problem}; see: dojo lint --day {options.day}")
+        entries = found.entries
+        self._refuse_mixing(entries)
         self.store.open()
         try:
-            secret = "" if self.recorded else self.store.secret(options.secret)
-            self.run_options = options.run_options(self.exercises, secret, self.recorded)
-            self.conditions = options.conditions(secret, self.recorded)
-            entries = found.entries
-            reference_key, self.reference_files = self._reference()
-            measure = store.key_of(reference_key, grading_options.of_checks(options.day))
-            self.verdicts = Verdicts(options.out, options.day, options.only, reference_key, measure)
+            self.gradebook = open_gradebook(options.out, self.state, self.course, options.roster, options.attempt)
+            self.secret = "" if self.recorded else self.store.secret(options.secret, keep=not options.alone)
+            self.reference = self._reference_files()
+            self._terms_of = functools.lru_cache(4)(self._make_terms)
+            self._keep_settings()
+            if self.reference and not options.alone:
+                self.store.keep_sources(self.state.reference, self.reference)
             ready = {} if options.fresh else self._ready(entries)
-            self.progress.begins(len(entries), len(ready), found.ignored)
-            keys = self._all_run(entries, ready)
-            path = self._put_together(entries, keys)
-            return GradedClass(path, len(entries), self.ran, time.monotonic() - began, self.layers)
+            ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
+            ignored = [one for one in found.ignored if one.path.resolve() not in ours]
+            if self.course.path is not None:
+                self.progress.prepares(f"course file: {self.course.path}")
+            self.progress.begins(len(entries), len(ready), ignored)
+            self._all_run(entries, ready)
+            self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
+            changes = self.gradebook.add([(entry, self.sent[entry.name]) for entry in entries])
+            save_state(options.out, self.state)
+            path, tally = self.gradebook.write_results()
+            seconds, book = time.monotonic() - began, self.gradebook
+            told = (tally, changes, book.notices, book.unmatched)
+            return GradedClass(path, len(entries), self.ran, seconds, self.state.layers, *told)
         finally:
             self.store.close()
 
+    def _listed(self) -> Listing:
+        """The submissions; the zip of a class, as a platform packs it, is unpacked first."""
+        try:
+            return list_submissions(
+                [unpacked(path, self.store.folder / "unpacked") for path in self.options.submissions]
+            )
+        except OSError as error:
+            raise BadClass(f"cannot write {error.filename}: {error.strerror}") from None
+
+    def _refuse_mixing(self, entries: Sequence[SubmissionEntry]) -> None:
+        """Rows of other functions or days cannot stand in one table."""
+        others = set(self.state.students) - {key_of_student(entry) for entry in entries}
+        before, after = (self.state.day, self.state.only), (self.options.day, sorted(self.options.only))
+        if others and before != after:
+            what = f"{before[0]}, {', '.join(before[1]) or 'all functions'}"
+            raise BadClass(
+                f"{self.options.out} has {len(others)} more submissions, graded for {what}; "
+                "grade all of them the same way, or use another --out"
+            )
+
+    def _keep_settings(self) -> None:
+        """Later runs use them again; they are written before anything runs, for a run may be stopped."""
+        options, state = self.options, self.state
+        state.day, state.bench, state.only = options.day, options.bench, sorted(options.only)
+        state.seed = self.recorded.name if self.recorded else name_of(self.secret)
+        if self.course.seed == "per-student":
+            state.seed = f"per student: {state.seed}"
+        state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)
+        # Relative to the folder of the class, which may be moved together with them.
+        state.course = os.path.relpath(self.course.path, options.out) if self.course.path else ""
+        state.roster = os.path.relpath(options.roster, options.out) if options.roster else state.roster
+        state.attempt = options.attempt or state.attempt
+        state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
+        state.python = platform.python_version()
+        state.reference = self._terms_of(self.secret).verdicts.reference_key
+        if not options.alone:
+            save_state(options.out, state)
+
+    def _terms(self, entry: SubmissionEntry) -> Terms:
+        if self.course.seed == "per-class":
+            return self._terms_of(self.secret)
+        who = key_of_student(entry)
+        if (roster := self.gradebook.roster) is not None:
+            rows, _ = roster.people(entry.identifier, (entry.student, entry.name), entry.people)
+            who = f"roster:{course_file.key(roster.rows[rows[0]].id)}" if len(rows) == 1 else who
+        return self._terms_of(f"{self.secret}\0{who}")
+
+    def _make_terms(self, secret: str) -> Terms:
+        options, day = self.options, self.options.day
+        conditions = options.conditions(secret, self.recorded)
+        files = tuple(SourceFile(name, data) for name, data in self.reference.items())
+        reference = store.key_of(digest(files) if files else "evidence", "reference", *conditions)
+        measure = store.key_of(reference, grading_options.of_checks(day))
+        verdicts = Verdicts(options.out, day, options.only, reference, measure)
+        return Terms(conditions, options.run_options(self.exercises, secret, self.recorded), verdicts)
+
+    def _reference_files(self) -> dict[str, bytes]:
+        folder = self.options.reference
+        if folder is None:
+            return {}
+        files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+        if not files:
+            raise BadClass(f"there are no reference solutions in {folder}")
+        return files
+
     def _ready(self, entries: Sequence[SubmissionEntry]) -> dict[str, str]:
-        """The names of submissions that need not run, each with its record's key; "" where it cannot be read."""
+        """The names of submissions that need not run, each with its record's key."""
         ready = {}
         for entry in entries:
-            submission = self._read(entry)
-            if submission and self.verdicts.has(key := store.key_of(submission.digest, *self.conditions)):
+            submission, terms = self._read(entry), self._terms(entry)
+            if submission and terms.verdicts.has(key := terms.key(submission.digest)):
                 ready[entry.name] = key
         return ready
 
     def _read(self, entry: SubmissionEntry) -> ReadSubmission | None:
-        """A submission, or None where nothing of it can be graded; notes and the problem are kept."""
-        submission = read(entry)
-        late = (f"Submitted late (says {entry.naming.title()}).",) if entry.late else ()
-        self.notes[entry.name] = (*late, *submission.notes)
+        """A submission, or None where nothing of it can be graded; what is kept of it is in `sent`."""
+        submission, terms = read(entry), self._terms(entry)
+        late = [f"Submitted late (says {entry.naming.title()})."] if entry.late else []
+        self.sent[entry.name] = StoredSubmission(
+            entry.name,
+            str(entry.origin),
+            submission.digest,
+            _content(submission.files),
+            now(),
+            record="" if submission.problem is not None else terms.key(submission.digest),
+            reference=terms.verdicts.reference_key,
+            measure=terms.verdicts.measure,
+            only=self.state.only,
+            problem=submission.problem or "",
+            notes=[*late, *submission.notes],
+            submitted=entry.submitted,
+            late=entry.late,
+        )
         if submission.problem is not None:
-            self.problems[entry.name] = submission.problem
             return None
+        if not self.options.alone:
+            self.store.keep_sources(submission.digest, {file.path: file.data for file in submission.files})
         return submission
 
     # Running
 
-    def _all_run(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> dict[str, str | None]:
-        """Run what has not been run. Returns every submission's key, None where it cannot be read."""
-        keys: dict[str, str | None] = dict(ready)
-        reference_key = self.verdicts.reference_key
+    def _all_run(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
+        """Run what has not been run."""
         left = [entry for entry in entries if entry.name not in ready]
         if self.recorded:
-            self.store.keep(reference_key, self.recorded.record(self.exercises, self.options.bench))
-        kept = None if self.options.fresh else self.store.record(reference_key)
-        needs_reference = not self.recorded and kept is None
+            self.store.keep(self.state.reference, self.recorded.record(self.exercises, self.options.bench))
+        references = [] if self.recorded else self._without_reference(entries)
         if self.options.rejudge:
             unknown = [entry.name for entry in left if self._read(entry) is not None]
-            if unknown or needs_reference:
+            if unknown or references:
                 what = f"{len(unknown)} submissions (first: {unknown[0]})" if unknown else "the reference"
                 raise BadClass(f"--rejudge runs nothing, but has no record of {what} with these options; leave it out")
             self._tell_ready(entries, ready)
             for entry in left:
-                keys[entry.name] = None
-                self._tell(entry, None, ran=False)
-            return keys
+                self._tell(entry, ran=False)
+            return
         with contextlib.ExitStack() as stack:
-            if left or needs_reference:
+            first = self._terms(entries[0])
+            if left or references:
                 stack.callback(self.runner.close)
-                self.layers = self.runner.start(self.run_options, self.progress)
-                if needs_reference:
-                    self._run_reference(reference_key)
-            judging.complete(self.verdicts.reference, self.exercises, self.options.only)
-            self.layers = self.layers or dict(self.verdicts.reference.layers)
+                self.layers = self.runner.start(first.run_options, self.progress)
+                if references:
+                    self._run_references(references)
+            judging.complete(first.verdicts.reference, self.exercises, self.options.only)
+            self.layers = self.layers or dict(first.verdicts.reference.layers)
             self.progress.isolated(self.layers)
             if self.options.require_isolation and missing(self.layers):
                 raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
             self._tell_ready(entries, ready)
             if left:
-                self.runner.run(self._tasks(left, keys))
-        return keys
+                self.runner.run(self._tasks(left))
 
-    def _reference(self) -> tuple[str, dict[str, bytes]]:
-        folder = self.options.reference
-        if folder is None:
-            return store.key_of("evidence", "reference", *self.conditions), {}
-        files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
-        if not files:
-            raise BadClass(f"there are no reference solutions in {folder}")
-        sources = tuple(SourceFile(name, data) for name, data in files.items())
-        return store.key_of(digest(sources), "reference", *self.conditions), files
+    def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
+        """The terms for which the references have to run: one, or one for each student."""
+        some = entries if self.course.seed == "per-student" else entries[:1]
+        every = {terms.verdicts.reference_key: terms for terms in map(self._terms, some)}
+        return [terms for key, terms in every.items() if self.options.fresh or self.store.record(key) is None]
 
-    def _run_reference(self, key: str) -> None:
-        self.progress.prepares(f"running {REFERENCE}")
-        done: list[Record] = []
-        run_options = msgspec.structs.replace(self.run_options, drawn_with=PUBLIC_SEEDS[0])
-        run = SubmissionRun("reference", self.reference_files, run_options)
-        self.runner.run(iter([GradingTask(REFERENCE, run, done.append, time.monotonic())]))
-        judging.complete(done[0], self.exercises, self.options.only)
-        self.store.keep(key, done[0])
+    def _run_references(self, every: Sequence[Terms]) -> None:
+        self.progress.prepares(f"running {REFERENCE}" + f" for {len(every)} students" * (len(every) > 1))
+
+        def tasks() -> Iterator[GradingTask]:
+            for terms in every:
+
+                def done(record: Record, key: str = terms.verdicts.reference_key) -> None:
+                    judging.complete(record, self.exercises, self.options.only)
+                    self.store.keep(key, record)
+
+                run_options = msgspec.structs.replace(terms.run_options, drawn_with=PUBLIC_SEEDS[0])
+                run = SubmissionRun("reference", self.reference, run_options)
+                yield GradingTask(REFERENCE, run, done, time.monotonic())
+
+        self.runner.run(tasks())
 
     def _tell_ready(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         known = [entry for entry in entries if entry.name in ready]
-        keys: Iterable[str] = [ready[entry.name] for entry in known]
-        if self.options.rejudge:
-            keys = judging.judged_in_parallel(self.verdicts, list(keys), self.options.jobs)
-        for entry, key in zip(known, keys, strict=True):
-            self._tell(entry, key, ran=False)
+        judged: Iterable[object] = known
+        if self.options.rejudge and self.course.seed == "per-class":
+            keys = [ready[entry.name] for entry in known]
+            judged = judging.judged_in_parallel(self._terms_of(self.secret).verdicts, keys, self.options.jobs)
+        for entry, _ in zip(known, judged, strict=True):
+            self._tell(entry, ran=False)
 
-    def _tasks(self, entries: Sequence[SubmissionEntry], keys: dict[str, str | None]) -> Iterator[GradingTask]:
+    def _tasks(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
         """One task after another; a submission is read when it is its turn."""
         busy: dict[str, list[SubmissionEntry]] = {}  # of submissions with equal content one is run
         for entry in entries:
-            submission = self._read(entry)
+            submission, terms = self._read(entry), self._terms(entry)
             if submission is None:
-                keys[entry.name] = None
-                self._tell(entry, None, ran=False)
+                self._tell(entry, ran=False)
                 continue
-            key = store.key_of(submission.digest, *self.conditions)
-            keys[entry.name] = key
+            key = terms.key(submission.digest)
             if key in busy:
                 busy[key].append(entry)
                 continue
-            if self.verdicts.has(key) and not self.options.fresh:
-                self._tell(entry, key, ran=False)
+            if terms.verdicts.has(key) and not self.options.fresh:
+                self._tell(entry, ran=False)
                 continue
             busy[key] = [entry]
             files = {file.path: file.data for file in submission.files}
-            run = SubmissionRun(submission.digest, files, self.run_options)
+            run = SubmissionRun(submission.digest, files, terms.run_options)
 
             def done(record: Record, key: str = key) -> None:
                 self.store.keep(key, record)
                 self.ran += 1
                 for number, waiting in enumerate(busy.pop(key)):
-                    self._tell(waiting, key, ran=number == 0)
+                    self._tell(waiting, ran=number == 0)
 
             yield GradingTask(entry.name, run, done, time.monotonic())
 
-    # Judging
-
-    def _row(self, entry: SubmissionEntry, key: str | None, anew: bool) -> SubmissionRow:
-        known = self.verdicts.unreadable(self.problems[entry.name]) if key is None else self.verdicts.of(key, anew)
-        return row_of(entry, known, key or "", self.notes.get(entry.name, ()))
-
-    def _tell(self, entry: SubmissionEntry, key: str | None, ran: bool) -> None:
+    def _tell(self, entry: SubmissionEntry, ran: bool) -> None:
         """Report one more result; it is on disk."""
-        self.progress.graded(self._row(entry, key, anew=self.options.fresh), ran)
+        sent, verdicts = self.sent[entry.name], self._terms(entry).verdicts
+        anew = self.options.fresh or (self.options.rejudge and self.course.seed == "per-student")
+        known = verdicts.of(sent.record, anew) if sent.record else verdicts.unreadable(sent.problem)
+        sent.score, sent.max_score = known.score, known.max_score
+        self.progress.graded(row_of(entry, known, sent.record, sent.notes), ran)
 
-    def _put_together(self, entries: Sequence[SubmissionEntry], keys: dict[str, str | None]) -> Path:
-        header = ClassResults(
-            day=self.options.day,
-            bench=self.options.bench,
-            torch=importlib.metadata.version("torch"),
-            gpudojo=__version__,
-            max_score=self.options.worth(self.exercises),
-            layers=self.layers or dict(self.verdicts.reference.layers),
-            reference=self.verdicts.reference_key,
-        )
-        path = self.options.out / "results.json"
-        try:
-            write(path, header, (self._row(entry, keys[entry.name], anew=False) for entry in entries))
-            write_csv(self.options.out / "results.csv", iterate(path), [e.stem for e in self.exercises])
-        except OSError as error:
-            raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None
-        return path
+
+def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> GradingOptions:
+    """The options with those of the last run, or of the course, where the user did not ask for others."""
+    asked, limits = options.asked, state.limits
+    changed: dict[str, Any] = {}
+    if asked is not None:
+        if "day" not in asked and (known := rules.day or state.day):
+            changed["day"] = known
+        if "bench" not in asked and state.day:
+            changed["bench"] = state.bench
+        if limits is not None:
+            same = {"seconds", "memory", "gpu_memory"} - asked
+            changed |= {name: getattr(limits, name) for name in same}
+    day = changed.get("day", options.day)
+    if options.reference is None and options.references is not None:
+        changed["reference"] = options.references / day
+    if rules.worths and not options.only:
+        exercises = exercises_of(day)
+        chosen = rules.chosen(exercises)
+        if len(chosen) < len(exercises):
+            functions = [function.name for each in exercises if each.stem in chosen for function in each.functions]
+            changed["only"] = frozenset(functions)
+    return dataclasses.replace(options, **changed)
+
+
+def _content(files: Sequence[SourceFile]) -> str:
+    """Tells whether two submissions are the same work, whatever their files, folders and line ends are."""
+    parts = sorted(hashlib.sha256(file.data.replace(b"\r\n", b"\n").strip()).digest() for file in files)
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:32]

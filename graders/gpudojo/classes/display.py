@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from gpudojo.classes.gradebook import ClassTally
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.model.errors import printable
-from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import SubmissionRow
 from gpudojo.sandbox.layers import missing, sentence
 from gpudojo.submissions.entries import IgnoredPath
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
+    from gpudojo.classes.class_grading import GradedClass
 
 EVERY: Final = 5.0  # seconds between two lines where there is no terminal
 SHOWN: Final = 3  # of the submissions under way, the slowest
 BAR: Final = 30
+MOST: Final = 20  # lines of a list
 
 
 class Display:
@@ -31,12 +34,7 @@ class Display:
         self.count = self.done = self.known = 0
         self.doing = "looking for submissions"
         self.tasks: Sequence[GradingTask] = ()
-        self.statuses: Counter[str] = Counter()
-        self.scores: list[tuple[float, float]] = []
-        self.failed: Counter[str] = Counter()
-        self.mistakes: Counter[str] = Counter()
-        self.review: list[tuple[str, str]] = []
-        self.reviews = 0
+        self.tally = ClassTally()
         self._began = time.monotonic()
         self._running = 0.0
         self._ran = 0
@@ -70,20 +68,8 @@ class Display:
     def graded(self, row: SubmissionRow, ran: bool) -> None:
         self.done += 1
         self._ran += ran
-        self.statuses[str(row.status)] += 1
-        self.scores.append((row.score, row.max_score))
-        if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
-            self._count(row)
-        if row.needs_human:
-            self.reviews += 1
-            if len(self.review) < 20:
-                self.review.append((row.submission, row.needs_human[0]))
+        self.tally.add(row)
         self._refresh()
-
-    def _count(self, row: SubmissionRow) -> None:
-        failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
-        self.failed.update(check.id for check in failed)
-        self.mistakes.update({check.misconception for check in failed if check.misconception})
 
     # while it runs
 
@@ -138,7 +124,7 @@ class Display:
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1))
-        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
+        counts = ", ".join(f"{count} {status}" for status, count in self.tally.statuses.most_common())
         table.add_row(
             Text(f"{self.done}/{self.count}", style="bold"),
             ProgressBar(total=max(self.count, 1), completed=self.done, width=BAR),
@@ -152,35 +138,54 @@ class Display:
 
     # at the end
 
-    def summary(self, seconds: float, ran: int) -> None:
-        """Print the scores, the most-failed checks and misconceptions, and what needs review."""
+    def summary(self, seconds: float, ran: int, outcome: GradedClass | None = None) -> None:
+        """Print the scores, the most-failed checks and misconceptions, what changed, and what needs review.
+
+        With the outcome of a run, all that is known of the class is counted, and not only what was graded now.
+        """
         if self.quiet:
             return
         from gpudojo.model.catalogue import misconceptions
 
-        counts = ", ".join(f"{count} {status}" for status, count in self.statuses.most_common())
+        tally = outcome.tally if outcome else self.tally
+        count = sum(tally.statuses.values())
+        counts = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
         rate = f" ({ran / seconds:.1f}/s)" if ran and seconds > 0 else ""
-        whole = f"{self.count} submission{'s' * (self.count != 1)}"
+        whole = f"{count} {'student' if 'absent' in tally.statuses else 'submission'}{'s' * (count != 1)}"
         self._say(f"\n{whole}: {counts}. {ran} graded in {_time(seconds)}{rate}.", style="bold")
-        self._distribution()
-        if self.failed:
-            self._say("\nMost-failed checks", style="bold")
-            for name, count in self.failed.most_common(5):
-                self._say(f"{count:>5}  {name}")
-        if self.mistakes:
-            self._say("\nMost common misconceptions", style="bold")
-            for name, count in self.mistakes.most_common(5):
-                known = misconceptions().get(name)
-                self._say(f"{count:>5}  {known.name if known else name}")
-        if self.review:
-            self._say("\nNeeds review", style="bold")
-            for name, why in self.review:
-                self._say(f"       {name}: {why}")
-            if self.reviews > len(self.review):
-                self._say(f"       … and {self.reviews - len(self.review)} more: see `needs_human` in results.csv")
+        marked = {"late": tally.late, "with overrides": tally.overridden, "still to grade by hand": tally.to_grade}
+        if said := ", ".join(f"{number} {what}" for what, number in marked.items() if number):
+            self._say(f"{said}.")
+        self._distribution(tally)
+        if hardest := tally.statistics.hardest[:5]:
+            head = f"{'failed':>8} {'absent':>7} {'attempted':>10}"
+            lines = [f"{each.failed:>8} {each.absent:>7} {each.attempted:>10}  {each.id}" for each in hardest]
+            self._list("Hardest checks", [head, *lines])
+        mistakes = [(misconceptions().get(name), name, count) for name, count in tally.mistakes.most_common(5)]
+        named = [f"{count:>5}  {known.name if known else name}" for known, name, count in mistakes]
+        self._list("Most common misconceptions", named)
+        wide = " " * 7
+        if outcome is not None:
+            self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
+            self._list(
+                "Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone]
+            )
+            self._list("Not on the roster", [wide + name for name in outcome.unmatched])
+            self._list("Not used", [wide + notice for notice in outcome.notices])
+        more = tally.reviews - len(tally.review)
+        self._list("Needs review", [f"{wide}{name}: {why}" for name, why in tally.review], more)
 
-    def _distribution(self) -> None:
-        shares = [100 * score / worth if worth else 0.0 for score, worth in self.scores]
+    def _list(self, title: str, lines: Sequence[str], more: int = 0) -> None:
+        if not lines:
+            return
+        self._say(f"\n{title}", style="bold")
+        for line in lines[:MOST]:
+            self._say(line)
+        if more := more + max(0, len(lines) - MOST):
+            self._say(f"       … and {more} more: see results.csv")
+
+    def _distribution(self, tally: ClassTally) -> None:
+        shares = [100 * score / worth if worth else 0.0 for score, worth in tally.scores]
         if not shares:
             return
         bins = Counter(min(int(share // 10), 9) for share in shares)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import hashlib
 import hmac
@@ -17,9 +16,9 @@ import gpudojo
 from gpudojo.classes.store import FunctionRecord, Record
 from gpudojo.grading.references import FOLDER, SUFFIX, Shipped, pack, shipped
 from gpudojo.model.catalogue import registered
-from gpudojo.model.errors import BadClass
+from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import total
+from gpudojo.model.results import AttemptRule, total
 from gpudojo.sandbox.layers import examine
 from gpudojo.sandbox.protocol import RunOptions
 
@@ -174,12 +173,28 @@ class GradingOptions:
     seconds: float = 10.0  # for each function
     memory: int = 2 << 30
     gpu_memory: int = 2 << 30  # of a real GPU
-    only: frozenset[str] = frozenset()  # functions; empty: all
+    only: frozenset[str] = frozenset()  # functions, or exercises before a class is graded; empty: all
     rejudge: bool = False
     fresh: bool = False
     require_isolation: bool = False
     evidence: Path | None = None  # the folder of recorded evidence; None: this installation's
-    alone: bool = False  # the one folder given is one submission, whatever is in it
+    alone: bool = False  # the one folder given is one submission, whatever is in it, and the grader keeps nothing
+    references: Path | None = None  # a folder with one of solutions for each day, where `reference` is None
+    course: Path | None = None  # None: the course file beside the submissions, if there is one
+    roster: Path | None = None
+    attempt: AttemptRule | None = None
+    asked: frozenset[str] | None = None  # options that the user gave: others are as in the last run. None: all
+
+    @staticmethod
+    def chosen(only: Iterable[str], exercises: Sequence[Exercise]) -> frozenset[str]:
+        """The functions that are meant: by their own names, or by an exercise's (`04_…`, `04` or `4`)."""
+        found: set[str] = set()
+        for name in only:
+            number = name.rjust(2, "0") if name.isdecimal() else name.removesuffix(".py")
+            meant = [each for each in exercises if number in (each.stem, each.stem.partition("_")[0])]
+            found.update(each.name for exercise in meant for each in exercise.functions)
+            found.update([] if meant else [name])
+        return frozenset(found)
 
     def functions(self, exercises: Sequence[Exercise]) -> list[tuple[Exercise, Function]]:
         """The functions that are graded; raises BadClass for an unknown name."""
@@ -187,9 +202,8 @@ class GradingOptions:
         names = {function.name for _, function in every}
         unknown = sorted(self.only - names)
         if unknown:
-            near = difflib.get_close_matches(unknown[0], names, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(names))}"
-            raise BadClass(f"{self.day} has no function {unknown[0]}{hint}")
+            hint = suggestion(unknown[0], [*names, *(each.stem for each in exercises)], most=1000)
+            raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
         return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
 
     def worth(self, exercises: Sequence[Exercise]) -> float:

@@ -40,6 +40,7 @@ STATUSES: Final = {
     IncidentKind.CRASHED: Became.CRASHED,
     IncidentKind.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
 }
+INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
     IncidentKind.CRASHED: "Crashed",
@@ -195,6 +196,12 @@ def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
             found.append(incident.detail)
         elif incident.what in (IncidentKind.CRASHED, IncidentKind.OUT_OF_MEMORY):
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
+    invalid = [(name, ran.broken) for name, ran in record.files.items() if ran.broken and ran.broken.type in INVALID]
+    found += [f"{name} is not valid Python: {broken.type}: {broken.message}" for name, broken in invalid[:3]]
+    if record.places and not found and all(place.line is None for place in record.places):
+        found.append("none of the functions is in it")
+    for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
+        found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")
     for result in results:
         if result.outcome is Outcome.ERROR:
             found.append(f"an error in the check {result.id}, not in the submission: {result.happened}")
@@ -266,8 +273,11 @@ class Verdicts:
 
     def has(self, key: str) -> bool:
         """Whether there is a verdict on a record, or a record that can be judged."""
-        _, known = self._kept(self.store.row_path(key, self.measure))
-        return self.store.has(key) and (known is not None or self.store.record(key) is not None)
+        return self.store.has(key) and (self.kept(key) is not None or self.store.record(key) is not None)
+
+    def kept(self, key: str) -> SubmissionRow | None:
+        """The verdict on a record, if it has been judged."""
+        return self._kept(self.store.row_path(key, self.measure))[1]
 
     def _kept(self, path: Path) -> tuple[bytes, SubmissionRow | None]:
         """What is kept of a verdict, and the verdict, if that can be used."""

@@ -8,6 +8,8 @@ import hashlib
 import os
 import secrets
 import sys
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +82,7 @@ class Record(msgspec.Struct):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Record)
+_sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 
 
 def encode(record: Record) -> bytes:
@@ -130,16 +133,19 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def secret(self, given: str | None) -> str:
-        """The one given, or one that is made for a new folder and kept for later runs."""
-        if given is not None:
-            return given
+    def secret(self, given: str | None, keep: bool = True) -> str:
+        """The one given, or the one of the last run, or a new one; it is kept for later runs, for its owner alone."""
         path = self.folder / "secret"
         with contextlib.suppress(FileNotFoundError):
-            return path.read_text(encoding="ascii")
-        made = secrets.token_hex(16)
-        write(path, made.encode())
-        return made
+            with contextlib.suppress(PermissionError):
+                path.chmod(0o600)  # an earlier version left it readable
+            known = path.read_text(encoding="utf-8")
+            if given in (None, known):
+                return known
+        secret = secrets.token_hex(16) if given is None else given
+        if keep:
+            write(path, secret.encode(), mode=0o600)
+        return secret
 
     def path_of(self, key: str) -> Path:
         return self.folder / "records" / key[:2] / f"{key}.mp"
@@ -157,6 +163,21 @@ class Store:
     def keep(self, key: str, record: Record) -> None:
         write(self.path_of(key), encode(record))
 
+    def _sources(self, digest: str) -> Path:
+        return self.folder / "sources" / digest[:2] / f"{digest}.mp"
+
+    def keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
+        """Keep what was handed in, once: pages show it, and submissions are compared by it."""
+        if not (path := self._sources(digest)).is_file():
+            write(path, zlib.compress(msgspec.msgpack.encode(files), 1), lasting=False)
+
+    def sources(self, digest: str) -> dict[str, bytes]:
+        """The files of a submission by path; empty where they were not kept."""
+        try:
+            return decoded(_sources_decoder.decode, zlib.decompress(self._sources(digest).read_bytes()))
+        except (OSError, BadEvidence, zlib.error):
+            return {}
+
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
 
@@ -166,8 +187,8 @@ def key_of(digest: str, *conditions: str) -> str:
     return hashlib.sha256("\0".join((digest, *conditions)).encode()).hexdigest()[:40]
 
 
-def write(path: Path, data: bytes, lasting: bool = True) -> None:
+def write(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> None:
     """Write the whole file or nothing, in a folder that is made if needed; `lasting` waits for the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, lasting) as file:
+    with replacing(path, lasting, mode) as file:
         file.write(data)

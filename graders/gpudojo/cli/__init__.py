@@ -18,8 +18,11 @@ PARTS: Final = {
         "doctor": ("doctor", "Show what this machine has and lacks."),
     },
     "For instructors": {
+        "init": ("bookkeeping", "Write or check a course file."),
         "grade": ("grade", "Grade submissions."),
+        "override": ("bookkeeping", "Give points by hand."),
         "report": ("export", "Make HTML pages of results."),
+        "feedback": ("feedback", "Write what students get back."),
         "export": ("export", "Write results for another program."),
         "release": ("release", "Make what students get."),
         "classroom": ("classroom", "Grade a checkout on GitHub Classroom."),

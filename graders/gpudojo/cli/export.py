@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import FOLDER, THAT_FILE, writing
+from gpudojo.cli.options import FOLDER, THAT_FILE, results_file, writing
 from gpudojo.model import catalogue
 from gpudojo.model.errors import printable
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import Options, describe, exporter, formats, parts_of
-from gpudojo.platforms._entries import no_submission
+from gpudojo.platforms._entries import VisibleRows, no_submission
 
 
 class _Described(click.Command):
@@ -26,7 +27,7 @@ class _Described(click.Command):
 
 
 @click.command(cls=_Described)
-@click.argument("results", type=THAT_FILE)
+@click.argument("results", type=click.Path(exists=True, path_type=Path))
 @click.option("--to", "format_", required=True, type=click.Choice(formats()), help="The format.")
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option("--worksheet", type=THAT_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
@@ -42,19 +43,21 @@ def export(
     title: str | None,
     submission: str | None,
 ) -> None:
-    """Write RESULTS, a results.json of `dojo grade`, for another program."""
+    """Write RESULTS, a results.json of `dojo grade` or its folder, for another program."""
 
     def say(sentence: str) -> None:
         click.echo(f"note: {printable(sentence)}", err=True)
 
+    results = results_file(results)
     with writing(out):
-        head, rows = header(results), StoredRows(results)
+        head = header(results)
+        rows = VisibleRows(head, StoredRows(results), datetime.now(UTC))
         # All of them, before a line is written: the file may be truncated.
         names = {row.submission: bool(row.needs_human) for row in rows}
         if submission is not None and submission not in names:
             raise click.ClickException(no_submission(submission, names, results))
         known, environment = parts(head, rows), dict(os.environ)
-        options = Options(worksheet, gradebook, title, submission, known, environment, say=say)
+        options = Options(worksheet, gradebook, title, submission, known, results.parent, environment, say=say)
         out.mkdir(parents=True, exist_ok=True)
         written = exporter(format_)(head, rows, out, options)
     if review := sum(names.values()):
@@ -77,8 +80,11 @@ def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[Exercise
 @click.option("--out", type=FOLDER, help="The folder for the pages (default: `report` beside the results).")
 @click.option("--anonymous", is_flag=True, help="Use pseudonyms, the same each time.")
 @click.option("--only", metavar="NAME", help="Only this submission's page.")
+@click.option("--similarity", is_flag=True, help="Also compare submissions with each other: similarity.html.")
 @click.option("--no-students", "class_only", is_flag=True, help="Only the class page.")
-def report(results: Path, out: Path | None, anonymous: bool, only: str | None, class_only: bool) -> None:
+def report(
+    results: Path, out: Path | None, anonymous: bool, only: str | None, similarity: bool, class_only: bool
+) -> None:
     """Make HTML pages of RESULTS, a results.json or its folder: one for the class, and one for each student.
 
     Each page is one file that loads nothing else. With --anonymous, pages and file names contain no names.
@@ -88,7 +94,9 @@ def report(results: Path, out: Path | None, anonymous: bool, only: str | None, c
     if only is not None and class_only:
         raise click.UsageError("--only writes one student's page and --no-students none: choose one")
     target = out or (results if results.is_dir() else results.parent) / "report"
-    options = ReportOptions(results, target, anonymous, not class_only, only)
+    if similarity and (anonymous or only is not None):
+        raise click.UsageError("--similarity names pairs of students: leave out --anonymous and --only")
+    options = ReportOptions(results, target, anonymous, not class_only, only, similarity)
     with writing(target):
         written = write_report(options, lambda sentence: click.echo(f"note: {printable(sentence)}", err=True))
     click.echo(f"{len(written)} page{'s' * (len(written) != 1)} written; open {written[0]}.")

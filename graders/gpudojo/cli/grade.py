@@ -6,46 +6,67 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import click
 
 from gpudojo.cli.options import (
     FOLDER,
+    THAT_FILE,
     THAT_FOLDER,
     bytes_option,
+    given,
     limits,
     processors,
     repository,
     secret_seed,
     which_day,
 )
+from gpudojo.model.results import AttemptRule
 
 if TYPE_CHECKING:
     from gpudojo.classes.local_runner import Runner
 
 DEVICES: Final = click.Choice(["virtual", "cuda", "mps", "cpu"])
 REFERENCE: Final = "The folder of reference solutions (default: reference/DAY of the repository)."
+# Options that are as in the last run where they are not given.
+ASKED: Final = {
+    "day": "day",
+    "bench": "bench",
+    "time_limit": "seconds",
+    "memory_limit": "memory",
+    "gpu_memory_limit": "gpu_memory",
+}
+ONLY: Final = "Grade this function or exercise (04) only; may be repeated."
 WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
 @click.command()
 @click.argument("submissions", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--out", required=True, type=FOLDER, help="Where results go.")
+@click.option("--out", required=True, type=FOLDER, help="The folder of the class: results, records, overrides.")
 @which_day
 @click.option("--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs.")
-@secret_seed(help="A secret the scenarios are drawn from.")
+@secret_seed(help="A secret the scenarios are drawn from (default: the one of the last run, or a new one).")
 @click.option("--jobs", type=click.IntRange(min=1), help="How many at once (default: one for each processor).")
 @click.option("--scheduler", metavar="ADDRESS", help="Grade on the workers of a Dask scheduler (tcp://…, or its file).")
 @click.option("--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT)
 @limits
 @bytes_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
-@click.option("--only", multiple=True, metavar="FUNCTION", help="Grade this function only; may be repeated.")
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="Grade this function or exercise (04) only; may be repeated."
+)
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again.")
 @click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
+@click.option("--course", type=THAT_FILE, help="The course file (default: course.toml beside SUBMISSIONS).")
+@click.option(
+    "--roster", type=THAT_FILE, help="A CSV file of students, from a platform or with columns id, name, email."
+)
+@click.option("--attempt", type=click.Choice(get_args(AttemptRule)), help="Which of a student's submissions counts.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
+@click.pass_context
 def grade(
+    context: click.Context,
     submissions: tuple[Path, ...],
     out: Path,
     day: str,
@@ -62,12 +83,16 @@ def grade(
     fresh: bool,
     require_isolation: bool,
     reference: Path | None,
+    course: Path | None,
+    roster: Path | None,
+    attempt: AttemptRule | None,
     quiet: bool,
 ) -> None:
     """Grade SUBMISSIONS: folders, .zip, .tar.gz, .py and .ipynb files, or folders of these.
 
     Each submission runs in an isolated process. Run the same command again to resume after an interruption;
-    submissions that have not changed are not run again.
+    submissions that have not changed are not run again. What is not given here is as in the last run with this --out.
+    Results of other students are kept: to grade one again, give its folder alone.
     """
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
@@ -85,7 +110,8 @@ def grade(
     options = GradingOptions(
         submissions=submissions,
         out=out,
-        reference=reference or repository() / "reference" / day,
+        reference=reference,
+        references=repository() / "reference" if reference is None else None,
         day=day,
         bench=bench,
         secret=secret,
@@ -97,6 +123,10 @@ def grade(
         rejudge=rejudge,
         fresh=fresh,
         require_isolation=require_isolation,
+        course=course,
+        roster=roster,
+        attempt=attempt,
+        asked=frozenset(name for option, name in ASKED.items() if given(context, option)),
     )
     display = Display(Console(highlight=False), quiet)
     try:
@@ -114,7 +144,7 @@ def grade(
             raise
         why = f"cannot write to {out}: {error.strerror}; {display.done} of {display.count} are graded and kept"
         raise click.ClickException(f"{why}. Run the same command again to resume.") from error
-    display.summary(outcome.seconds, outcome.ran)
+    display.summary(outcome.seconds, outcome.ran, outcome)
     if not quiet:
         click.echo(f"\n{outcome.path}")
 

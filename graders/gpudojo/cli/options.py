@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpudojo.grading.limits import SECONDS
 from gpudojo.model.catalogue import days
@@ -58,6 +59,11 @@ def limits(command: Command) -> Command:
     return limit(command)
 
 
+def given(context: click.Context, option: str) -> bool:
+    """Whether the user gave an option, on the command line or in the environment."""
+    return context.get_parameter_source(option) is not ParameterSource.DEFAULT
+
+
 def repository() -> Path:
     """The folder with `reference`: here, in a folder above, or where this package is."""
     here = Path.cwd()
@@ -73,6 +79,11 @@ def references(root: Path | None, day: str) -> tuple[Path, Path]:
     if not (root / "reference" / day).is_dir():
         raise click.ClickException(f"there is no folder {root / 'reference' / day}")
     return root, root / "reference" / day
+
+
+def results_file(given: Path) -> Path:
+    """The file of results: given itself, or in the folder that is given."""
+    return given / "results.json" if given.is_dir() else given
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from gpudojo.cli.options import FILE, FOLDER, THAT_FOLDER, day_and_root, references, repository, secret_seed, writing
+from gpudojo.platforms import _autograder as autograder
 from gpudojo.platforms import seals
 from gpudojo.platforms.classroom50.bundle import bundle
-from gpudojo.platforms.gradescope import autograder_zip
 from gpudojo.release import notebooks as notebook_files
 from gpudojo.release import stubs as stub_files
 from gpudojo.release import student as student_files
@@ -91,7 +91,41 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
     """Make the autograder for Gradescope: a zip with the grader and recorded evidence, without solutions."""
     if out.suffix != ".zip":
         raise click.BadParameter(f"{out} does not end in .zip, which Gradescope requires", param_hint="--out")
-    data = autograder_zip.archive(root or repository(), day, secret)
-    autograder_zip.write(out, data)
+    data = autograder.gradescope_zip(root or repository(), day, secret)
+    autograder.write(out, data)
     seed = "your secret" if secret is not None else "the public seed; set DOJO_SEED for secret scenarios"
     click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")
+
+
+@release.command()
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--image", default="gpudojo-@DAY@", metavar="NAME", help="What you call the image (default: gpudojo-DAY)."
+)
+@secret_seed(help="A secret from which scenarios are made.")
+@day_and_root
+def prairielearn(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
+    """Make a question for PrairieLearn's external grader in DIR, and the folder of its image."""
+    image = image.replace("@DAY@", day)
+    student_files.write(autograder.prairielearn_files(root or repository(), day, image, secret), target)
+    click.echo(f"written: {target}")
+    click.echo(f"Build and push the image: docker build -t {image} {target / 'image'}")
+    click.echo(f"Copy {target / 'questions' / day} into the folder `questions` of your course.")
+
+
+@release.command()
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--image", default="gpudojo-@DAY@", metavar="NAME", help="What you call the image (default: gpudojo-DAY)."
+)
+@secret_seed(help="A secret from which scenarios are made.")
+@day_and_root
+def autolab(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
+    """Make an assessment for Autolab in DIR, and the folder of its image, which is built on Tango's."""
+    image = image.replace("@DAY@", day)
+    student_files.write(autograder.autolab_files(root or repository(), day, image, secret), target)
+    click.echo(f"written: {target}")
+    click.echo(f"Build the image where Tango runs: docker build -t {image} {target / 'image'}")
+    click.echo(
+        f"Install Assessment → import {target / f'{day}.tar'}. Students hand in a zip, a .py file or a notebook."
+    )

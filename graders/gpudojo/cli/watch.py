@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from gpudojo.watch import view
 from gpudojo.watch.course import Course, Work
@@ -46,6 +46,13 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
             stream.reconfigure(errors="replace")  # a terminal that knows no “█” shows a “?”
     console = Console(highlight=False)
 
+    def say(*parts: RenderableType) -> None:
+        with console.capture() if not console.is_terminal else contextlib.nullcontext() as caught:
+            console.print(*parts, sep="\n")
+        if caught is not None:  # without the spaces that fill a line
+            console.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
+            console.file.flush()
+
     def show(event: Event, work: Work) -> None:
         if session.trouble:
             console.print(f"cannot grade: {session.trouble}", style="red", markup=False)
@@ -53,9 +60,7 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
             return
         took = f", graded in {session.took:.2f} s" if session.saved_at else ""
         console.rule(f"{work.path.name}, {time.strftime('%H:%M:%S')}{took}", characters="-", align="left")
-        console.print(view.panel(course, hints, f"--hints {hints + 1}", dark=True))
-        console.print(view.aside(course))
-        console.print(view.score(course))
+        say(view.panel(course, hints, f"--hints {hints + 1}", dark=True), view.aside(course), view.score(course))
 
     session = Session(course, show, kind)
     console.print(f"{course.title}: {course.folder}", markup=False, soft_wrap=True)

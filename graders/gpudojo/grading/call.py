@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -31,23 +31,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _LazyModule:
+def _lazy(name: str) -> Any:
     """A module that is imported when an attribute of it is first used."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    class LazyModule:
+        __slots__ = ()
 
-    def __getattr__(self, attribute: str) -> Any:
-        # `sys.modules` first: asking the import system takes longer.
-        module = sys.modules.get(self._name) or importlib.import_module(self._name)
-        return getattr(module, attribute)
+        def __getattribute__(self, attribute: str) -> Any:
+            if attribute.startswith("__"):  # asked by `isinstance`
+                return object.__getattribute__(self, attribute)
+            module = importlib.import_module(name)
+            # From now on Python asks the module itself, without a function of ours in between: probes ask it often.
+            LazyModule.__getattribute__ = module.__getattribute__  # type: ignore[assignment,method-assign]
+            return getattr(module, attribute)
+
+    return LazyModule()
 
 
 if TYPE_CHECKING:
     import torch as torch
     from torch import nn as nn
 else:
-    torch, nn = _LazyModule("torch"), _LazyModule("torch.nn")
+    torch, nn = _lazy("torch"), _lazy("torch.nn")
 
 
 DEEPEST: Final = 8  # levels of a result that are searched for tensors
@@ -84,7 +89,7 @@ class Call:
         self.device = bench.device
         self.seed = seed
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
-        self.aside = 0.0, 0.0  # seconds by the clock and of the processor that `after_call` took, not the student
+        self.aside = 0.0  # seconds that `after_call` took, not the student
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mark = self.bench.ledger.mark()
@@ -104,11 +109,11 @@ class Call:
             line = evidence.line
             raise StudentRaised(evidence) from None
         finally:
-            began = perf_counter(), thread_time()
+            began = perf_counter()
             if ran := taken(line):
                 executed.setdefault(_lines_under[0], set()).update(ran)
             afterwards()
-            self.aside = perf_counter() - began[0], thread_time() - began[1]
+            self.aside = perf_counter() - began
             self.ledger = self.bench.ledger.since(mark, self.bench.ledger.mark())  # without what the probe does next
 
     def line_of(self, record: Any) -> int | None:

@@ -18,6 +18,7 @@ from gpudojo.grading.call import Call, array, name_of, settled, torch
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
 from gpudojo.model.exercise import Diagnose, Failed, Function, Probe, Seen, called
+from gpudojo.model.results import not_handed_in
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ def runs(
             if observation.status is CallStatus.RETURNED or name in edges:
                 continue
             if observation.status is CallStatus.MISSING:
-                raise Failed(f"`{function.name}` was not handed in", f"a function named `{function.name}`")
+                raise Failed(not_handed_in(function.name), f"a function named `{function.name}`", ran=())
             error = observation.raised
             assert error is not None
             if observation.status is CallStatus.BROKEN:

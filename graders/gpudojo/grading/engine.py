@@ -92,6 +92,11 @@ class FileGrader:
             self._results[function.name] = found
         return self._results[function.name]
 
+    @property
+    def graded(self) -> list[CheckResult]:
+        """The results of all functions that were graded so far, in this order."""
+        return [result for results in self._results.values() for result in results]
+
     def prepare(self, exercise: Exercise, functions: Iterable[Function]) -> None:
         """Fills the cache of the reference's evidence for what is not still to do; before student code has run.
 

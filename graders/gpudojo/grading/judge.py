@@ -195,6 +195,5 @@ def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> 
     if cause is not None or result.line is not None:
         return result.line if cause is None else cause
     patterns = (*function.signs_for(result.misconception), *known.at, *function.signs_for(result.check))
-    called = all(probe.machine != "value" for probe in function.probes)
-    patterns = (*patterns, "return" if called else "")  # what came of the call, if nothing else is known
+    patterns = (*patterns, "" if function.is_value else "return")  # what came of the call, if nothing else is known
     return line_to_show(patterns, function.name, lines, result.ran)

@@ -262,8 +262,16 @@ class Submission:
     cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
 
 
-def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False) -> Submission:
-    """Run a file; what it defines before it fails still counts. `ours` tells which exceptions are not the student's."""
+Trees = dict[tuple[str, int], ast.Module]  # by the source and the line at which it begins
+
+
+def load(
+    path: Path, ours: Callable[[BaseException], bool] = lambda error: False, trees: Trees | None = None
+) -> Submission:
+    """Run a file; what it defines before it fails still counts. `ours` tells which exceptions are not the student's.
+
+    What is found in `trees` is taken out and not parsed again.
+    """
     found = Submission(path)
     try:
         parts = _parts(path)
@@ -281,23 +289,24 @@ def load(path: Path, ours: Callable[[BaseException], bool] = lambda error: False
     known = set(sys.modules)
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: dict[int, Raised] = {}  # by the number of the cell
-    trees: dict[int, ast.Module] = {}
+    parsed: dict[int, ast.Module] = {}
     # Everything is read before anything runs: afterwards names may mean something else, also those that we use.
     for number, (source, first) in enumerate(parts):
         try:
             with _warning():
-                trees[number] = parse(source, path, first)
+                key = source, first
+                parsed[number] = trees.pop(key) if trees and key in trees else parse(source, path, first)
         except Unparsable as error:
             failures[number] = error.evidence
-    statements = [statement for tree in trees.values() for statement in tree.body if not is_demo(statement)]
-    found.asks = any(mentions(parts[number][0]) for number in trees) and asks(statements)
+    statements = [statement for tree in parsed.values() for statement in tree.body if not is_demo(statement)]
+    found.asks = any(mentions(parts[number][0]) for number in parsed) and asks(statements)
     bound: dict[str, bool] = {}
-    for tree in trees.values():
+    for tree in parsed.values():
         for name, line, stub in bindings(tree):
             bound[name], found.lines[name] = stub, line
     found.lines |= pattern_lines(statements)
     try:
-        for number, tree in trees.items():
+        for number, tree in parsed.items():
             try:
                 with _warning(), replaceable():
                     # A reference's lines are shown to nobody.

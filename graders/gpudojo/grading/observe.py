@@ -27,7 +27,7 @@ from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, executed, torch
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged, in_scenario
-from gpudojo.grading.load import Submission, load, raised
+from gpudojo.grading.load import Submission, Trees, load, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line, described
 from gpudojo.model.evidence import (
@@ -47,11 +47,11 @@ _now: Final = time.perf_counter  # student code may replace it in its module
 nothing_above(__file__)
 
 
-def load_file(path: Path, limits: Limits = UNLIMITED) -> Submission:
-    """Runs a student's file within the limits; a file that takes too long is broken."""
+def load_file(path: Path, limits: Limits = UNLIMITED, trees: Trees | None = None) -> Submission:
+    """Runs a student's file within the limits; a file that takes too long is broken. For `trees` see `load`."""
     try:
         with limits.applied(path, limits.seconds) as (stop, _):
-            submission = load(path, stop.ours)
+            submission = load(path, stop.ours, trees)
     except TimedOut as error:  # not where the file was running, which is caught there
         submission = Submission(path, broken=raised(error, path))
     if submission.broken is not None:
@@ -82,16 +82,19 @@ def scenarios(
 ) -> Iterator[tuple[Probe[Any], Observation]]:
     """Each probe of a function and what it saw. After a time-out, the other probes are not run and see the same."""
     began, waited, late = _now(), limits.waited(), None
-    for probe in function.probes:
-        if late is not None:
-            yield probe, late
-            continue
-        left = limits.seconds
-        if limits.shared and left is not None:
-            left -= charged(_now() - began, limits.waited() - waited)
-        seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
-        late = seen if seen.timed_out else None
-        yield probe, seen
+    with virtual_cuda.keep_patches() as restore:
+        for probe in function.probes:
+            if late is not None:
+                yield probe, late
+                continue
+            left = limits.seconds
+            if limits.shared and left is not None:
+                left -= charged(_now() - began, limits.waited() - waited)
+            seen = observe_one(exercise, function, probe, submission, kind, seed_of(probe), limits, left)
+            late = seen if seen.timed_out else None
+            if probe is function.probes[-1]:
+                restore()
+            yield probe, seen
 
 
 def observe_one(
@@ -178,7 +181,9 @@ def _observe(function: Function, probe: Probe[Any], submission: Submission, kind
     seen = _call(function.name, student, probe, submission, kind, seed)
     if seen.raised is not None and seen.raised.type == "DeviceClosed":
         # The file keeps a tensor of another probe's device. A real device would still be there: begin again.
-        submission = load(submission.path)
+        with virtual_cuda.keep_patches() as restore:
+            restore()
+            submission = load(submission.path)
         again = submission.names.get(function.name, student)
         return _call(function.name, again, probe, submission, kind, seed)
     return seen

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from gpudojo.grading import load
+from gpudojo.grading.source_locator import executed
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import OURS, CheckResult, Outcome, blocked
+from gpudojo.model.results import OURS, CheckResult, Outcome, blocked, hints_on
 
 WIDTH: Final = 100
 BAR_WIDTH: Final = 20
@@ -40,18 +41,23 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
 
 
 def same_cause(result: CheckResult, results: Sequence[CheckResult]) -> str | None:
-    """An earlier check of the function that fails at the same line, by no other mistake: it is to be mended first."""
-    for other in results[: [each.check for each in results].index(result.check)]:
-        mistakes = {other.misconception, result.misconception} - {None}
-        if other.outcome is Outcome.FAILED and other.line == result.line is not None and len(mistakes) < 2:
+    """An earlier check that fails by no other mistake, and is to be mended first.
+
+    It fails at the same line or, if it is one of another function, at a line that the failing call has executed.
+    """
+    for other in results[: results.index(result)]:
+        if other.outcome is not Outcome.FAILED or len({other.misconception, result.misconception} - {None}) > 1:
+            continue
+        if other.function == result.function and other.line == result.line is not None:
             return other.check
+        if other.function != result.function and executed(other.line or 0, result.ran or ()):
+            return f"{other.function}::{other.check}"
     return None
 
 
 def hints_about(result: CheckResult, function: Function) -> tuple[str, ...]:
     """The hints about one failure, and no others."""
-    mistake = misconceptions().get(result.misconception or "")
-    return function.hints_for(result.misconception, result.check, mistake=mistake)
+    return hints_on(result, function, misconceptions().get(result.misconception or ""))
 
 
 def hint_parts(every: Sequence[str], exercise: Exercise, count: int, more: str) -> list[Part]:

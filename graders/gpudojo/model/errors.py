@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -210,6 +212,27 @@ class BadResults(DojoError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.path} is not a file of results: {self.reason}"
+
+
+@dataclass(eq=False, repr=False)
+class BadFile(DojoError, ValueError):
+    """A file that an instructor wrote or downloaded cannot be used as it is: a course, a roster, overrides."""
+
+    file: str
+    line: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
+
+
+def suggestion(name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12) -> str:
+    """What to write in place of an unknown name: the most similar one, or else all, unless there are too many."""
+    known = sorted(set(names))
+    folded = {each.casefold(): each for each in known}
+    if near := difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6):
+        return f"; did you mean {folded[near[0]]}?"
+    return instead.format(", ".join(known)) if 0 < len(known) <= most and instead else ""
 
 
 @dataclass(eq=False, repr=False)

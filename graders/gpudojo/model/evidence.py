@@ -124,14 +124,27 @@ class Cases(dict[str, T], Generic[T]):
 
 
 class Race(Case, frozen=True):
-    """How long a student's function took beside a slow loop and the reference, each at its fastest, in seconds."""
+    """What a student's function and a slow loop returned, and their fastest times on this machine, for information."""
 
-    student: float
+    student: float  # seconds
     loop: float
-    reference: float | None  # None where this machine has no reference
     rounds: int = 0
     outputs: list[Array | None] = []  # of the student's function, one for each round
     loop_outputs: list[Array | None] = []
+    raised: Raised | None = None
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the loop it was found to be; NaN where nothing was measured."""
+        return self.loop / self.student if self.student > 0 else float("nan")
+
+
+class Modelled(Case, frozen=True):
+    """How long a student's function and a slow loop take by the modelled clock, in seconds, and the result."""
+
+    student: float
+    loop: float
+    output: Array | None = None
     raised: Raised | None = None
 
 

@@ -206,6 +206,11 @@ class Function:
     def points(self) -> float:
         return sum(check.points for check in self.checks)
 
+    @property
+    def is_value(self) -> bool:
+        """Whether it is not called: its value is what was handed in."""
+        return any(probe.machine == "value" for probe in self.probes)
+
 
 @dataclass
 class Exercise:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import itertools
 import math
@@ -10,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from gpudojo.model.exercise import Exercise, Misconception
+from gpudojo.model.exercise import Exercise, Function, Misconception
 
 
 class Outcome(enum.StrEnum):
@@ -62,6 +63,17 @@ class SubmissionStatus(enum.StrEnum):
     CRASHED = "crashed"
     OUT_OF_MEMORY = "out of memory"
     UNREADABLE = "unreadable"
+    ABSENT = "absent"  # on the roster, and nothing was handed in
+
+
+class Override(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Points that a person gave; shown to the student."""
+
+    points: Points
+    graded: Points | None = None  # what the grader gave; None for an item that only people grade
+    comment: str = ""
+    by: str = ""
+    at: str = ""  # ISO 8601, UTC
 
 
 class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,16 +95,25 @@ class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
     blocked_by: str | None = None  # a check of the same function
     file: str | None = None
     cell: Line | None = None  # in a notebook: which code cell; `line` then counts in that cell
+    override: Override | None = None  # `points` are already these
 
 
 class ExerciseRow(msgspec.Struct, frozen=True):
-    """One exercise of one submission."""
+    """One exercise of one submission, or an item that a person grades."""
 
     exercise: str
     title: str
     score: Points
     max_score: Points
     checks: list[CheckRow] = []
+    extra: bool = False  # extra credit: its points count, and its maximum does not
+    by_hand: bool = False  # graded by a person: to do as long as there is no override
+    override: Override | None = None  # of the whole exercise; `score` is already this, whatever the checks have
+
+    @property
+    def to_grade(self) -> bool:
+        """Whether a person still has to grade it."""
+        return self.by_hand and self.override is None
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -105,8 +126,54 @@ class Definition(msgspec.Struct, frozen=True):
     note: str = ""  # for example that it is the last of three
 
 
+class RosterRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A student on the roster."""
+
+    id: str
+    name: str = ""
+    email: str = ""
+    section: str = ""
+    github: str = ""
+    login: str = ""  # of the platform, where it is not the id
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When a submission was handed in, against the deadline that holds for its student. Times are ISO 8601."""
+
+    submitted: str = ""  # empty where it is not known
+    told_by: str = ""  # canvas, gradescope, moodle, commit
+    deadline: str = ""  # with the student's extension
+    extended: bool = False
+    late: bool = False
+    late_seconds: Count | None = None  # None where a platform says late, and not by how much
+    penalty: Points = 0.0  # taken from the scaled points
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One submission of a student who handed in several, the oldest first. One of them counts: the row is about it."""
+
+    submission: str  # the name of the file or folder
+    digest: str
+    score: Points
+    max_score: Points
+    graded_at: str = ""
+    submitted: str = ""
+    counts: bool = False
+    changes: list[str] = []  # against the one before: "04_…::train_epoch::runs: failed → passed"
+
+
+class Grade(msgspec.Struct, frozen=True):
+    """What is published: the score on the scale of the course, less the penalty for being late."""
+
+    points: Points
+    max_points: Points
+
+
 class SubmissionRow(msgspec.Struct, frozen=True):
-    """One submission. A status that is not graded has a reason; it may still have exercises that were graded before."""
+    """One submission. A status that is not graded has a reason; it may still have exercises that were graded before.
+
+    `score` and `max_score` are in the points of the exercises, overrides and weights included; `final` is published.
+    """
 
     submission: str
     status: SubmissionStatus
@@ -126,6 +193,74 @@ class SubmissionRow(msgspec.Struct, frozen=True):
     output: str = ""  # what the student's code printed, cut off where it was too much
     layers: list[str] = []  # the layers of isolation that held for it
     record: str = ""  # the key of what is kept of its run, beside the results
+    reference: str = ""  # the key of the reference it was judged against, where it is not the header's
+    graded_at: str = ""  # ISO 8601, UTC
+    timing: Timing | None = None  # None where nothing is known of deadlines and dates
+    attempts: list[Attempt] = []  # where there is more than one grading
+    roster: RosterRow | None = None  # None where there is no roster, or nobody on it matches
+    group: str = ""
+    gone: bool = False  # its files are no longer where they were; what was graded is kept
+    grade: Grade | None = None  # None where it is the score
+
+    @property
+    def final(self) -> Grade:
+        """The points to publish, and what they are out of."""
+        return self.grade or Grade(self.score, self.max_score)
+
+    @property
+    def late(self) -> bool:
+        return self.timing is not None and self.timing.late
+
+    @property
+    def section(self) -> str:
+        return self.roster.section if self.roster else ""
+
+    @property
+    def to_grade(self) -> list[str]:
+        """The titles of items that a person still has to grade."""
+        return [exercise.title for exercise in self.exercises if exercise.to_grade]
+
+    @property
+    def overrides(self) -> list[tuple[str, Override]]:
+        """What a person changed, each with the name of its check, exercise or item."""
+        found: list[tuple[str, Override | None]] = []
+        for exercise in self.exercises:
+            found += [(exercise.exercise, exercise.override), *((c.id, c.override) for c in exercise.checks)]
+        return [(name, override) for name, override in found if override]
+
+
+class RunLimits(msgspec.Struct, frozen=True):
+    """What a function or submission could use."""
+
+    seconds: float
+    memory: int
+    gpu_memory: int = 0
+
+
+class HandItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that a person grades, such as a question with a rubric."""
+
+    name: str
+    points: Points
+    title: str = ""
+    rubric: str = ""
+    extra: bool = False
+
+
+AttemptRule = Literal["latest", "best", "first"]
+When = Literal["always", "after deadline", "never"]
+
+
+class Visibility(msgspec.Struct, frozen=True):
+    """When students see what."""
+
+    results: When = "always"
+    hints: When = "always"
+
+    def shows(self, what: When, deadline: str, now: datetime.datetime) -> bool:
+        """Whether something with this visibility is shown at a time; without a deadline, "after" it is at once."""
+        passed = not deadline or now >= datetime.datetime.fromisoformat(deadline)
+        return what == "always" or (what == "after deadline" and passed)
 
 
 class ClassResults(msgspec.Struct, frozen=True):
@@ -138,6 +273,19 @@ class ClassResults(msgspec.Struct, frozen=True):
     max_score: Points
     layers: dict[str, str] = {}  # a layer of isolation -> "" if it held, otherwise the reason why not
     reference: str = ""  # the key of what is kept of the reference's run
+    title: str = ""  # of the course
+    graded_at: str = ""  # when results last changed; ISO 8601, UTC
+    python: str = ""
+    seed: str = ""  # tells seeds apart and does not reveal them; "per student: …" where each has another
+    limits: RunLimits | None = None
+    only: list[str] = []  # the functions graded; empty: all
+    scale: Points | None = None  # what `max_score` is worth on the platform; None: `max_score`
+    deadline: str = ""  # ISO 8601, without extensions
+    attempt: AttemptRule = "latest"
+    visibility: Visibility = Visibility()
+    by_hand: list[HandItem] = []
+    sections: list[str] = []
+    unmatched: list[str] = []  # submissions that match nobody on the roster
     version: Literal[1] = RESULTS_VERSION
     submissions: list[SubmissionRow] = []
 
@@ -178,7 +326,7 @@ def rows_of(
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
             function = functions.get(result.function)
             mistake = (misconceptions or {}).get(result.misconception or "")
-            every = function.hints_for(result.misconception, result.check, mistake=mistake) if function else ()
+            every = hints_on(result, function, mistake) if function else ()
             hint = "\n".join(every[: max(hints, 0)])
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
@@ -187,6 +335,15 @@ def rows_of(
         # A result that belongs nowhere would be lost from the score without a word.
         raise ValueError(f"results of exercises that were not given: {', '.join(sorted(by_exercise))}")
     return rows
+
+
+def hints_on(result: CheckResult, function: Function, mistake: Misconception | None) -> tuple[str, ...]:
+    """The hints about one failure, and no others; none where nothing could run, as of a function that is missing."""
+    if function.is_value:  # the hints of a mistake are about code that makes it, not about an answer
+        return function.hints_for(result.check)
+    if mistake is None and result.ran == ():
+        return ()
+    return function.hints_for(result.misconception, result.check, mistake=mistake)
 
 
 def rounded(points: Sequence[float]) -> list[float]:
@@ -220,6 +377,11 @@ def _row(
         file=place.file if place else None,
         cell=place.cell if place else None,
     )
+
+
+def not_handed_in(function: str) -> str:
+    """How the message begins where a submission does not define a function."""
+    return f"`{function}` was not handed in"
 
 
 def blocked(result: CheckResult) -> str:

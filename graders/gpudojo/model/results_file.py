@@ -6,7 +6,7 @@ import contextlib
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -15,7 +15,7 @@ import msgspec
 
 from gpudojo.model.errors import BadEvidence, BadResults, printable
 from gpudojo.model.evidence import decoded
-from gpudojo.model.results import RESULTS_VERSION, ClassResults, SubmissionRow, total
+from gpudojo.model.results import RESULTS_VERSION, ClassResults, SubmissionRow, SubmissionStatus, total
 
 END: Final = b"\n]}\n"
 SAME: Final = 0.5e-6  # points have 6 places, so that two sums that differ by less are one
@@ -90,14 +90,15 @@ class StoredRows:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, lasting: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, lasting: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of `path` when all went well, and otherwise leaves no trace.
 
     What can be made again from another file need not be `lasting`: to wait for the disk takes milliseconds a file.
+    Who may read it is `mode`, less what the user's settings take away.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             if lasting:
                 file.flush()
@@ -169,9 +170,13 @@ def _check(path: Path, row: SubmissionRow) -> None:
         for check in exercise.checks:
             parts.append((check.id, check.points, check.max_points, check.points, check.max_points))
         own, worth = total(c.points for c in exercise.checks), total(c.max_points for c in exercise.checks)
+        if exercise.override or exercise.by_hand:
+            own, worth = exercise.override.points if exercise.override else 0.0, exercise.max_score
         parts.append((exercise.exercise, exercise.score, exercise.max_score, own, worth))
+    extra = total(exercise.score for exercise in row.exercises if exercise.extra)
     own = total(exercise.score for exercise in row.exercises)
-    parts.append(("the submission", row.score, row.max_score, own, total(e.max_score for e in row.exercises)))
+    worth = total(exercise.max_score for exercise in row.exercises if not exercise.extra)
+    parts.append(("the submission", row.score - extra, row.max_score, own - extra, worth))
     for name, score, max_score, sum_, worth in parts:
         if abs(score - sum_) > SAME:
             reason = f"the score of {name} is {score:g}, but its parts add up to {sum_:g}"
@@ -184,8 +189,8 @@ def _check(path: Path, row: SubmissionRow) -> None:
 
 def safe(cell: str) -> str:
     """The text with an apostrophe before what a spreadsheet would take for a formula; numbers stay numbers."""
-    # Tab and carriage return count too: some programs drop them and run what follows.
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    # Tab and carriage return count too: some programs drop them and run what follows. So do full-width signs.
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")):
         return cell
     try:
         float(cell)
@@ -206,15 +211,40 @@ def write_csv(path: Path, rows: Iterable[SubmissionRow], exercises: Iterable[str
         # A name from a file system may hold halves of characters that UTF-8 cannot write.
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="", write_through=True)
         writer = csv.writer(text)
-        writer.writerow(["submission", "student", "status", "score", "max_score", *columns, "needs_human"])
+        first = ("submission", "student", "status", "score", "max_score")
+        writer.writerow([*first, *columns, *MORE_COLUMNS, "needs_human"])
         for row in rows:
             scores = {exercise.exercise: number(exercise.score) for exercise in row.exercises}
             names = [printable(whole(name)) for name in (row.submission, row.student or "")]
             cells = [*names, row.status.value, number(row.score), number(row.max_score)]
             cells += [scores.get(column, "") for column in columns]
-            cells.append(printable(whole("; ".join(row.needs_human)), keep="\n"))
-            writer.writerow([safe(cell) for cell in cells])
+            cells += [*(cell(row) for cell in MORE_COLUMNS.values()), "; ".join(row.needs_human)]
+            writer.writerow([safe(printable(whole(cell), keep="\n")) for cell in cells])
         text.detach()
+
+
+def _late(row: SubmissionRow) -> str:
+    """Hours where they are known."""
+    if row.timing is None or not row.timing.late:
+        return ""
+    return "late" if row.timing.late_seconds is None else f"{row.timing.late_seconds / 3600:.1f} h"
+
+
+MORE_COLUMNS: Final[dict[str, Callable[[SubmissionRow], str]]] = {
+    "identifier": lambda row: row.identifier or "",
+    "section": lambda row: row.section,
+    "points": lambda row: number(row.final.points),
+    "out_of": lambda row: number(row.final.max_points),
+    "submitted": lambda row: row.timing.submitted if row.timing else "",
+    "late": _late,
+    "penalty": lambda row: number(row.timing.penalty) if row.timing and row.timing.penalty else "",
+    "extended_to": lambda row: row.timing.deadline if row.timing and row.timing.extended else "",
+    "attempts": lambda row: str(len(row.attempts) or int(row.status is not SubmissionStatus.ABSENT)),
+    "overrides": lambda row: "; ".join(f"{name}: {number(one.points)}" for name, one in row.overrides),
+    "to_grade": lambda row: "; ".join(row.to_grade),
+    "reason": lambda row: row.reason,
+    "notes": lambda row: "; ".join(row.notes),
+}
 
 
 PATH: Final = Path(__file__).with_name("results.schema.json")

@@ -22,7 +22,7 @@ from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
-from gpudojo.notebook.session import NOWHERE, definitions, live
+from gpudojo.notebook.session import NOWHERE, definitions, live, recording_lines
 from gpudojo.notebook.views import STOPPED, CheckReport, FunctionReport, PointsTable, function_report, line_table
 
 SEED: Final = PUBLIC_SEEDS[0]
@@ -146,7 +146,7 @@ def _checked(
     grader = FileGrader(submission.path, kind, seed, submission, watching=True)
     state = torch.get_rng_state()  # a check does not change the random numbers of the next cell
     try:
-        with bounded_output(CHARACTERS):
+        with bounded_output(CHARACTERS), recording_lines(student, submission.names):
             results = grader.results(exercise, function, Limits(seconds, shared=True))
     finally:
         torch.set_rng_state(state)

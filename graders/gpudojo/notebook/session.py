@@ -9,14 +9,14 @@ import inspect
 import linecache
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
 from gpudojo.grading.load import Submission, is_stub, without_magics
-from gpudojo.grading.source_locator import pattern_lines
+from gpudojo.grading.source_locator import marked, pattern_lines
 
 NOWHERE: Final = "<no source>"
 WRAPPERS: Final = 20  # nested decorators that are unwrapped
@@ -128,6 +128,33 @@ def _definition(source: tuple[str, ...]) -> ast.FunctionDef | None:
     return body[0] if len(body) == 1 and isinstance(body[0], ast.FunctionDef) else None
 
 
+def _cell(live: Live) -> str:
+    """The text of the cell, or at least the function at its lines."""
+    return "".join(linecache.getlines(live.file)) or "\n" * (live.first - 1) + "\n".join(live.source)
+
+
+@contextlib.contextmanager
+def recording_lines(live: Live, names: Mapping[str, Any]) -> Iterator[None]:
+    """While it is open, the functions of the cell record the lines that they execute, if their source is known."""
+    codes: dict[tuple[str, int], CodeType] = {}
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        waiting = [marked(ast.parse(_cell(live)), live.file)]
+        for code in waiting:  # which grows meanwhile
+            codes[code.co_qualname, code.co_firstlineno] = code
+            waiting += (each for each in code.co_consts if isinstance(each, CodeType))
+    before: dict[FunctionType, CodeType] = {}
+    for each in (_function(live.thing), *names.values()):
+        if isinstance(each, FunctionType) and each.__code__.co_filename == live.file:
+            made = codes.get((each.__code__.co_qualname, each.__code__.co_firstlineno))
+            if each not in before and made is not None and made.co_freevars == each.__code__.co_freevars:
+                before[each], each.__code__ = each.__code__, made
+    try:
+        yield
+    finally:
+        for function, code in before.items():
+            function.__code__ = code
+
+
 OTHER: Final = "<another cell>"  # so that its lines are not mistaken for those of the function's own cell
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -136,7 +163,7 @@ def definitions(live: Live, namespace: dict[str, Any]) -> list[str]:
     """The code to run in another process: what the function uses of other cells, then its own cell, with its lines."""
     if live.file == NOWHERE:
         return [f"{live.name} = {live.thing!r}"] if isinstance(live.thing, dict) else []
-    own = "".join(linecache.getlines(live.file)) or "\n" * (live.first - 1) + "\n".join(live.source)
+    own = _cell(live)
     history = namespace.get("In")
     cells = [cell for cell in history if isinstance(cell, str)] if isinstance(history, list) else []
     # The history has a cell once for each time it ran; the last one counts, so the function's own cell comes last.

@@ -30,6 +30,7 @@ class Options:
     title: str | None = None  # what the assignment is called there
     submission: str | None = None  # only this one, and into the target folder itself
     exercises: tuple[ExerciseRow, ...] = ()  # those of the day, for submissions that could not be graded at all
+    results: Path | None = None  # the folder of the results, where `dojo grade` keeps sources
     environment: Mapping[str, str] = field(default_factory=dict)
     when: datetime = field(default_factory=lambda: datetime.now(UTC))
     say: Callable[[str], Any] = str  # gets what a teacher should know and no file says; the default drops it

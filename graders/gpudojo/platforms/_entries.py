@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,12 @@ import msgspec
 
 from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import encoded, number, replacing
 from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
+LONGEST_LINE: Final = 300  # characters of a line of feedback
 SUBMISSION: Final = "submission"  # the name of a row that stands for the whole submission
 
 
@@ -32,6 +34,32 @@ def points(parts: int) -> float:
     return parts / MILLION
 
 
+def published(header: ClassResults) -> float:
+    """What a class is worth on the platform."""
+    return header.max_score if header.scale is None else header.scale
+
+
+@dataclass(frozen=True)
+class VisibleRows:
+    """Rows as students may see them at a time: without hints where the course does not show them yet."""
+
+    header: ClassResults
+    rows: Iterable[SubmissionRow]
+    now: datetime
+
+    def __iter__(self) -> Iterator[SubmissionRow]:
+        seen = self.header.visibility
+        if seen.shows(seen.hints, self.header.deadline, self.now):
+            return iter(self.rows)
+        return map(_without_hints, self.rows)
+
+
+def _without_hints(row: SubmissionRow) -> SubmissionRow:
+    replace = msgspec.structs.replace
+    exercises = [replace(each, checks=[replace(check, hint="") for check in each.checks]) for each in row.exercises]
+    return replace(row, exercises=exercises)
+
+
 def chosen(rows: Iterable[SubmissionRow], options: Options) -> Iterator[SubmissionRow]:
     """The submissions to export."""
     return (row for row in rows if options.submission in (None, row.submission))
@@ -41,14 +69,18 @@ def whole(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[ExerciseRow]
     """Its exercises, with those of the day that were not reached where their points are what is missing."""
     have = {exercise.exercise for exercise in row.exercises}
     missing = [each for each in known if each.exercise not in have]
-    left = parts(row.max_score) - sum(parts(exercise.max_score) for exercise in row.exercises)
+    left = parts(row.max_score) - sum(parts(exercise.max_score) for exercise in row.exercises if not exercise.extra)
     if sum(parts(exercise.max_score) for exercise in missing) != left:
         return list(row.exercises)
     return sorted([*row.exercises, *missing], key=lambda exercise: exercise.exercise)
 
 
 def of_exercise(exercise: ExerciseRow, row: SubmissionRow) -> list[CheckRow]:
-    """The checks of an exercise, and one row more for points that no check accounts for."""
+    """The checks of an exercise, and one row more for points that no check accounts for.
+
+    What a person graded is one row, and so is extra credit, whose maximum does not count."""
+    if exercise.override or exercise.by_hand or exercise.extra:
+        return [_by_hand(exercise)]
     left = parts(exercise.max_score) - sum(parts(check.max_points) for check in exercise.checks)
     more = [_left(exercise.exercise, row, left)] if left or not exercise.checks else []
     return [*exercise.checks, *more]
@@ -64,6 +96,16 @@ def of_submission(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[Chec
     return checks
 
 
+def _by_hand(exercise: ExerciseRow) -> CheckRow:
+    worth = 0.0 if exercise.extra else exercise.max_score
+    given = exercise.override
+    said = given.comment or "graded by hand." if given else "a person still has to grade this." * exercise.by_hand
+    good = exercise.score >= exercise.max_score
+    outcome = Outcome.TODO if exercise.to_grade else Outcome.PASSED if good else Outcome.FAILED
+    title = f"{exercise.title} (extra credit)" if exercise.extra else exercise.title
+    return CheckRow(exercise.exercise, "", outcome, exercise.score, worth, said, claim=title, override=given)
+
+
 def exercise_of(check: CheckRow) -> str:
     """The exercise a row belongs to; empty where it stands for the whole submission."""
     return "" if check.id == SUBMISSION else check.id.partition("::")[0]
@@ -71,7 +113,7 @@ def exercise_of(check: CheckRow) -> str:
 
 def kind(check: CheckRow, row: SubmissionRow) -> str:
     """The outcome of a check; of a row that stands for what was not graded, the submission's status."""
-    graded = check.function or row.status is SubmissionStatus.GRADED
+    graded = check.function or check.claim or row.status is SubmissionStatus.GRADED
     return check.outcome.value if graded else row.status.value
 
 
@@ -82,8 +124,74 @@ def good(check: CheckRow) -> bool:
 
 def sentence(row: SubmissionRow) -> str:
     """Points and reason of a submission, for its student: never what only a teacher should read."""
-    got = f"{number(row.score)} of {number(row.max_score)} points"
+    got = f"{number(row.final.points)} of {number(row.final.max_points)} points"
     return got if row.status is SubmissionStatus.GRADED else f"{got}: {_reason(row)}"
+
+
+def lateness(row: SubmissionRow) -> str:
+    """That a submission was late, by how much, and what that costs; empty where it was not."""
+    timing = row.timing
+    if timing is None or not timing.late:
+        return ""
+    hours = (timing.late_seconds or 0) / 3600
+    span = f" by {hours / 24:.1f} days" if hours >= 48 else f" by {hours:.1f} hours" if hours >= 1 else ""
+    return f"submitted late{span}" + (f": {number(timing.penalty)} points off" if timing.penalty else "")
+
+
+def told(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[str]:
+    """What a student should read, in few lines: the points, and one line for each cause of points that are missing."""
+    lines = [sentence(row)]
+    if late := lateness(row):
+        lines.append(f"{late[0].upper()}{late[1:]}.")
+    if row.to_grade:
+        lines.append(f"Still to be graded by hand: {', '.join(row.to_grade)}.")
+    return [*lines, *root_causes(of_submission(row, known))]
+
+
+def root_causes(checks: Iterable[CheckRow]) -> list[str]:
+    """One line for each thing to fix: not one for each check that it fails or blocks."""
+    failed: dict[tuple[str, str], list[CheckRow]] = {}
+    other: dict[Outcome, dict[str, None]] = {}
+    said = []
+    for check in checks:
+        if check.override is not None:
+            said.append(f"{name_of(check)} {number(check.points)} of {number(check.max_points)} points, by hand."
+                        f" {check.override.comment}".rstrip())  # fmt: skip
+        elif check.outcome is Outcome.FAILED and check.function:
+            cause = check.misconception or placed(check) or check.message
+            failed.setdefault((check.id.rpartition("::")[0], cause), []).append(check)
+        elif check.outcome in (Outcome.TODO, Outcome.ERROR):
+            other.setdefault(check.outcome, {})[check.function or check.claim or check.id] = None
+    for same in failed.values():
+        first = next((check for check in same if check.line), same[0])
+        missing = points(sum(parts(check.max_points) - parts(check.points) for check in same))
+        place = f" ({placed(first)})" if placed(first) else ""
+        lost = f"[-{number(missing)} point{'s' * (missing != 1)}]"
+        said.append(f"{_where(first)}: {_short(first.message or first.claim)}{place} {lost}")
+    if Outcome.TODO in other:
+        said.append(f"To do: {', '.join(other[Outcome.TODO])}.")
+    if Outcome.ERROR in other:
+        said.append(f"Not judged, without loss of points: {', '.join(other[Outcome.ERROR])}. Please report it.")
+    return [one_line(line) for line in said]
+
+
+def _short(text: str) -> str:
+    first = one_line(text)
+    return first if len(first) <= LONGEST_LINE else f"{first[: LONGEST_LINE - 1]}…"
+
+
+def _where(check: CheckRow) -> str:
+    """04 train_epoch."""
+    number_ = exercise_of(check).partition("_")[0]
+    shown = number_ if number_.isdigit() else exercise_of(check)
+    return " ".join(part for part in (shown, check.function) if part)
+
+
+def name_of(check: CheckRow) -> str:
+    """What a check claims, for people: "04 train_epoch: The loss falls."; its id where it claims nothing."""
+    claim = check.claim.replace("`", "")
+    where = _where(check) if check.function else ""
+    return one_line(f"{where}: {claim}" if where else claim) if claim else one_line(check.id) or SUBMISSION
 
 
 def verdict(row: SubmissionRow, checks: list[CheckRow]) -> str:
@@ -104,6 +212,8 @@ def one_line(text: str) -> str:
 
 
 def _reason(row: SubmissionRow) -> str:
+    if row.status is SubmissionStatus.ABSENT and not row.reason:
+        return "nothing was handed in."
     return row.reason or f"this submission was not graded: {row.status.value}."
 
 
@@ -118,17 +228,22 @@ def _left(name: str, row: SubmissionRow, left: int) -> CheckRow:
     return CheckRow(name, "", outcome, 0.0, points(left), reason)
 
 
+def placed(check: CheckRow) -> str:
+    """Which line a check points to; empty where it is not known."""
+    cell = f"code cell {check.cell}, " if check.cell else ""
+    return f"{cell}line {check.line}" if check.line else ""
+
+
 def text_of(check: CheckRow) -> str:
     """All there is to say of a row, on several lines, printable."""
+    if check.override is not None:
+        return printable(f"graded by hand. {check.override.comment}".strip())
     if check.outcome is not Outcome.FAILED or not check.function:
         return printable(check.message)
-    place = f"line {check.line}" if check.line else ""
-    if place and check.cell:
-        place = f"code cell {check.cell}, {place}"
     labelled = {
         "happened": check.happened or check.message,
         "expected": check.expected,
-        "where": ", ".join(part for part in (check.file, place) if part),
+        "where": ", ".join(part for part in (check.file, placed(check)) if part),
         "mistake": check.why,
         "hint": check.hint,
     }
@@ -246,6 +361,16 @@ def read_table(path: Path, format_: str) -> Table:
     return Table(padded[0], padded[1:], delimiter, mark)
 
 
+def worksheet(path: Path) -> tuple[Table, dict[int, tuple[str, str]]]:
+    """A grading worksheet of Moodle, and the id and name in each of its lines."""
+    table = read_table(path, "moodle")
+    # The number at the end of `Participant 1234567`, in whatever language.
+    ids = [found[1] for line in table.rows if (found := re.search(r"([0-9]+)\s*$", line[0]))]
+    if not ids or len(ids) != len(table.rows):
+        raise CannotExport("moodle", f"the first column of {path} does not hold Moodle's identifiers")
+    return table, {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
+
+
 def plain(name: str) -> str:
     """A name without accents, case, spaces and punctuation, which platforms change in names of files."""
     letters = unicodedata.normalize("NFKD", name).casefold()
@@ -278,9 +403,14 @@ def people(
         for spelling in spellings(name):
             by_name.setdefault(spelling, set()).add(place)
     found: dict[int, str] = {}
+    absent = 0
     for submission in submissions:
+        if submission.status is SubmissionStatus.ABSENT:
+            absent += 1
+            continue
         own = identified(submission, platform)
-        wanted = {plain(submission.student or ""), plain(submission.submission)}
+        listed = submission.roster.name if submission.roster else ""
+        wanted = {plain(submission.student or ""), plain(submission.submission), plain(listed)} - {""}
         lines = by_id.get(own, set()) if own else set().union(*(by_name.get(name, set()) for name in wanted))
         if len(lines) != 1:
             fits = "nobody" if not lines else f"{len(lines)} people"
@@ -292,6 +422,8 @@ def people(
             continue
         found[line] = submission.submission
         yield line, submission
+    if absent:
+        say(f"{absent} on the roster handed in nothing; what the table has for them is left as it is.")
 
 
 def value(cell: str) -> float | None:

@@ -16,7 +16,7 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results_file import number, safe
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import chosen, identified, one_line, people, read_table, save_csv, value
+from gpudojo.platforms._entries import chosen, identified, one_line, people, published, read_table, save_csv, value
 
 WHO: Final = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 ALSO_WHO: Final = (*WHO, "Integration ID", "Root Account")
@@ -24,14 +24,17 @@ POSSIBLE: Final = "    Points Possible"
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
-    title = options.title or f"gpudojo {header.day}"
+    title, worth = options.title or header.title or f"gpudojo {header.day}", published(header)
     if options.gradebook:
-        lines = _filled(options.gradebook, chosen(rows, options), title, header.max_score, options)
+        lines = _filled(options.gradebook, chosen(rows, options), title, worth, options)
     else:
-        lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(header.max_score)]]
+        lines = [[*WHO, title], [POSSIBLE, "", "", "", "", number(worth)]]
         for row in chosen(rows, options):
-            who = one_line(row.student or row.submission), identified(row, "canvas") or ""
-            lines.append([*map(safe, who), "", "", "", number(row.score)])
+            who = (
+                one_line(row.student or (row.roster.name if row.roster else "") or row.submission),
+                identified(row, "canvas") or "",
+            )
+            lines.append([*map(safe, who), "", "", row.section, number(row.final.points)])
     return [save_csv(target / "gradebook.csv", lines)]
 
 
@@ -55,7 +58,7 @@ def _filled(
         )
     name, id_ = table.headings.index("Student"), table.headings.index("ID")
     students = {place: (line[id_].strip(), line[name]) for place, line in enumerate(table.rows) if line[id_].strip()}
-    grades = {line: number(row.score) for line, row in people(students, rows, "canvas", options.say)}
+    grades = {line: number(row.final.points) for line, row in people(students, rows, "canvas", options.say)}
     keep = [place for place, heading in enumerate(table.headings) if heading in ALSO_WHO]
     lines = [[*(table.headings[place] for place in keep), title if column is None else table.headings[column]]]
     own = possible or ([POSSIBLE] + [""] * (len(table.headings) - 1))

@@ -17,7 +17,7 @@ from gpudojo.platforms._entries import (
     Entry,
     entries,
     exercise_of,
-    one_line,
+    name_of,
     printable,
     save_json,
     sentence,
@@ -46,7 +46,7 @@ def _result(entry: Entry) -> dict[str, Any]:
 def _test(check: CheckRow, order: list[str]) -> dict[str, Any]:
     exercise = exercise_of(check)
     return {
-        "name": f"{one_line(check.id)} ({number(check.points)} of {number(check.max_points)} points)",
+        "name": f"{name_of(check)} ({number(check.points)} of {number(check.max_points)} points)",
         "status": {Outcome.ERROR: "error", Outcome.PASSED: "pass"}.get(check.outcome, "fail"),
         "message": text_of(check) or None,
         "output": None,

@@ -37,10 +37,16 @@ def _document(entry: Entry) -> str:
 
 def _case(check: CheckRow, row: SubmissionRow) -> ElementTree.Element:
     group = ".".join(part for part in (exercise_of(check), check.function) if part) or "submission"
-    about = {"classname": one_line(group), "name": one_line(check.id.rpartition("::")[2]), "time": "0"}
+    about = {
+        "classname": one_line(group),
+        "name": one_line(check.claim.replace("`", "") or check.id.rpartition("::")[2]),
+        "time": "0",
+    }
     place = {"file": one_line(check.file or ""), "line": str(check.line or "")}
     case = ElementTree.Element("testcase", about | {key: text for key, text in place.items() if text})
-    _properties(case, {"points": number(check.points), "max_points": number(check.max_points)})
+    _properties(
+        case, {"id": one_line(check.id), "points": number(check.points), "max_points": number(check.max_points)}
+    )
     if check.outcome is not Outcome.PASSED:
         tag = {Outcome.BLOCKED: "skipped", Outcome.ERROR: "error"}.get(check.outcome, "failure")
         told = ElementTree.SubElement(case, tag, {"message": one_line(check.message), "type": kind(check, row)})

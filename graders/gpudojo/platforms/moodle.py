@@ -8,7 +8,6 @@ left of it. Numbers get a decimal comma where the worksheet has it.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -36,30 +35,24 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
             "give the assignment's grading worksheet with --worksheet; Moodle offers it under "
             '"Download grading worksheet" when offline grading is switched on for the assignment',
         )
-    table = entries.read_table(path, "moodle")
-    # The number at the end of `Participant 1234567`, in whatever language.
-    ids = [found[1] for line in table.rows if (found := re.search(r"([0-9]+)\s*$", line[0]))]
-    if not ids or len(ids) != len(table.rows):
-        raise CannotExport("moodle", f"the first column of {path} does not hold Moodle's identifiers")
+    table, listed = entries.worksheet(path)
     maximum = _maximum(table, path)
     # Feedback is written below a known heading right of the maximum.
     right = enumerate(map(plain, table.headings[maximum + 1 :]), maximum + 1)
     comment = next((place for place, heading in right if any(word in heading for word in FEEDBACK)), None)
-    listed = {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
     for place, row in entries.people(listed, entries.chosen(rows, options), "moodle", options.say):
         line = table.rows[place]
-        if value(line[maximum]) != row.max_score:
+        if value(line[maximum]) != row.final.max_points:
             raise CannotExport(
                 "moodle",
-                f"the maximum is {line[maximum]} in {path} and {number(row.max_score)} here; "
+                f"the maximum is {line[maximum]} in {path} and {number(row.final.max_points)} here; "
                 "change the assignment's maximum grade in Moodle and download the worksheet again",
             )
-        grade = number(row.score)
+        grade = number(row.final.points)
         line[maximum - 1] = grade.replace(".", ",") if "," in line[maximum] else grade
         if comment is not None:
             # Moodle keeps HTML: what a student wrote is text in it, never markup.
-            checks = entries.of_submission(row, options.exercises)
-            said = [entries.sentence(row), *(f"{check.id}: {check.message}" for check in checks if check.message)]
+            said = entries.told(row, options.exercises)
             line[comment] = "<br>".join(html.escape(one_line(text)) for text in said)
     if comment is None:
         options.say("the worksheet has no column for feedback; only grades are filled in.")

@@ -109,8 +109,9 @@ class CheckItem(pytest.Item):
         if isinstance(excinfo.value, NotAPass):
             hints, option = int(self.config.getoption("dojo_hints")), option_name(self.config, "hints")
             result = excinfo.value.result
-            graded = self.file.grader.results(self.checks.exercise, self.checks.function)
-            blocks = [each.check for each in graded if each.blocked_by == result.check]
+            graded = self.file.grader.graded
+            own = (each for each in graded if each.function == result.function)
+            blocks = [each.check for each in own if each.blocked_by == result.check]
             return Feedback(result, self.checks.exercise, self.path, hints, option, blocks, same_cause(result, graded))
         return super().repr_failure(excinfo, style)
 

@@ -52,6 +52,15 @@ class ExerciseHooks:
         """pytest's own collector for an exercise file, which must not import it."""
         return collection.NoTests.from_parent(parent, path=path)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        # What is to be mended first is told first, also where a plugin such as pytest-randomly shuffles tests.
+        before = [item for item in items if isinstance(item, CheckItem)]
+        yield
+        kept = {*items}
+        ordered = (item for item in before if item in kept)
+        items[:] = [next(ordered) if isinstance(item, CheckItem) else item for item in items]
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if isinstance(item, CheckItem):

@@ -80,7 +80,7 @@ class Feedback(TerminalRepr):
         self.headline, self.parts = compose(result, place, path.name)
         if first is not None:
             self.parts = [part for part in self.parts if part[0] in ("happened", "expected", "line")]
-            self.parts.append(("first", f"the same line as for {first}: mend that first"))
+            self.parts.append(("first", f"mend {first}: it fails at a line that runs here too"))
         elif result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
             every = hints_about(result, function)

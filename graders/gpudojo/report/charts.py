@@ -30,8 +30,8 @@ def bars(title: str, entries: Sequence[Bar]) -> Markup:
     return drawing("bars", label=f"{title}. {told}", entries=entries, most=most)
 
 
-def histogram(scores: Sequence[float], most: float) -> Markup:
-    """The score distribution, in ten equal steps of the points."""
+def histogram(scores: Sequence[float], most: float, clickable: bool = False) -> Markup:
+    """The score distribution, in ten equal steps of the points; a script lets a clickable bar show whose it is."""
     counts = [0] * 10
     for score in scores:
         counts[min(int(10 * score / most), 9) if most > 0 else 0] += 1
@@ -39,7 +39,8 @@ def histogram(scores: Sequence[float], most: float) -> Markup:
     spans = [f"{one:g} to {other:g}" for one, other in itertools.pairwise(edges)]
     told = "; ".join(f"{span} points: {count}" for span, count in zip(spans, counts, strict=True) if count)
     label, marks = f"Score distribution. {told or 'None.'}", _marks(max(*counts, 1))
-    return drawing("histogram", label=label, spans=spans, counts=counts, edges=edges, marks=marks)
+    given = {"spans": spans, "counts": counts, "edges": edges, "marks": marks, "clickable": clickable}
+    return drawing("histogram", label=label, **given)
 
 
 def scatter(points: Sequence[tuple[float, int, str]]) -> Markup:
@@ -121,7 +122,7 @@ def curve(label: str, found: Any, kind: str) -> Curve | None:
     points, backward = found.get("bytes"), found.get("backward")
     if not isinstance(points, list) or not 2 <= len(points) <= MOST or not all(map(drawable, points)):
         return None
-    if type(backward) is not int or not 0 <= backward <= len(points) or not drawable(peak) or max(points) <= 0:
+    if type(backward) is not int or not 0 <= backward <= len(points) or not drawable(peak) or max(points) < 1:
         return None
     return Curve(label, tuple(map(float, points)), backward, max(float(peak), *points), kind)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from dataclasses import dataclass, field
 
+from gpudojo.classes.item_statistics import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results import CheckRow, ClassResults, Grade, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.platforms._entries import lateness
 from gpudojo.report.charts import histogram, scatter
 from gpudojo.report.rendering import Person, anyone, page
 from gpudojo.report.student_page import RecordStore
@@ -21,42 +22,33 @@ class SubmissionLine:
     status: SubmissionStatus
     score: float
     scores: dict[str, float]  # by exercise
+    absent: set[str]  # exercises of which nothing was handed in
     seconds: float
     peak_bytes: int
     review: tuple[str, ...]
     reason: str
+    grade: Grade
+    section: str
+    late: str  # how late; empty where it was in time or nothing is known
 
     @property
     def ran(self) -> bool:
         return self.seconds > 0 or self.peak_bytes > 0
 
-
-@dataclass
-class CheckCount:
-    """The outcomes of one check in the class."""
-
-    id: str
-    claim: str
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-
     @property
-    def failed(self) -> int:
-        return self.outcomes[Outcome.FAILED]
-
-    @property
-    def judged(self) -> int:
-        return self.outcomes[Outcome.FAILED] + self.outcomes[Outcome.PASSED]
+    def handed_in(self) -> bool:
+        return self.status is not SubmissionStatus.ABSENT
 
 
 @dataclass
 class Mistake:
-    """How many students have a misconception, and one of them as an example."""
+    """A misconception: the places of those who have it in the class's table, and one of them as an example."""
 
     key: str
-    students: int
     check: CheckRow
     person: Person
-    record: str  # the key of the example's record
+    row: SubmissionRow
+    places: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -66,65 +58,97 @@ class Tally:
     header: ClassResults
     lines: list[SubmissionLine] = field(default_factory=list)
     exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
-    checks: dict[str, CheckCount] = field(default_factory=dict)
+    statistics: ClassStatistics = field(default_factory=ClassStatistics)
+    failed: dict[str, list[int]] = field(default_factory=dict)  # by check: places in the class's table
+    absent: dict[str, list[int]] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
-    unread: int = 0  # submissions that could not be read
 
     def add(self, row: SubmissionRow, person: Person) -> None:
+        absent = {exercise.exercise: absent_functions(exercise) for exercise in row.exercises}
+        read = row.status is not SubmissionStatus.UNREADABLE
         self.lines.append(
             SubmissionLine(
                 person,
                 row.status,
                 row.score,
                 {exercise.exercise: exercise.score for exercise in row.exercises},
+                {each.exercise for each in row.exercises if absent[each.exercise] >= {c.function for c in each.checks}},
                 row.seconds,
                 row.peak_bytes,
                 tuple(person.says(text) for text in row.needs_human),
                 person.says(row.reason),
+                row.final,
+                row.section,
+                lateness(row),
             )
         )
+        self.statistics.add(row)
         for exercise in row.exercises:
             title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
             self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
-        if row.status is SubmissionStatus.UNREADABLE:
-            self.unread += 1  # all of its checks failed, for a reason that is not in the student's code
-        else:
-            self._count(row)
+            if read:
+                self._count(exercise.checks, absent[exercise.exercise], row)
 
-    def _count(self, row: SubmissionRow) -> None:
-        made: dict[str, CheckRow] = {}
-        for exercise in row.exercises:
-            for check in exercise.checks:
-                self.checks.setdefault(check.id, CheckCount(check.id, check.claim)).outcomes[check.outcome] += 1
-                if check.outcome is Outcome.FAILED and check.misconception:
-                    known = made.get(check.misconception)
-                    if known is None or (known.line is None and check.line is not None):
-                        made[check.misconception] = check
-        for key, check in made.items():
-            before = self.mistakes.get(key)
-            students = before.students + 1 if before is not None else 1
-            if before is None or (before.check.line is None and check.line is not None):
-                self.mistakes[key] = Mistake(key, students, check, anyone(row), row.record)
-            else:
-                before.students = students
+    def _count(self, checks: list[CheckRow], absent: set[str], row: SubmissionRow) -> None:
+        place = len(self.lines) - 1
+        for check in checks:
+            if check.function in absent:
+                self.absent.setdefault(check.id, []).append(place)
+            elif check.outcome is Outcome.FAILED:
+                self.failed.setdefault(check.id, []).append(place)
+                if check.misconception:
+                    self._mistaken(check.misconception, check, row, place)
+
+    def _mistaken(self, key: str, check: CheckRow, row: SubmissionRow, place: int) -> None:
+        known = self.mistakes.get(key)
+        if known is None:
+            known = self.mistakes[key] = Mistake(key, check, anyone(row), row)
+        elif known.check.line is None and check.line is not None:  # a better example
+            known.check, known.person, known.row = check, anyone(row), row
+        if known.places[-1:] != [place]:
+            known.places.append(place)
+
+    @property
+    def handed_in(self) -> list[SubmissionLine]:
+        return [line for line in self.lines if line.handed_in]
+
+    @property
+    def nobody(self) -> list[int]:
+        """The places of those on the roster who handed in nothing."""
+        return [place for place, line in enumerate(self.lines) if not line.handed_in]
 
     @property
     def scores(self) -> list[float]:
-        return [line.score for line in self.lines]
+        return [line.score for line in self.handed_in]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether what is published is not the score itself."""
+        return any((line.grade.points, line.grade.max_points) != (line.score, self.header.max_score)
+                   for line in self.handed_in)  # fmt: skip
 
     @property
     def median(self) -> float:
-        return statistics.median(self.scores) if self.lines else 0.0
+        return statistics.median(self.scores) if self.scores else 0.0
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The score that a quarter does not reach, and the one that three quarters do not exceed."""
+        scores = self.scores
+        lower, _, upper = (
+            statistics.quantiles(scores, n=4, method="inclusive") if len(scores) > 1 else ([*scores, 0.0] * 3)[:3]
+        )
+        return lower, upper
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.scores) if self.lines else 0.0
+        return statistics.fmean(self.scores) if self.scores else 0.0
 
     @property
     def reached(self) -> list[tuple[str, str, float, float]]:
         """Key, title, mean and points of each exercise. The sum of the means is `mean`."""
         return [
-            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.lines), worth)
+            (key, title, statistics.fmean(line.scores.get(key, 0.0) for line in self.handed_in), worth)
             for key, (title, worth) in sorted(self.exercises.items())
         ]
 
@@ -136,30 +160,29 @@ class Tally:
     @property
     def needs_review(self) -> list[SubmissionLine]:
         """Submissions to review before grades go out: there is a reason to, or nothing could be graded."""
-        return [line for line in self.lines if line.review or line.status is not SubmissionStatus.GRADED]
-
-    @property
-    def hardest(self) -> list[CheckCount]:
-        """Checks that somebody failed, most failed first."""
-        failed = [check for check in self.checks.values() if check.failed]
-        return sorted(failed, key=lambda check: (-check.failed, check.id))
+        return [line for line in self.handed_in if line.review or line.status is not SubmissionStatus.GRADED]
 
     @property
     def ranked(self) -> list[Mistake]:
-        return sorted(self.mistakes.values(), key=lambda mistake: (-mistake.students, mistake.key))
+        return sorted(self.mistakes.values(), key=lambda mistake: (-len(mistake.places), mistake.key))
 
 
-def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bool) -> str:
+def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bool, similar: bool = False) -> str:
     """The page's text; with `students`, each name is a link to the student's own page."""
+    known = misconceptions()
     dots = [(line.seconds, line.peak_bytes, line.status.value.replace(" ", "-")) for line in tally.slowest]
     return page(
         "class.html",
         "class.js",
         tally=tally,
+        late=[place for place, line in enumerate(tally.lines) if line.late],
+        sections=sorted({line.section for line in tally.lines if line.section}),
         archive=archive,
         students=students,
+        similar=similar,
         anonymous=anonymous,
-        misconceptions=misconceptions(),
-        histogram=histogram(tally.scores, tally.header.max_score) if tally.lines else "",
+        misconceptions=known,
+        name=lambda mistake: known[mistake.key].name if mistake.key in known else mistake.key,
+        histogram=histogram(tally.scores, tally.header.max_score, clickable=not anonymous) if tally.scores else "",
         scatter=scatter(dots),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import functools
 import hashlib
 import re
@@ -129,6 +130,7 @@ def _environment() -> jinja2.Environment:
         finalize=visible,
     )
     environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
+    environment.filters["date"] = date
     environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
     return environment
@@ -185,6 +187,15 @@ def short_id(id_: str) -> Markup:
 def said_once(status: str, reason: str) -> str:
     """Why something has a status, without the status said twice: "crashed in file 01.py", "to do: f is a stub"."""
     return reason if reason.casefold().startswith(status.casefold()) else f"{status}: {reason}"
+
+
+def date(text: str) -> str:
+    """2026-11-15 04:30 UTC, for a time in ISO 8601; the text itself where it is none."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{found:%Y-%m-%d %H:%M} {found.tzname() or ''}".rstrip()
 
 
 def size(count: float) -> str:

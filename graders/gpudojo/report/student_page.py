@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 from virtual_cuda.ledger import Timeline, same_call
 
 from gpudojo.classes.store import Record, Store
-from gpudojo.model.evidence import Race, as_struct
+from gpudojo.grading.load import NotANotebook, Unparsable
+from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.platforms._entries import lateness
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
 from gpudojo.report.rendering import Person, duration, page, said_once, size
 from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
+from gpudojo.submissions.definitions import parts as source_parts
+from gpudojo.submissions.entries import SOURCES, suffix
 
 Says = Callable[[str], str]
 RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))
@@ -37,12 +43,30 @@ class TimelinePair:
     missing: str = ""
 
 
+class SourceText(NamedTuple):
+    """The lines of a file, or of a code cell of a notebook."""
+
+    cell: int | None
+    lines: list[str]
+
+
 @dataclass(frozen=True)
 class SubmissionRecords:
-    """The record of one submission, if there is one, and that of the reference in the same run."""
+    """The record of one submission, if there is one, that of the reference in the same run, and the source."""
 
     record: Record | None
     reference: Record | None
+    sources: Mapping[str, bytes] = field(default_factory=dict)  # what was handed in, by path
+
+    @functools.cached_property
+    def texts(self) -> dict[str, list[SourceText]]:
+        """The text of each file, or of each code cell; without files that are long or cannot be read."""
+        found = {}
+        for path, data in self.sources.items():
+            with contextlib.suppress(Unparsable, NotANotebook, RecursionError, MemoryError):
+                if len(data) <= LARGEST and suffix(path, SOURCES):
+                    found[path] = [SourceText(cell, text.splitlines()) for text, _, cell in source_parts(path, data)]
+        return found
 
     def timelines(self, exercise: str, function: str) -> TimelinePair:
         """The timelines of the student's busiest call and of the same call of the reference."""
@@ -59,16 +83,13 @@ class SubmissionRecords:
         return TimelinePair(mine, missing=UNKNOWN_CALL if mine.place is None else NOTHING_THERE)
 
     def race(self, exercise: str, function: str) -> list[Bar]:
-        """Running times of the loop, the student's code and the reference, if they were measured."""
-        found, own = (_race(record, exercise, function) for record in (self.record, self.reference))
+        """Modelled times of the loop, the student's code and the reference, if there are any."""
+        found, own = (_modelled(record, exercise, function) for record in (self.record, self.reference))
         if found is None:
             return []
-        reference = found.reference if drawable(found.reference) else None
-        if not reference and own is not None:
-            # The reference did not run beside the student: its own speedup over the loop stands for it.
-            reference = found.loop * own.student / own.loop
-        times = ((*RACERS[0], found.loop), (*RACERS[1], found.student), (*RACERS[2], reference))
-        return [Bar(label, took, duration(took), kind) for label, kind, took in times if took]
+        # The loop beside the reference: student code may slow down the one that runs beside it.
+        times = ((own or found).loop, found.student, own.student if own else None)
+        return [Bar(who[0], took, duration(took), who[1]) for who, took in zip(RACERS, times, strict=True) if took]
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
         """Peak memory of the plain loop, the student's code and the reference, if it was measured."""
@@ -97,27 +118,31 @@ class SubmissionRecords:
             yield from ((facts, case, others.get(name)) for name, case in facts.items())
 
     def code(self, check: CheckRow, says: Says = str) -> list[tuple[int, str, bool]]:
-        """The known lines around the one that a check names: number, text, whether it is that line."""
-        exercise = check.id.partition("::")[0]
-        timeline = _timeline(self.record, exercise, check.function)
-        if timeline is None or check.line is None or self.record is None:
+        """The lines around the one that a check names: number, text, whether it is that line."""
+        own = next((each.lines for each in self.texts.get(check.file or "", ()) if each.cell == check.cell), None)
+        known = dict(enumerate(own, 1)) if own else self._drawn(check)
+        if check.line is None or check.line not in known:
             return []
-        shift = 0
-        ran = self.record.files.get(check.file or "")
-        if check.cell is not None:
-            # A timeline counts the lines of a notebook through; the check counts in its cell.
-            if ran is None or not check.cell <= len(ran.cells):
-                return []
-            shift = ran.cells[check.cell - 1] - 1
-        wanted = check.line + shift
-        if wanted not in timeline.lines:
-            return []
-        near = [number for number in sorted(timeline.lines) if wanted - 3 <= number <= wanted + 3 and number > shift]
+        near = [number for number in sorted(known) if check.line - 3 <= number <= check.line + 3]
         # Common indentation is removed.
-        texts = textwrap.dedent("\n".join(timeline.lines[number].expandtabs(4) for number in near)).split("\n")
+        texts = textwrap.dedent("\n".join(known[number].expandtabs(4) for number in near)).split("\n")
         if len(texts) != len(near):  # a line of untrusted evidence with a line break in it
             return []
-        return [(number - shift, says(text), number == wanted) for number, text in zip(near, texts, strict=True)]
+        return [(number, says(text), number == check.line) for number, text in zip(near, texts, strict=True)]
+
+    def _drawn(self, check: CheckRow) -> Mapping[int, str]:
+        """The lines that a timeline knows, where the source was not kept."""
+        timeline = _timeline(self.record, check.id.partition("::")[0], check.function)
+        if timeline is None or self.record is None:
+            return {}
+        if check.cell is None:
+            return timeline.lines
+        # A timeline counts the lines of a notebook through; the check counts in its cell.
+        ran = self.record.files.get(check.file or "")
+        if ran is None or not check.cell <= len(ran.cells):
+            return {}
+        shift = ran.cells[check.cell - 1] - 1
+        return {number - shift: text for number, text in timeline.lines.items() if number > shift}
 
 
 class RecordStore:
@@ -126,9 +151,17 @@ class RecordStore:
     def __init__(self, results: Path, reference: str) -> None:
         self._store = Store(results.parent)
         self.reference = self._store.record(reference) if reference else None
+        self.given = self._store.sources(reference) if reference else {}  # the reference's files, with the given code
 
-    def known(self, key: str) -> SubmissionRecords:
-        return SubmissionRecords(self._store.record(key) if key else None, self.reference)
+    def known(self, row: SubmissionRow) -> SubmissionRecords:
+        record = self._store.record(row.record) if row.record else None
+        # With seeds per student, each has a reference of its own.
+        reference = self._store.record(row.reference) if row.reference else self.reference
+        return SubmissionRecords(record, reference, self.sources(row))
+
+    def sources(self, row: SubmissionRow) -> dict[str, bytes]:
+        """What was handed in, by path; empty where it was not kept."""
+        return self._store.sources(row.digest) if row.digest else {}
 
 
 def _timeline(record: Record | None, exercise: str, function: str) -> Timeline | None:
@@ -141,10 +174,10 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
     return {name: each.facts for name, each in seen.evidence.observations.items()} if seen is not None else {}
 
 
-def _race(record: Record | None, exercise: str, function: str) -> Race | None:
-    """The race of a function, if it has one whose times can be drawn."""
-    races = (as_struct(facts, Race) for facts in _facts(record, exercise, function).values())
-    return next((race for race in races if race and all(t and drawable(t) for t in (race.loop, race.student))), None)
+def _modelled(record: Record | None, exercise: str, function: str) -> Modelled | None:
+    """The modelled times of a function, if it has any that can be drawn."""
+    every = (as_struct(_within(f, "speed"), Modelled) for f in _facts(record, exercise, function).values())
+    return next((each for each in every if each and all(t and drawable(t) for t in (each.loop, each.student))), None)
 
 
 def _within(facts: Any, key: str) -> Any:
@@ -157,6 +190,8 @@ def _number(facts: Any, key: str) -> float | None:
     return float(value) if drawable(value) else None
 
 
+LARGEST: Final = 400_000  # bytes of a file that is shown
+MOST_LINES: Final = 4_000  # of a submission
 MOST_FAILED: Final = 8  # at the top of the page; the rest is below
 MOST_LETTERS: Final = 160  # of what happened, at the top
 
@@ -168,6 +203,7 @@ class CheckView:
     check: CheckRow
     anchor: str
     place: str
+    at: str  # the anchor of its line in the source below, if that is shown
     code: list[tuple[int, str, bool]]
     happened: str
     expected: str
@@ -213,12 +249,49 @@ class FunctionView:
         return all(each.check.outcome is Outcome.TODO for each in self.checks_shown)
 
     @property
-    def passed(self) -> bool:
-        return all(each.check.outcome is Outcome.PASSED for each in self.checks_shown)
+    def to_fix(self) -> list[CheckView]:
+        return [each for each in self.checks_shown if each.check.outcome in (Outcome.FAILED, Outcome.ERROR)]
+
+    @property
+    def folded(self) -> list[CheckView]:
+        """Checks that passed or wait for others."""
+        return [each for each in self.checks_shown if each.check.outcome not in (Outcome.FAILED, Outcome.ERROR)]
+
+    @property
+    def folded_counts(self) -> str:
+        """3 passed, 2 blocked."""
+        counts = Counter(each.check.outcome for each in self.folded)
+        return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
 
 
-def student_page(row: SubmissionRow, person: Person, header: ClassResults, known: SubmissionRecords, home: bool) -> str:
-    """The page's text; with `home`, it leads back to the class."""
+@dataclass(frozen=True)
+class SourceView:
+    """One file of a submission: for each line its number, text, anchor, and the checks that point at it."""
+
+    name: str
+    cells: list[tuple[int | None, list[tuple[int, str, str, list[CheckView]]]]]
+
+    @property
+    def marks(self) -> int:
+        return sum(bool(marks) for _, lines in self.cells for *_, marks in lines)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Where a page of a report leads to: the class, and the students before and after."""
+
+    before: Person | None = None
+    after: Person | None = None
+
+
+def student_page(
+    row: SubmissionRow,
+    person: Person,
+    header: ClassResults,
+    known: SubmissionRecords,
+    neighbours: Neighbours | None = None,
+) -> str:
+    """The page's text; without neighbours it leads nowhere, and can be mailed."""
     # Where nothing could be read, all checks failed for the one reason at the top.
     read = row.status is not SubmissionStatus.UNREADABLE
     exercises = [
@@ -244,7 +317,9 @@ def student_page(row: SubmissionRow, person: Person, header: ClassResults, known
         stubs=[(exercise.exercise, part.name) for exercise, parts in exercises for part in parts if part.stub],
         drawn=any(part.call for _, parts in exercises for part in parts),
         recorded=known.record is not None,
-        home=home,
+        neighbours=neighbours,
+        late=lateness(row),
+        sources=_sources(row, every, person, known) if read else [],
         reason=said_once(row.status.value, person.says(row.reason)) if row.reason else "",
         output="" if person.anonymous else row.output,
     )
@@ -259,7 +334,7 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
             part = parts[check.function] = FunctionView(check.function, 0.0, 0.0)
             part.call = _call(exercise, check.function, check.function in failed, person.says, known)
             if race := known.race(exercise, check.function):
-                part.race = bars(f"How long {check.function} took", race)
+                part.race = bars(f"How long {check.function} takes, modelled", race)
             part.curved = known.curves(exercise, check.function)
             if part.curved:
                 part.curves = curves(f"Memory of {check.function}", part.curved)
@@ -271,6 +346,7 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
                 check,
                 "at-" + check.id.replace("::", "-"),
                 place(check, person),
+                _line_anchor(check, known),
                 known.code(check, person.says) if check.outcome is Outcome.FAILED else [],
                 person.says(check.happened),
                 person.says(check.expected),
@@ -283,6 +359,41 @@ def _parts(exercise: str, checks: list[CheckRow], person: Person, known: Submiss
             if other.message == one.message and other.check.outcome is one.check.outcome is not Outcome.FAILED:
                 other.message = ""
     return list(parts.values())
+
+
+def _sources(row: SubmissionRow, views: list[CheckView], person: Person, known: SubmissionRecords) -> list[SourceView]:
+    """The files that were graded, as many as fit on a page."""
+    marks: dict[str, list[CheckView]] = {}
+    for view in views:
+        if view.check.outcome is Outcome.FAILED and view.at:
+            marks.setdefault(view.at, []).append(view)
+    shown: list[SourceView] = []
+    left = MOST_LINES
+    for file in dict.fromkeys(each.file for each in row.definitions):
+        cells = known.texts.get(file, [])
+        left -= sum(len(each.lines) for each in cells)
+        if not cells or left < 0:
+            continue
+        name = f"file {len(shown) + 1}" if person.anonymous else file
+        place = list(known.texts).index(file)
+        numbered = [
+            (each.cell, [(n, person.says(text), at := _anchor(place, each.cell, n), marks.get(at, []))
+                         for n, text in enumerate(each.lines, 1)])
+            for each in cells
+        ]  # fmt: skip
+        shown.append(SourceView(name, numbered))
+    return shown
+
+
+def _anchor(file: int, cell: int | None, line: int) -> str:
+    return f"line-{file}-{cell or 0}-{line}"
+
+
+def _line_anchor(check: CheckRow, known: SubmissionRecords) -> str:
+    """Where the line of a check is in the source; empty where it is not shown."""
+    if check.line is None or check.file not in known.texts:
+        return ""
+    return _anchor(list(known.texts).index(check.file), check.cell, check.line)
 
 
 def place(check: CheckRow, person: Person) -> str:

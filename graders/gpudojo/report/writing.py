@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import SubmissionStatus
@@ -12,7 +13,10 @@ from gpudojo.model.results_file import header, iterate
 from gpudojo.platforms._entries import no_submission, save
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Roll, kept_secret, page
-from gpudojo.report.student_page import RecordStore, student_page
+from gpudojo.report.similarity import Work, similarity_page
+from gpudojo.report.student_page import Neighbours, RecordStore, student_page
+
+NEVER_RAN: Final = (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class ReportOptions:
     anonymous: bool = False
     students: bool = True
     only: str | None = None  # one submission's page, and no class page
+    similarity: bool = False  # a page of similar submissions too
 
     @property
     def file(self) -> Path:
@@ -51,17 +56,22 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         if told:
             say(told)
     roll, tally, written = Roll(secret), Tally(head), []
+    works: dict[int, Work] = {}
+    people = [roll.person(row) for row in iterate(file)]
     without_records = 0
-    for row in iterate(file):
-        person = roll.person(row)
+    for place, row in enumerate(iterate(file)):
+        person = people[place]
         tally.add(row, person)
+        if options.similarity and (sources := archive.sources(row)):
+            works[place] = Work(sources)
         if options.only is not None and row.submission != options.only:
             continue
         if options.students or options.only is not None:
-            known = archive.known(row.record)
-            without_records += known.record is None and row.status is not SubmissionStatus.UNREADABLE
-            text = student_page(row, person, head, known, home=options.only is None)
-            written.append(save(options.out / person.file, text))
+            known = archive.known(row)
+            without_records += known.record is None and row.status not in NEVER_RAN
+            before, after = people[place - 1] if place else None, people[place + 1] if people[place + 1 :] else None
+            neighbours = Neighbours(before, after) if options.only is None else None
+            written.append(save(options.out / person.file, student_page(row, person, head, known, neighbours)))
     if options.only is not None:
         if not written:
             raise CannotReport(no_submission(options.only, [row.submission for row in iterate(file)], file))
@@ -69,5 +79,11 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     if without_records:
         count = f"{without_records} of {len(tally.lines)}"
         say(f"{count} pages have no timelines: the records of these runs are not in {file.parent}")
-    index = save(options.out / "index.html", class_page(tally, archive, options.students, options.anonymous))
-    return [index, *written]
+    if options.similarity:
+        if len(works) < 2:
+            raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
+        given = Work(archive.given) if archive.given else None
+        text = similarity_page(people, works, given, options.students, head.day)
+        written.append(save(options.out / "similarity.html", text))
+    text = class_page(tally, archive, options.students, options.anonymous, options.similarity)
+    return [save(options.out / "index.html", text), *written]

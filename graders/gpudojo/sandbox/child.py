@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from virtual_cuda.ledger import Timeline
 
     from gpudojo.grading.limits import Limits
-    from gpudojo.grading.load import Submission
+    from gpudojo.grading.load import Submission, Trees
     from gpudojo.sandbox.isolation import Isolation
     from gpudojo.sandbox.reaching import Reaching
 
@@ -97,7 +97,8 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
 
     exercises = day(job.day)
     loaded: dict[str, Submission] = {}
-    choice = choose(job.files, exercises)
+    trees: Trees = {}
+    choice = choose(job.files, exercises, trees)
     asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
     if job.bench == "cuda":
         asked = [(e, left) for e, f in asked if (left := _left(job, e, f)).probes]
@@ -106,7 +107,7 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
     for exercise, function in asked:
         if (one := choice.of(function.name)) is not None:
             note = one.note[: protocol.MESSAGE]
-            yield protocol.Chosen(exercise.stem, function.name, one.file, one.line, one.cell, note)
+            yield protocol.Chosen(exercise.stem, function.name, one.file, one.line, one.cell, note, one.versions[:9])
     for exercise, function in asked:
         key, one = f"{exercise.stem}::{function.name}", choice.of(function.name)
         file = one.file if one is not None else None
@@ -121,7 +122,7 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
         if file not in loaded:
             yield protocol.Began(f"file {file}")
             began = time.perf_counter()
-            loaded[file] = read = load_file(home / file, limits)
+            loaded[file] = read = load_file(home / file, limits, trees)
             broken = None if read.broken is None else _plain(read.broken, home)
             lines = dict(itertools.islice(read.lines.items(), LINES))
             yield protocol.Loaded(file, time.perf_counter() - began, lines, read.cells[:LINES], broken)
@@ -219,14 +220,18 @@ def _drawn(
     job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, limits: Limits
 ) -> list[Timeline]:
     """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
+    from virtual_cuda import keep_patches
+
     from gpudojo.grading.observe import observe_one
     from gpudojo.grading.watching import EveryCall
 
     every = EveryCall(function.name)
     assert job.drawn_with is not None
-    for probe in map(every.watched, function.probes):
-        if probe.machine not in ("value", "reference"):
-            observe_one(exercise, function, probe, submission, job.bench, job.drawn_with, limits, limits.seconds)
+    with keep_patches() as restore:
+        for probe in map(every.watched, function.probes):
+            if probe.machine not in ("value", "reference"):
+                observe_one(exercise, function, probe, submission, job.bench, job.drawn_with, limits, limits.seconds)
+        restore()  # before the grader's names are compared
     return every.timelines
 
 
@@ -273,12 +278,13 @@ def _frames(
     job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
 ) -> Iterator[protocol.Frame | protocol.Glimpse]:
     try:
-        if job.on_gpu:
-            from virtual_cuda import limit_memory
+        from virtual_cuda import keep_patches, limit_memory
 
+        if job.on_gpu:
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
-        paused = yield from grade(job, home, limits)
+        with keep_patches():
+            paused = yield from grade(job, home, limits)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
         yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
+import functools
 import gc
 import hashlib
 import os
@@ -86,15 +88,82 @@ def watch(
     call.after_call = after_call  # first, since it must not change either
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
-    thorough = _comparison(spaces, None if rewritten is None else lambda: bool(memory))
-    quick = _comparison(tuple(_observing(spaces)), None if rewritten is None else lambda: False)
-    added = _additions((where, held) for where, held, _ in every if where.startswith(OWN))
+    thorough = _comparison(spaces, memory, None if rewritten is None else lambda: bool(memory))
+    quick = _comparison(tuple(_observing(spaces)), memory, None if rewritten is None else lambda: False)
+    added = _additions(((where, held) for where, held, _ in every if where.startswith(OWN)), memory)
     return lambda: noticed[0] if noticed else thorough() or added()
 
 
-def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]]) -> Callable[[], str | None]:
+VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
+
+
+def _touched(dicts: Sequence[Mapping[Any, Any]], memory: Sequence[str]) -> Callable[[], Sequence[int]]:
+    """A function that returns the places of those that may have changed since it was last called.
+
+    To look at every name takes longer than most calls of students do, and in a forked process copies the memory of all
+    that is looked at. Where something in `memory` says that memory was used directly, and in a Python that keeps no
+    versions, the places of all are returned.
+    """
+    every = range(len(dicts))
+    if not _has_versions():
+        return lambda: every
+    views = tuple(map(_version, dicts))
+    read, known, each, together, numbered = itemgetter(0), [view[0] for view in views], map, zip, enumerate
+
+    def touched() -> Sequence[int]:
+        nonlocal known
+        before, known = known, [*each(read, views)]
+        if memory:
+            return every
+        return [] if before == known else [n for n, (a, b) in numbered(together(before, known)) if a != b]
+
+    return touched
+
+
+def _version(held: Mapping[Any, Any]) -> memoryview:
+    """The version of a dict, or of the one behind the names of a class; it reads the memory where that stands."""
+    inside = held if isinstance(held, dict) else gc.get_referents(held)[0]
+    return memoryview(ctypes.c_uint64.from_address(id(inside) + VERSION_AT)).cast("B").cast("Q")
+
+
+@functools.cache
+def _has_versions() -> bool:
+    """Whether the version is where it is expected, and changes with each way of changing a dict."""
+    threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14) or threaded:
+        return False
+    module, kind = types.ModuleType("example"), type("Example", (), {})
+
+    def put(owner: Any, value: int) -> None:
+        owner.name = value
+
+    changes: list[Callable[[Any, int], Any]] = [
+        *[put] * 50,  # often enough for Python to specialise it
+        lambda owner, value: setattr(owner, "name", value),
+        lambda owner, value: delattr(owner, "name"),
+    ]
+    direct: list[Callable[[dict[str, Any], int], Any]] = [
+        lambda names, value: names.__setitem__("name", value),
+        lambda names, value: names.update(name=-value),
+        lambda names, value: names.pop("name"),
+        lambda names, value: names.setdefault("name", value),
+        lambda names, value: names.clear(),
+    ]
+    for owner, ways in ((module, [*changes, *direct]), (kind, changes)):
+        held = vars(owner)
+        view, seen = _version(held), set[int]()
+        for value, way in enumerate(ways, 1):
+            way(held if way in direct else owner, value)
+            if view[0] in seen:
+                return False
+            seen.add(view[0])
+    return True
+
+
+def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]], memory: Sequence[str] = ()) -> Callable[[], str | None]:
     """A function that returns a new name in our modules that hides a built-in one, or a new method of our classes."""
     known = tuple((where, held, frozenset(held)) for where, held in spaces)
+    touched = _touched([held for _, held, _ in known], memory)
     hides, methods, dictionary, is_one = (
         frozenset(vars(builtins)),
         (*METHODS, types.BuiltinFunctionType),
@@ -103,7 +172,8 @@ def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]]) -> Callable[[], 
     )
 
     def added() -> str | None:
-        for where, held, before in known:
+        for place in touched():
+            where, held, before = known[place]
             for name in () if held.keys() <= before else held.keys() - before:
                 if name in hides if is_one(held, dictionary) else is_one(held[name], methods):
                     return f"{where}{name}"
@@ -127,14 +197,15 @@ def _is_ours(value: Any) -> bool:
 
 
 def _comparison(
-    spaces: tuple[Namespace, ...], with_parts: Callable[[], bool] | None = None
+    spaces: tuple[Namespace, ...], memory: Sequence[str] = (), with_parts: Callable[[], bool] | None = None
 ) -> Callable[[], str | None]:
     """A function that returns the name of something in these that has changed; `with_parts`: whether also of functions.
 
-    Without `with_parts`, functions are compared each time.
+    Without `with_parts`, functions are compared each time. For `memory` see `_touched`.
     """
     # The first name twice: an itemgetter of one name would return no tuple.
     getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in spaces)
+    touched = _touched([space.held for space in spaces], memory)
     functions = tuple({id(f): f for f in _functions(spaces)}.values())
     inside = _parts(functions)
     lists = tuple(
@@ -142,7 +213,11 @@ def _comparison(
     )
     cells = tuple((f, cell, cell.cell_contents) for f in functions for cell in f.__closure__ or () if _fixed(cell))
     looks = tuple((probe, probe.look) for _, _, what, held in _lists(spaces) if what == "probes" for probe in held)
+    variables, values = tuple(cell for _, cell, _ in cells), tuple(before for _, _, before in cells)
+    probes, looking = tuple(probe for probe, _ in looks), tuple(before for _, before in looks)
+    contents, look = attrgetter("cell_contents"), attrgetter("look")
     tables = tuple(_tables(spaces))
+    filled = _touched([table for _, table, _, _ in tables], memory)
     grown = tuple(_grown(spaces))
     # A method can be hidden by an attribute of the object.
     objects = tuple((where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(spaces))
@@ -152,7 +227,8 @@ def _comparison(
     same, every, each, together, size, first, kind, truth = is_, all, map, zip, len, next, type, bool
 
     def compared() -> str | None:
-        for space, getter, before in getters:
+        for place in touched():
+            space, getter, before = getters[place]
             try:
                 now = getter(space.held)
             except KeyError as error:
@@ -166,16 +242,19 @@ def _comparison(
             changed = inside()
             if changed is not None:
                 return changed
+        # All at once, because these are compared most often; one by one only where something differs.
+        if not (
+            every(each(same, each(contents, variables), values)) and every(each(same, each(look, probes), looking))
+        ):
+            for function, cell, before in cells:
+                if cell.cell_contents is not before:
+                    return f"a variable of {function.__module__}.{function.__qualname__}"
+            return first(f"the probe {probe.name}" for probe, before in looks if probe.look is not before)
         for where, held, name, kept, before in lists:
             if held[name] is not kept or size(kept) != size(before) or not every(each(same, kept, before)):
                 return where
-        for function, cell, before in cells:
-            if cell.cell_contents is not before:
-                return f"a variable of {function.__module__}.{function.__qualname__}"
-        for probe, before in looks:
-            if probe.look is not before:
-                return f"the probe {probe.name}"
-        for where, table, keys, before in tables:
+        for place in filled():
+            where, table, keys, before = tables[place]
             if not every(each(same, each(table.get, keys), before)):
                 return where
         for where, table, looked_at in grown:

@@ -78,6 +78,7 @@ class Chosen(msgspec.Struct, frozen=True, tag="chosen"):
     line: int | None
     cell: int | None
     note: str = ""
+    versions: tuple[str, ...] = ()  # other versions of its file, which have work in them, too
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):

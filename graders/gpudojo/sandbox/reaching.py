@@ -168,6 +168,7 @@ def install() -> Reaching:
         hooks += [("a hook for all modules or optimizers", table) for _, table in named if hasattr(table, "clear")]
 
     dispatch = vars(Tensor)["__torch_dispatch__"]
+    identity, ours = object.__hash__, dict[int, Any]()  # hooks of ours, which stay for as long as a device is open
 
     def remove_tracers() -> None:
         now = vars(Tensor)["__torch_dispatch__"]
@@ -177,8 +178,13 @@ def install() -> Reaching:
             report("replaced how the virtual device computes", None, code.co_filename if code else "")
         for what, held in hooks:
             for one in list(held) if held else ():
-                code = _code_of(one if isinstance(held, list) else held[one])
-                if code is not None and files.students(code.co_filename):
+                function = one if isinstance(held, list) else held[one]
+                if ours.get(identity(function)) is function:
+                    continue
+                code = _code_of(function)
+                if code is not None and files.ours(code.co_filename):
+                    ours[identity(function)] = function
+                elif code is not None and files.students(code.co_filename):
                     report(f"left {what} in place", None, code.co_filename, code.co_firstlineno)
                     held.remove(one) if isinstance(held, list) else held.pop(one)
         for what, get, put in getters:

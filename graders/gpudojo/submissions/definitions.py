@@ -14,7 +14,7 @@ from typing import Final
 from gpudojo.grading import load
 from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
-from gpudojo.submissions.entries import ASIDE, SOURCES, in_order, plain, shown, suffix
+from gpudojo.submissions.entries import ASIDE, SOURCES, copy_number, in_order, plain, shown, suffix
 
 # A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
 PARSED: Final = 400_000
@@ -58,6 +58,7 @@ class ChosenDefinition:
     named: bool  # whether the file is named for the exercise
     state: State
     passed_over: tuple[Candidate, ...] = ()
+    versions: tuple[str, ...] = ()  # other versions of its file, which have work in them, too
 
     @property
     def note(self) -> str:
@@ -86,8 +87,11 @@ class Choice:
         return next((found for found in self.definitions if found.function == function), None)
 
 
-def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
-    """Choose a definition of every function; the same for the same files. Raises nothing."""
+def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: load.Trees | None = None) -> Choice:
+    """Choose a definition of every function; the same for the same files. Raises nothing.
+
+    Syntax trees are put into `trees`, for who loads the files next.
+    """
     exercises = tuple(exercises)
     names = {function.name for exercise in exercises for function in exercise.functions}
     bound: dict[str, dict[str, Candidate]] = {}
@@ -102,11 +106,14 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
         if left < 0:
             unreadable[path] = "it was not read, because there is too much Python beside it"
             continue
-        bound[path], reason = _bindings(path, data, names)
+        bound[path], reason = _bindings(path, data, names, {} if trees is None else trees)
         if reason:
             unreadable[path] = reason
+    versions = _versions(bound)
     found = [
-        _definition(exercise, function.name, files, bound) for exercise in exercises for function in exercise.functions
+        _definition(exercise, function.name, files, bound, versions)
+        for exercise in exercises
+        for function in exercise.functions
     ]
     problem = None
     if unreadable and all(one.state in (State.MISSING, State.BROKEN) for one in found):
@@ -114,12 +121,35 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise]) -> Choice:
     return Choice(tuple(found), tuple(unreadable.items()), problem)
 
 
+def _versions(bound: dict[str, dict[str, Candidate]]) -> dict[str, tuple[str, ...]]:
+    """By file that is one of several versions, `day8.py` and `day8 (1).py`: the others with work in them.
+
+    Of these one is graded, the one with most work in it, or else the latest: what counts is never put together of two
+    attempts. It is the file that comes first in the result.
+    """
+    work = {path: sum(c.state is State.DEFINED for c in names.values()) for path, names in bound.items()}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for path in work:
+        if work[path] and not _aside(path):
+            alike.setdefault((plain(path), suffix(path, SOURCES)), []).append(path)
+    found: dict[str, tuple[str, ...]] = {}
+    for group in alike.values():
+        best, *others = sorted(group, key=lambda path: (-work[path], -copy_number(path), in_order(path)))
+        found |= {path: (best, *others) for path in group if others}
+    return found
+
+
 def _definition(
-    exercise: Exercise, function: str, files: Mapping[str, bytes], bound: dict[str, dict[str, Candidate]]
+    exercise: Exercise,
+    function: str,
+    files: Mapping[str, bytes],
+    bound: dict[str, dict[str, Candidate]],
+    versions: dict[str, tuple[str, ...]],
 ) -> ChosenDefinition:
     def rank(one: Candidate) -> tuple[object, ...]:
         named = _named(one.file, exercise)
-        return _aside(one.file), _STATES.index(one.state), *named, one.imported, *in_order(one.file)
+        older = one.file != versions.get(one.file, (one.file,))[0]
+        return older, _aside(one.file), _STATES.index(one.state), *named, one.imported, *in_order(one.file)
 
     candidates = sorted((names[function] for names in bound.values() if function in names), key=rank)
     if not candidates:
@@ -133,7 +163,8 @@ def _definition(
     best, *others = candidates
     named = _named(best.file, exercise)[0] == 0
     place = best.file, best.line, best.cell
-    return ChosenDefinition(exercise.stem, function, *place, named, best.state, passed_over=tuple(others))
+    other_versions = tuple(path for path in versions.get(best.file, ()) if path != best.file)
+    return ChosenDefinition(exercise.stem, function, *place, named, best.state, tuple(others), other_versions)
 
 
 _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
@@ -152,19 +183,21 @@ def _aside(path: str) -> bool:
     return any(part.casefold() in ASIDE for part in pure.parts[:-1]) or bool(_TESTS.fullmatch(plain(path)))
 
 
-def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candidate], str]:
+def _bindings(path: str, data: bytes, names: set[str], trees: load.Trees) -> tuple[dict[str, Candidate], str]:
     """The last binding of each name in a file, and what is wrong with the file."""
     found: dict[str, Candidate] = {}
     broken: dict[str, Candidate] = {}
     reason = ""
     try:
-        for source, first, cell in _parts(path, data):
+        for source, first, cell in parts(path, data):
             try:
                 if len(source) > PARSED:
                     raise load.Unparsable(f"its Python is longer than {PARSED // 1000} kB", None)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about escapes and comparisons in student code
+                with warnings.catch_warnings(record=True) as warned:  # about escapes and comparisons in student code
+                    warnings.simplefilter("always")
                     tree = load.parse(source, _NOWHERE, first)
+                if not warned:  # which belong to the output of the student's file, and come when it is parsed again
+                    trees[source, first] = tree
             except load.Unparsable as error:
                 at = None if error.evidence.line is None else error.evidence.line - first + 1
                 place = "" if at is None else f" in line {at}" + (f" of cell {cell}" if cell else "")
@@ -186,8 +219,10 @@ def _bindings(path: str, data: bytes, names: set[str]) -> tuple[dict[str, Candid
     return found, reason
 
 
-def _parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
-    """The text of a file, or of each cell, with its first line and the number of the cell."""
+def parts(path: str, data: bytes) -> list[tuple[str, int, int | None]]:
+    """The text of a file, or of each code cell, with its first line and the number of the cell.
+
+    Raises load.Unparsable, load.NotANotebook, RecursionError or MemoryError."""
     if not suffix(path, (load.SUFFIX,)):
         return [(load.decode(data), 1, None)]
     if data.count(b'"cell_type"') > CELLS:

@@ -49,6 +49,7 @@ class Named(NamedTuple):
     identifier: str | None
     rest: str  # the student's own name of the file; empty for a folder
     late: bool = False
+    file: int = 0  # the platform's number of the file
 
 
 def natural(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
@@ -80,11 +81,18 @@ def of_platform(name: str, folder: bool) -> Named | None:
     if folder:
         found = _GRADESCOPE.fullmatch(name)
         return Named(Naming.GRADESCOPE, name, found["id"], "") if found else None
-    if canvas := _CANVAS.fullmatch(name):
-        return Named(Naming.CANVAS, canvas["student"], canvas["id"], canvas["rest"], bool(canvas["late"]))
-    if canvas := _CANVAS_ANONYMOUS.fullmatch(name):
-        return Named(Naming.CANVAS, f"anon_{canvas['id']}", canvas["id"], canvas["rest"], bool(canvas["late"]))
+    if canvas := _CANVAS.fullmatch(name) or _CANVAS_ANONYMOUS.fullmatch(name):
+        student = canvas.groupdict().get("student") or f"anon_{canvas['id']}"
+        late, number = bool(canvas["late"]), int(canvas["file"])
+        return Named(Naming.CANVAS, student, canvas["id"], canvas["rest"], late, number)
     return None
+
+
+def people_of(paths: Iterable[str]) -> set[tuple[str, str | None]]:
+    """Whose work an archive holds, by names that a platform gives: that of a whole class is not a submission."""
+    parts = {part for path in paths for part in path.split("/")}
+    names = [of_platform(part, folder=not suffix(part, (*SOURCES, *ARCHIVES))) for part in parts]
+    return {(one.student, one.identifier) for one in names if one is not None}
 
 
 def of_repository(name: str, folder: str) -> Named | None:
@@ -109,6 +117,15 @@ def plain(name: str) -> str:
     return re.sub(r"[\s+-]+", "_", stem.strip())
 
 
+def copy_number(name: str) -> int:
+    """The number of a copy: 0 for `day8.py`, 2 for `day8 (2).py`, 1 where a copy has none."""
+    stem = PurePosixPath(name).name
+    stem = _DAY_SPELT.sub(r"\1\2", _COPY_OF.sub("", folded(stem[: len(stem) - len(suffix(stem, SOURCES))]).strip()))
+    mark = _COPY.search(stem)
+    figures = re.sub(r"\D", "", mark[0]) if mark else ""
+    return int(figures) if figures else int(mark is not None)
+
+
 def folded(name: str) -> str:
     """A name as it is compared where case and the encoding of accents do not count."""
     return unicodedata.normalize("NFC", name).casefold()
@@ -130,35 +147,66 @@ METADATA: Final = "submission_metadata.yml"
 _LARGEST: Final = 64_000_000  # it holds results and histories too
 _SUBMISSION: Final = re.compile(r"""["']?(submission_\d+)["']?:\s*$""")
 _KEY: Final = re.compile(r"""(\s+):?["']?(\w+)["']?:\s*$""")
-_NAME: Final = re.compile(r"""\s*(?:-\s+)?:?["']?name["']?:\s+(.+?)\s*$""")
+_FIELD: Final = re.compile(r"""\s*(?:-\s+)?:?["']?(name|sid|email)["']?:\s+(.+?)\s*$""")
+_CREATED: Final = re.compile(r"""\s+:?["']?(created_at|utc)["']?:(.*)$""")
+_DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)")
 
 
-def submitters(path: Path) -> dict[str, str]:
-    """The students' names for each folder, as Gradescope lists them; empty where there is no readable list."""
+class Submitter(NamedTuple):
+    """A student, as a platform lists who handed in."""
+
+    name: str
+    sid: str = ""
+    email: str = ""
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """Who handed a submission in, and when: ISO 8601, or empty."""
+
+    people: tuple[Submitter, ...] = ()
+    at: str = ""
+
+
+def submitters(path: Path) -> dict[str, HandedIn]:
+    """Who handed in each folder and when, as Gradescope lists it; empty where there is no readable list."""
     try:
         with path.open("rb") as file:
             lines = file.read(_LARGEST).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
-    found: dict[str, list[str]] = {}
-    names: list[str] | None = None  # of the current submission
-    inside = -1  # indentation of the current list of submitters; -1 outside of one
+    found: dict[str, list[Submitter]] = {}
+    dates: dict[str, str] = {}
+    people: list[Submitter] | None = None  # of the current submission
+    folder, inside, dated = "", -1, False  # indentation of the current list of submitters; -1 outside of one
     for line in lines:
         if not line.strip():
             continue
         indent = len(line) - len(line.lstrip())
         if heading := _SUBMISSION.match(line):
-            names, inside = found.setdefault(heading[1], []), -1
-        elif names is None:
+            folder, inside, dated = heading[1], -1, False
+            people = found.setdefault(folder, [])
+        elif people is None:
             continue
         elif inside >= 0 and (indent > inside or (indent == inside and line.lstrip().startswith("- "))):
-            if name := _NAME.match(line):
-                names.append(_text(name[1]))
+            if field := _FIELD.match(line):
+                if line.lstrip().startswith("- ") or not people:
+                    people.append(Submitter(""))
+                people[-1] = people[-1]._replace(**{field[1]: _text(field[2])})
         else:
-            # Only the submission's own list: its history repeats the heading, indented further.
+            # Only the submission's own entries: its history repeats them, indented further.
             key = _KEY.match(line)
-            inside = indent if key and key[2] == "submitters" and indent <= 2 and not names else -1
-    return {folder: " & ".join(names) for folder, names in found.items() if names}
+            inside = indent if key and key[2] == "submitters" and indent <= 2 and not people else -1
+            created = _CREATED.match(line)
+            if created and (indent <= 2 if created[1] == "created_at" else dated):
+                dated = True
+                if (date := _DATE.search(created[2])) and folder not in dates:
+                    zone = {"Z": "+00:00", "UTC": "+00:00"}.get(date[3], date[3])
+                    dates[folder] = f"{date[1]}T{date[2]}{zone}"
+            elif indent <= 2:
+                dated = False
+    known = {name: tuple(one for one in people if one.name) for name, people in found.items()}
+    return {name: HandedIn(people, dates.get(name, "")) for name, people in known.items() if people or name in dates}
 
 
 def _text(value: str) -> str:
@@ -205,6 +253,9 @@ class SubmissionEntry:
     naming: Naming = Naming.PLAIN
     identifier: str | None = None  # the platform's number of the student or submission, or the account
     late: bool = False  # marked by the platform
+    attempt: int = 0  # its number, where the platform's files hold several of this student
+    submitted: str = ""  # when, as the platform or the last commit says; ISO 8601
+    people: tuple[Submitter, ...] = ()  # who handed it in, where the platform lists several or their ids
     # Its parts: the name inside the submission ("" for a folder or archive that is all of it), and the path.
     members: tuple[tuple[str, Path], ...] = ()
 

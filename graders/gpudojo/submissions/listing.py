@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import hashlib
 import os
+import re
 import stat
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from gpudojo.model.catalogue import days, registered
-from gpudojo.submissions import entries
-from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Named, Naming, SubmissionEntry, natural, suffix
+from gpudojo.submissions import archives, entries
+from gpudojo.submissions.entries import (
+    HandedIn,
+    IgnoredPath,
+    Kind,
+    Listing,
+    Named,
+    Naming,
+    ReadLimits,
+    SubmissionEntry,
+    natural,
+    suffix,
+)
 
 _NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
@@ -47,6 +63,44 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
             ignored.append(IgnoredPath(path, _STRAY))
     once = {entry.members: entry for entry in reversed(found)}  # a class, and one of its submissions
     return Listing(tuple(_with_unique_names(list(once.values()))), tuple(ignored))
+
+
+# What a platform packs for a whole class: as much as a machine has memory for.
+_CLASS: Final = ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
+
+
+def unpacked(path: Path, folder: Path) -> Path:
+    """The zip of a whole class as a platform packs it, unpacked below `folder`; any other path as it is.
+
+    Raises OSError where the folder cannot be written."""
+    if not (path.is_file() and suffix(path.name, (".zip",)) and path.stat().st_size <= _CLASS.archive_bytes):
+        return path
+    try:
+        data = archives.fetch(path, _CLASS.archive_bytes)
+        contents = archives.zip_listing(data, _CLASS)
+    except entries.Unreadable:
+        return path  # which is reported when it is read
+    if len(entries.people_of(contents.files)) < 2:
+        return path
+    target = folder / hashlib.sha256(data).hexdigest()[:20]
+    if not target.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        left = _CLASS.total_bytes
+        with tempfile.TemporaryDirectory(dir=folder) as beside:
+            for name, found in contents.files.items():
+                with contextlib.suppress(entries.Unreadable):
+                    inside = found.fetch(min(left, ReadLimits().archive_bytes))
+                    left -= len(inside)
+                    place = Path(beside, "class", name)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(inside)
+            Path(beside, "class").rename(target)
+    # Gradescope packs everything into one folder.
+    while len(inner := list(target.iterdir())) == 1 and inner[0].is_dir():
+        if entries.of_platform(inner[0].name, folder=True) is not None:
+            break
+        target = inner[0]
+    return target
 
 
 def list_one(folder: Path) -> Listing:
@@ -123,13 +177,15 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         if named is not None and named.naming is not Naming.GRADESCOPE:
             loose.setdefault((named.naming, named.student, named.identifier), []).append((named, path, is_folder))
             continue
-        if named is not None:
-            named = named._replace(student=submitters.get(child.name, named.student))
+        handed_in = submitters.get(child.name, HandedIn()) if named is not None else HandedIn()
+        if named is not None and handed_in.people:
+            named = named._replace(student=" & ".join(person.name for person in handed_in.people))
         if entry := _single(path, is_folder, named):
-            found.append(entry)
+            submitted = handed_in.at or entry.submitted
+            found.append(replace(entry, submitted=submitted, people=handed_in.people))
         else:
             ignored.append(IgnoredPath(path, _STRAY))
-    found += [_together(parts) for parts in loose.values()]
+    found += [entry for parts in loose.values() for entry in _attempts(parts)]
 
 
 def _single(path: Path, is_folder: bool, named: Named | None) -> SubmissionEntry | None:
@@ -147,7 +203,83 @@ def _single(path: Path, is_folder: bool, named: Named | None) -> SubmissionEntry
         named = entries.of_repository(_legible(bare), path.parent.name)
     if named is None:
         named = Named(Naming.PLAIN, _legible(bare), None, "")
-    return SubmissionEntry(_legible(bare), named.student, path, kind, named.naming, named.identifier, members=(member,))
+    submitted = commit_time(path) if kind is Kind.CHECKOUT else ""
+    told = (named.student, path, kind, named.naming, named.identifier)
+    return SubmissionEntry(_legible(bare), *told, submitted=submitted, members=(member,))
+
+
+def _attempts(parts: list[tuple[Named, Path, bool]]) -> list[SubmissionEntry]:
+    """One submission for each attempt of a student, the last with the student's name; most often there is one.
+
+    A platform numbers files as they arrive. A file that was there before under the same name begins another attempt.
+    """
+    rounds: list[list[tuple[Named, Path, bool]]] = [[]]
+    names: set[str] = set()
+    for part in sorted(parts, key=lambda part: part[0].file):
+        name = f"{entries.plain(part[0].rest)}{suffix(part[0].rest, (*entries.SOURCES, *entries.ARCHIVES))}"
+        if part[0].rest and name in names:
+            rounds.append([])
+            names = set()
+        names.add(name)
+        rounds[-1].append(part)
+    if len(rounds) == 1:
+        return [_together(parts)]
+    every = [_together(sorted(each, key=lambda part: natural(part[1].name))) for each in rounds]
+    last = len(every)
+    spelled = [f"{each.name} (attempt {n})" if n < last else each.name for n, each in enumerate(every, 1)]
+    return [replace(each, name=name, attempt=n) for n, (each, name) in enumerate(zip(every, spelled, strict=True), 1)]
+
+
+_SHA: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REF: Final = re.compile(r"refs/heads/(?!.*\.\.)[\w./-]+")
+_COMMITTER: Final = re.compile(rb"^committer .*> (\d{1,11}) ([+-]\d{4})$", re.M)
+
+
+def commit_time(checkout: Path) -> str:
+    """When its last commit was made, as ISO 8601; empty where that cannot be found out.
+
+    The checkout is the student's, and git runs programs that a repository's settings name: it is given the objects
+    alone, and settings of ours.
+    """
+    git = checkout / ".git"
+    try:
+        sha = _short(git / "HEAD").strip()
+        if ref := _REF.fullmatch(sha.removeprefix("ref: ")):
+            branch = git / ref[0]
+            packed = "" if branch.is_file() else _short(git / "packed-refs")
+            lines = (line.partition(" ") for line in packed.splitlines())
+            sha = next((sha for sha, _, name in lines if name == ref[0]), "") if packed else _short(branch).strip()
+        if not _SHA.fullmatch(sha):
+            return ""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("objects", "refs"):
+                (Path(folder) / name).mkdir()
+            (Path(folder) / "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
+            nowhere = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "HOME": folder, "LC_ALL": "C"}
+            objects = {"GIT_DIR": folder, "GIT_OBJECT_DIRECTORY": str((git / "objects").resolve())}
+            found = subprocess.run(
+                ["git", "cat-file", "commit", sha],
+                env={"PATH": os.environ.get("PATH", os.defpath), **nowhere, **objects},
+                capture_output=True,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                timeout=10,
+            )
+        committer = _COMMITTER.search(found.stdout.partition(b"\n\n")[0])
+        if committer is None:
+            return ""
+        sign, hours, minutes = committer[2][:1], int(committer[2][1:3]), int(committer[2][3:5])
+        offset = datetime.timedelta(hours=hours, minutes=minutes) * (-1 if sign == b"-" else 1)
+        return datetime.datetime.fromtimestamp(int(committer[1]), datetime.timezone(offset)).isoformat()
+    except (OSError, ValueError, OverflowError, subprocess.SubprocessError):
+        return ""
+
+
+def _short(path: Path, most: int = 1 << 20) -> str:
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError  # to open a pipe would wait for whoever writes to it
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(most)
 
 
 def _together(parts: list[tuple[Named, Path, bool]]) -> SubmissionEntry:

@@ -196,7 +196,11 @@ class _SourceReader:
             problem = self.notes[0] if self.notes else self._nothing()
         elif len(faults) == len(files):
             problem = faults[0]
-        if not problem and len(students := _students(files)) > 1 and entry.kind in (Kind.ZIP, Kind.TAR):
+        if (
+            not problem
+            and len(students := entries.people_of(file.path for file in files)) > 1
+            and entry.kind in (Kind.ZIP, Kind.TAR)
+        ):
             problem = f"It holds the work of {len(students)} students; unpack it and give the folder instead."
         notes = [*faults, *dict.fromkeys(self.notes)]
         if self.too_many:
@@ -216,14 +220,6 @@ class _SourceReader:
             several = f"There is no Python file or notebook among the {self.others} files."
             return several if self.others > 1 else "The only file is neither a Python file nor a notebook."
         return "It is empty."
-
-
-def _students(files: tuple[SourceFile, ...]) -> set[tuple[str, str | None]]:
-    """Whose work it is, by names that a platform gives: an archive of a whole class is not a submission."""
-    kinds = (*entries.SOURCES, *entries.ARCHIVES)
-    parts = {part for file in files for part in file.path.split("/")}
-    names = [entries.of_platform(part, folder=not suffix(part, kinds)) for part in parts]
-    return {(one.student, one.identifier) for one in names if one is not None}
 
 
 def _parents(path: str) -> set[str]:

@@ -22,6 +22,7 @@ from gpudojo.watch.session import Event, Session
 
 TICK: Final = 0.5  # seconds between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room
+LIST: Final = {False: 28, True: 44}  # columns of the list, by whether there is more room
 PAGES: Final = ("fix", "timeline", "lesson")  # what the right side shows
 
 
@@ -40,8 +41,7 @@ class WatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #top { height: 1; padding: 0 1; background: $primary; color: $text; text-style: bold; }
-    #exercises { width: 28; height: 1fr; border: none; padding: 0; background: $surface; scrollbar-size-vertical: 1; }
-    .wide #exercises { width: 44; }
+    #exercises { height: 1fr; border: none; padding: 0; background: $surface; scrollbar-size-vertical: 1; }
     .whole #exercises { display: none; }
     #right { scrollbar-size-vertical: 1; }
     #body, #aside { padding: 0 1; }
@@ -66,7 +66,7 @@ class WatchApp(App[None]):
         self.course = course
         self.session = Session(course, self._tell, kind)
         self.thread = threading.Thread(target=self.session.loop, name="gpudojo session", daemon=True)
-        self.hints, self.page, self.step, self.drawn = 0, "fix", 0, False
+        self.hints, self.page, self.step, self.drawn, self.said = 0, "fix", 0, False, Text()
         self.theme = "textual-dark" if self.dark else "textual-light"
 
     def _tell(self, event: Event, work: Work) -> None:
@@ -98,7 +98,6 @@ class WatchApp(App[None]):
         self.session.close()
 
     def on_resize(self) -> None:
-        self.screen.set_class(self.size.width >= WIDE, "wide")
         self.call_after_refresh(self._draw)
 
     @on(Changed)
@@ -166,7 +165,10 @@ class WatchApp(App[None]):
         if self.widgets_gone:
             return
         self.step += 1
-        self.query_one("#status", Static).update(self._status())
+        said = self._status()
+        if said != self.said:  # what is drawn again is sent again, over ssh too
+            self.said = said
+            self.query_one("#status", Static).update(said)
         if self.course.done and self.page == "fix":
             self.query_one("#body", Static).update(view.celebration(self.course, self.step))
 
@@ -176,16 +178,19 @@ class WatchApp(App[None]):
         self.screen.set_class(self.page != "fix", "whole")  # drawings and lessons need all columns
         self.query_one("#top", Static).update(self._top())
         exercises = self.query_one("#exercises", OptionList)
-        width = exercises.scrollable_content_region.width - 2
+        exercises.styles.width = LIST[self.size.width >= WIDE]
+        width = LIST[self.size.width >= WIDE] - 2  # without an edge, and the bar that scrolls it
         for place, work in enumerate(self.course.works):
-            exercises.replace_option_prompt_at_index(place, view.entry(work, max(width, 20)))
+            entry = view.entry(work, width, marked=work is self.course.current)
+            exercises.replace_option_prompt_at_index(place, entry)
         exercises.highlighted = self.course.works.index(self.course.current)
         self.drawn = True
         if self.page == "fix":
             exercises.focus()  # which it loses when it is hidden
         self.query_one("#body", Static).update(self._body())
         self.query_one("#aside", Static).update(view.aside(self.course))
-        self.query_one("#status", Static).update(self._status())
+        self.said = self._status()
+        self.query_one("#status", Static).update(self.said)
 
     def _top(self) -> Text:
         title, score = (

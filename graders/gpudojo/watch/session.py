@@ -102,8 +102,7 @@ class Session:
             self.course.remember()
 
     def _saved(self, paths: set[Path]) -> None:
-        self.saved_at, self.took = time.perf_counter(), 0.0
-        changed = []
+        now, changed = time.perf_counter(), []
         for work in (work for work in self.course.works if work.path in paths):
             before, names = work.text, work.read()
             if work.text != before:
@@ -115,6 +114,7 @@ class Session:
             self._put(self.course.current, self.course.current.names)
         else:
             return
+        self.saved_at, self.took = now, 0.0
         self._interrupt()
         self._wait_for(self.course.current)
 
@@ -249,21 +249,34 @@ def full_screen() -> bool:
 
 
 def saves(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
-    """The Python files of a folder that were saved, each time some were: also by an editor that replaces the file."""
+    """The Python files of a folder that were saved, each time some were: also by an editor that replaces the file.
+
+    All of them first, when it begins to see saves: one may have been saved before.
+    """
     try:
         from watchfiles import watch
     except ImportError:
         yield from _polled(folder, stop)
         return
-    found = watch(folder, recursive=False, step=QUIET, debounce=10 * QUIET, stop_event=stop, rust_timeout=500)
-    for changes in found:
-        paths = {Path(path) for _, path in changes if path.endswith(".py")}
+    paths = {*_stamps(folder)}
+    for changes in watch(
+        folder,
+        recursive=False,
+        step=QUIET,
+        debounce=10 * QUIET,
+        stop_event=stop,
+        rust_timeout=500,
+        yield_on_timeout=True,
+    ):
+        paths |= {Path(path) for _, path in changes if path.endswith(".py")}
         if paths:
             yield paths
+        paths = set()
 
 
 def _polled(folder: Path, stop: threading.Event) -> Iterator[set[Path]]:
     known = _stamps(folder)
+    yield {*known}
     while not stop.wait(POLLING):
         before, known = known, _stamps(folder)
         paths = {path for path in before.keys() | known if before.get(path) != known.get(path)}

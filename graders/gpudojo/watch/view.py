@@ -54,17 +54,18 @@ def tint(style: str) -> str:
 
 
 def number(points: float) -> str:
-    return f"{round(points, 1):g}"
+    return f"{round(points, 2):g}"
 
 
-def entry(work: Work, width: int) -> Text:
-    """One line of the list of exercises."""
+def entry(work: Work, width: int, marked: bool = False) -> Text:
+    """One line of the list of exercises; one that is marked has no colours, which may be unreadable on the mark's."""
     row, (mark, colour) = work.points(), MARKS[work.state]
+    colour, dim = ("", "") if marked else (colour, "dim")
     points = f"{number(row.points)}/{number(row.max_points)}"
     name = work.stem.replace("_", " ")
     room = width - len(points) - 3
     name = name if len(name) <= room else f"{name[: room - 1].rstrip()}…"
-    return Text.assemble((f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or "dim")))
+    return Text.assemble((f"{mark} ", tint(colour)), f"{name:{max(room, 0)}} ", (points, tint(colour or dim)))
 
 
 def score(course: Course, width: int = 20) -> Text:
@@ -201,7 +202,7 @@ def timeline(work: Work, width: int) -> RenderableType:
     yours, theirs = work.timelines[name]
     lines: list[Text] = []
     for line in draw_timeline(yours, width, theirs):
-        lines.append(Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line), no_wrap=True))
+        lines.append(Text.assemble(*((text, tint(TIMELINE.get(meaning, ""))) for text, meaning in line)))
     return Group(*lines, Text(), *_dim(timeline_legend(width)))
 
 

@@ -12,6 +12,7 @@ from virtual_cuda.ledger import records
 from virtual_cuda.ledger.records import Row
 
 HOST: Final = "host"
+HZ: Final = 1.98e9  # cycles per second, for `torch.cuda._sleep`
 _FILLING: Final = 4  # times the least time of its kind: a kernel that takes so long has work for the whole GPU
 _SEGMENT: Final = 20 << 20  # what the allocator asks CUDA for at least, so that the next tensors cost nothing
 
@@ -290,5 +291,7 @@ class Clock:
             self._free[lane] = max(self._free[lane], self.events.get(other, 0.0))
         elif what == "wait_stream":
             self._free[lane] = max(self._free[lane], self._free[device, other])
+        elif what == "sleep":
+            self._run(number, lane, "sleep", other / HZ, 1, self.now)
         else:
             self._awaited = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]

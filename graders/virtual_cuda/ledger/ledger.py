@@ -58,6 +58,11 @@ class Ledger(Sequence[Record]):
         part._until = self._until if until is None else until if self._until is None else min(until, self._until)
         return part
 
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        """The first of `rows` that is in this part, and the one after its last; None while it grows."""
+        return self._first, self._until
+
     def written(self) -> list[Row]:
         """The rows of this part, not yet records: for frequent questions, where making records would take too long."""
         return self.rows[self._first : self._until]

@@ -135,6 +135,6 @@ def _clear(original: Any) -> None:
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     """Keep the ledger's idea of the autocast dtype; where torch clears its weight cache, ours is cleared too."""
-    opening.undo.callback(_cast_weights.clear)
+    opening.closing.append(_cast_weights.clear)
     yield from autocast_patches(thread_state, "cuda")
     yield around(torch, "clear_autocast_cache", _clear)

@@ -15,8 +15,9 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._pytree import tree_map_only
 
+from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.messages import KERNEL, SPELLED, device_assert, forked, not_implemented, out_of_memory, worded
-from virtual_cuda.device.state import CPU, SMALL, Block, OutOfMemory, Place, now, place_of
+from virtual_cuda.device.state import CPU, Block, OutOfMemory, Place, now, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
@@ -112,15 +113,20 @@ def _alert(caller: str, exact_integers: bool, args: Any, kwargs: Any) -> None:
 # ---- dtypes ----------------------------------------------------------------------------------------------------------
 
 _ABSENT: Final = (
-    "Could not run '{0}' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist "
+    "Could not run '{0}' with arguments from the '{1}' backend. This could be because the operator doesn't exist "
     "for this backend, or was omitted during the selective/custom build process (if using custom build). If you are "
     "a Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions. "
     "'{0}' is only available for these backends: [CPU, Meta]."
 )
 
 
+def absent(func: Any, backend: str) -> Exception:
+    """What torch raises where a backend has no kernel."""
+    return NotImplementedError(_ABSENT.format(func.name(), backend))
+
+
 def _refuse_all(func: Any, args: Any, kwargs: Any) -> None:
-    raise NotImplementedError(_ABSENT.format(func.name()))
+    raise absent(func, "CUDA")
 
 
 def _refuse_dtypes(func: Any, said: dict[torch.dtype, str], args: Any, kwargs: Any) -> None:
@@ -412,7 +418,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     size = (nbytes + 511) & -512
     memory = place.memory
     small = memory.small_live + size
-    if size <= SMALL and small <= memory.small_high:
+    if size <= SMALL and small <= memory.quick:
         memory.small_live = small
         memory.blocks += 1
         memory.blocks_ever += 1
@@ -449,6 +455,8 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     shell = make_shell(
         Tensor, shape, strides, None, None, dtype, _STRIDED, lazy, False, False, None, False, False, AUTOCAST
     )
+    if dtype.is_complex and out.is_conj():  # `vdot` of a conjugate
+        torch._C._set_conj(shell, True)
     shell._inner = out
     shell._block = block
     return shell

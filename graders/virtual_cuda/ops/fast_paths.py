@@ -274,7 +274,14 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
 
 
 _FEW: Final = {(0,): _from_one, (0, 1): _from_two}
-_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like}
+
+
+def view(func: Any, rules: Rules) -> Any:
+    """A view that the schema does not call one."""
+    return _from_one(func, rules.call, view=True)
+
+
+_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like, "view": view}
 
 
 def plan_by(function: Any, func: Any) -> Any:
@@ -289,7 +296,8 @@ def make_plan(func: Any) -> Any:
         return plan_by(facts.plan, func)
     if func.namespace not in ("aten", "prims"):
         return plan_by(library.run, func)
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    if composite and not facts.whole:
         # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.
         return lambda args, kwargs: func.decompose(*args, **(kwargs or {}))
     rules = rules_of(func)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -16,8 +17,9 @@ from virtual_cuda.device.state import Block, Place
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
+from virtual_cuda.ops.elementwise import HALF
 from virtual_cuda.ops.placement import compare, on_host
-from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.registry import ALLOWED, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
@@ -83,6 +85,11 @@ class FusedRmsNorm(torch.autograd.Function):
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 
+def _captured() -> bool:
+    """Whether a CUDA graph is being captured: it repeats operators, so nothing is fused then."""
+    return torch.cuda.is_current_stream_capturing()
+
+
 def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     if weight is not None and _mixed(input, weight):
         raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
@@ -91,7 +98,7 @@ def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = No
     if usual and weight is not None:
         same = type(weight) in VIRTUAL and weight._block.place is input._block.place
         usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
-    if not usual or not input.is_floating_point() or input._block.place.shut:
+    if not usual or not input.is_floating_point() or input._block.place.shut or _captured():
         return original(input, normalized_shape, weight, eps)
     return _fused_rms_norm(input, weight, shape, eps)
 
@@ -224,7 +231,7 @@ def _attention(
         with torch.autocast("cuda", enabled=False):
             query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
             return _attention(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
-    if not named.get("enable_gqa") and _fits(query, key, value, attn_mask):
+    if not named.get("enable_gqa") and _fits(query, key, value, attn_mask) and not _captured():
         return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
     together = type(query) in VIRTUAL and not _mixed(query, key, value)
     if together and query.dim() == 4 and _mixed(query, attn_mask):
@@ -386,7 +393,7 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
     states = tuple(state) if kind == "lstm" else (state,)
     place = _place([data, *states, *weights]) if isinstance(data, torch.Tensor) else None
-    if place is None or not data.numel() or not torch.backends.cudnn.enabled:
+    if place is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
         return original(data, *args)
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.float16  # whatever autocast was asked for: cuDNN's layers are cast to half
@@ -419,6 +426,61 @@ def _flatten_parameters(self: Any) -> None:
         refresh(weight)
 
 
+# ---- transforms in half precision ------------------------------------------------------------------------------------
+
+_WIDER: Final = {torch.float16: torch.float32, torch.complex32: torch.complex64}
+_KINDS: Final = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+_TRANSFORMS: Final = [f"{kind}{dims}" for kind in _KINDS for dims in ("", "2", "n")]
+
+
+def _half_transform(name: str, original: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """The CPU has no Fourier transforms in half precision: computed in single precision."""
+    if type(input) not in VIRTUAL or input.dtype not in _WIDER or torch.is_autocast_enabled("cuda"):
+        return original(input, *args, **kwargs)
+    made = original(input.to(_WIDER[input.dtype]), *args, **kwargs)
+    lengths = args[0] if args else kwargs.get("n", kwargs.get("s"))
+    lengths = [lengths] if isinstance(lengths, int) else lengths
+    count = {"2": 2, "n": input.dim() if lengths is None else len(lengths)}.get(name[-1], 1)
+    dims = args[1] if len(args) > 1 else kwargs.get("dim")
+    dims = list(range(-count, 0)) if dims is None else [dims] if isinstance(dims, int) else list(dims)
+    sizes = [made.size(dim) for dim in dims]
+    if dims and name.lstrip("i").startswith(("rfft", "hfft")) and made.is_complex():  # half of the result is left out
+        sizes[-1] = input.size(dims[-1]) if lengths is None or lengths[-1] == -1 else lengths[-1]
+    if any(size & (size - 1) for size in sizes):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+            f"but got a signal size of{sizes}"
+        )
+    return made.to(torch.complex32 if made.is_complex() else torch.float16)
+
+
+# ---- optimizers ------------------------------------------------------------------------------------------------------
+
+
+def _fused_step(func: Any, /, *lists: Any, **named: Any) -> None:
+    """A step, in single precision where something is narrower: some of the CPU's own kernels change no half then."""
+    wide = [[tensor.float() if tensor.dtype in HALF else tensor for tensor in each] for each in lists]
+    func(*wide, **named)
+    for tensor, stepped in zip(chain(*lists), chain(*wide), strict=True):
+        if tensor is not stepped:
+            tensor.copy_(stepped)
+
+
+def _learning_rate_anywhere(call: placement.OperatorCall) -> Any:
+    """A learning rate on the host is read there, whatever its shape."""
+    placement.elementwise(call.func, {**call.given, "lr": None})
+    return ALLOWED
+
+
+for _name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"):
+    for _func in (getattr(aten, _name).default, getattr(aten, _name).tensor_lr):
+        operator(
+            f"{_name}.{_func._overloadname}",
+            kernel=functools.partial(_fused_step, _func),
+            placement=_learning_rate_anywhere,
+        )
+
+
 # ---- patches ---------------------------------------------------------------------------------------------------------
 
 # Composites whose own complaints name the device as C++ knows it.
@@ -436,6 +498,7 @@ def _patches(opening: Opening) -> list[Patch]:
         around(vars(torch._C)["_linalg"], "linalg_eigvals", _eigvals),
         around(torch.linalg, "eigvals", _eigvals),
         around(torch, "rms_norm", _rms_norm),
+        *(around(torch.fft, name, functools.partial(_half_transform, name)) for name in _TRANSFORMS),
         *(around(owner, "scaled_dot_product_attention", _attention) for owner in (c_nn, nn.functional)),
     ]
 

@@ -213,6 +213,7 @@ operator("native_group_norm", refuse=partial(_same_as_weight, slice(1, 3)))
 
 operator("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", binding=True)
 operator("max_pool2d_with_indices", binding=True)
+operator("silu_backward", "mish_backward", whole=True)
 operator("log_sigmoid_forward", output=lambda inner, kwargs, out: (out[0], out[1].new_empty(0)))
 # CUDA keeps no buffer and computes it again.
 operator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -60,6 +61,16 @@ def _row_major(position: int) -> Any:
     return lambda inner, kwargs, out: tuple(t.contiguous() if i == position else t for i, t in enumerate(out))
 
 
+def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
+    """A product with `out_dtype`, which the CPU lacks: sums of half-precision products are kept in single precision."""
+    *operands, dtype = args
+    one, other = (t.dtype for t in operands[-2:])
+    if one is not other or (dtype is not one and (dtype is not torch.float32 or one not in HALF)):
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+    made = getattr(torch, name)(*(t.to(dtype) for t in operands), **named)
+    return made if out is None else out.resize_(made.shape).copy_(made)
+
+
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +93,8 @@ def _block_diag(call: OperatorCall) -> Any:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 operator("mm", "addmm", "bmm", "baddbmm", binding=True, product=True)
+for _name in ("mm", "bmm", "addmm", "baddbmm"):
+    operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=True)
 operator("mv", "dot", binding=True)
 operator("trace", emulate=widened((*HALF, torch.bool), torch.float32, torch.int64))
 operator("block_diag", placement=_block_diag)

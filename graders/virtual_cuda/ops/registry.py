@@ -40,9 +40,11 @@ class Operator:
     output: Callable[[Any, Any, Any], Any] | None = None
     """Gives the results the form they have on CUDA: function(inner arguments, kwargs, results) -> results."""
     fast_path: str | None = None
-    """A plan of `ops/fast_paths.py` that the schema does not call for: "detach", "item" or "like"."""
+    """A plan of `ops/fast_paths.py` that the schema does not call for: "detach", "item", "like" or "view"."""
     binding: bool = False
     """Whether Python's own binding is called, which takes less time than the operator; for frequent operators."""
+    whole: bool = False
+    """Whether CUDA runs it as one kernel, although torch has a way to make it of other operators."""
     product: bool = False
     """Whether the result, a matrix product, can need far more memory than the factors."""
     emulate: Callable[[Any, Any, Any, Exception], Any] | None = None

@@ -11,7 +11,7 @@ from virtual_cuda.device.messages import label_of
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.elementwise import WHOLE, widened
 from virtual_cuda.ops.placement import OperatorCall, unless_empty
-from virtual_cuda.ops.registry import operator
+from virtual_cuda.ops.registry import NOT_EMULATED, operator
 
 aten: Final = torch.ops.aten
 _NETWORK: Final = 32  # up to so many elements an unstable sort is a bitonic network; beyond, every sort is stable
@@ -154,6 +154,14 @@ def _isin(given: dict[str, Any]) -> int:
     return 1 if given.get("assume_unique") else 3
 
 
+def _nansum(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
+    """The CPU refuses complex numbers here."""
+    self, *rest = inner
+    if not self.is_complex() or "out" in kwargs:
+        return NOT_EMULATED
+    return aten.sum.dim_IntList(torch.where(self.isnan(), 0, self), *(rest or [None]), **kwargs)
+
+
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +191,7 @@ _BOOL: Final = widened((torch.bool,), torch.uint8)
 
 operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", "prod", output_first=True)
 operator("sum", "mean", "argmax", binding=True, output_first=True)
+operator("nansum", emulate=_nansum)
 operator("max", "min", binding=True)
 # These bindings give a named tuple, which the dispatcher would not open.
 operator("max.dim", "min.dim", binding=False)

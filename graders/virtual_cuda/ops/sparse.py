@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partialmethod
 from typing import Any, Final
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor
-from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import WRAPPERS, Unwrapped, allocate, open_place, rescue, shut, wrap_output, write
+from virtual_cuda.device.tensor import wrap as wrap_strided
+from virtual_cuda.ops import nested, placement
+from virtual_cuda.ops.dispatch import (
+    WRAPPERS,
+    Unwrapped,
+    absent,
+    allocate,
+    open_place,
+    rescue,
+    shut,
+    wrap_output,
+    write,
+)
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
-from virtual_cuda.ops.registry import call_of, operator
+from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
 
 aten: Final = torch.ops.aten
@@ -41,13 +55,38 @@ class SparseTensor(Tensor):
     def is_sparse_csr(self) -> bool:  # type: ignore[override]
         return bool(self._inner.is_sparse_csr)
 
-    def to_sparse(self, *args: Any, **kwargs: Any) -> Any:
+    def to_sparse(self, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
         if self._inner.layout is torch.sparse_coo:
-            return super().to_sparse(*args, **kwargs)
-        return run(torch.Tensor.to_sparse, (self, *args), kwargs)  # C++ takes it for a COO tensor and would do nothing
+            return super().to_sparse(*args, **({} if layout is None else {"layout": layout}), **kwargs)
+        if layout not in (None, torch.sparse_coo):
+            return getattr(self, f"to_{str(layout)[6:]}")(*kwargs.values())
+        return aten._to_sparse.default(self)  # C++ takes it for a COO tensor and would do nothing
 
     def to_sparse_coo(self) -> Any:
         return self.to_sparse()
+
+    def _to_compressed(self, kind: str, *args: Any, **kwargs: Any) -> Any:
+        if self._inner.layout is torch.sparse_coo:
+            return getattr(super(), f"to_sparse_{kind}")(*args, **kwargs)
+        same = self._inner.layout is getattr(torch, f"sparse_{kind}")
+        return self if same else getattr(aten, f"_to_sparse_{kind}").default(self, *args, **kwargs)
+
+    to_sparse_csr = partialmethod(_to_compressed, "csr")
+    to_sparse_csc = partialmethod(_to_compressed, "csc")
+    to_sparse_bsr = partialmethod(_to_compressed, "bsr")
+    to_sparse_bsc = partialmethod(_to_compressed, "bsc")
+
+    def _asked(self, name: str) -> Any:
+        """A question of COO tensors: C++ gets an answer for all of them (see `_as_coo`), Python is refused."""
+        if self._inner.layout is not torch.sparse_coo:
+            getattr(self._inner, name)()  # raises
+        return getattr(super(), name)()
+
+    is_coalesced = partialmethod(_asked, "is_coalesced")
+    coalesce = partialmethod(_asked, "coalesce")
+    indices = partialmethod(_asked, "indices")
+    _indices = partialmethod(_asked, "_indices")
+    _values = partialmethod(_asked, "_values")
 
     def new(self, *args: Any, device: Any = None) -> Any:
         """The constructor of old, which `SparseAdam` uses."""
@@ -130,10 +169,60 @@ class _Opened(Unwrapped):
         return wrap(value, place, self.blocks)
 
 
+class _Coordinates(Block):
+    """The coordinates of a compressed tensor, made for C++."""
+
+    __slots__ = ("of",)
+    of: Any
+
+
+def _as_coo(func: Any, args: Any) -> Any:
+    """What autograd asks of a compressed tensor, which C++ takes for a COO tensor: its parts, to build one like it."""
+    first = args[0]
+    if type(first) is SparseTensor and first._inner.layout is not torch.sparse_coo:
+        if func is aten.is_coalesced.default:
+            return True
+        if func is aten._values.default:
+            return aten.values.default(first)
+        if func in (aten._indices.default, aten.indices.default):
+            coordinates = first._inner.to_sparse()._indices()
+            block = _Coordinates(first._block.place, coordinates.nbytes)
+            block.of = first
+            return wrap_strided(coordinates, block)
+    if func is aten._sparse_coo_tensor_with_dims_and_tensors.default and isinstance(args[3]._block, _Coordinates):
+        pattern = args[3]._block.of
+        *indices, _ = parts(pattern._inner)
+        like, blocks = pattern._inner, {**pattern._parts, args[4]._inner.untyped_storage()._cdata: args[4]._block}
+        build: Any = torch.sparse_compressed_tensor
+        made = build(*indices, args[4]._inner.detach(), like.shape, layout=like.layout)
+        return wrap(made, pattern._block.place, blocks)[0]
+    return NotImplemented
+
+
+_HALF: Final = re.compile("not implemented for '(Half|BFloat16)'")
+
+
+def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
+    """The CPU lacks many sparse operators of half precision: they are computed in single precision."""
+    spelled = _HALF.search(str(error))
+    if spelled is None:
+        return NOT_EMULATED
+    narrow = torch.float16 if spelled[1] == "Half" else torch.bfloat16
+    wide_args, wide_named = tree_map_only(
+        torch.Tensor, lambda t: t.float() if t.dtype is narrow else t, (tuple(inner), named)
+    )
+    out = call_of(func)(*wide_args, **wide_named)
+    if out is wide_args[0]:
+        return inner[0].copy_(out.to(narrow))
+    return tree_map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
+
+
 def run(func: Any, args: Any, kwargs: Any) -> Any:
     """Any operator that takes or gives a sparse tensor."""
     if func is aten._to_copy.default:
         return _to_copy(func, args, kwargs)
+    if (answer := _as_coo(func, args)) is not NotImplemented:
+        return answer
     seen = _Opened()
     inner = [seen.open(value) for value in args]
     named = {key: seen.open(value) for key, value in kwargs.items()}
@@ -146,12 +235,18 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         raise shut(seen.place)
     if (seen.plain and seen.place is not None) or len(seen.places) > 1:
         placement.judge(func, args, kwargs)
+    if facts_of(func).absent:
+        raise absent(
+            func, "SparseCsrCUDA" if any(type(v) is SparseTensor and not v.is_sparse for v in args) else "CUDA"
+        )
     try:
         out = call_of(func)(*inner, **named)
     except Exception as error:
         if target is None:
             raise
-        out = rescue(func, inner, named, target, error)
+        out = _in_single(func, inner, named, error)
+        if out is NOT_EMULATED:
+            out = rescue(func, inner, named, target, error)
     closed, nbytes = seen.close(out, target)
     if target is not None and isinstance(out, (torch.Tensor, list, tuple)):
         write(str(func), target, nbytes)
@@ -195,6 +290,7 @@ operator("_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc", "sparse_mask", pl
 operator("sparse_coo_tensor.size", "sparse_coo_tensor.indices", "sparse_coo_tensor.indices_size", plan=run)
 operator("_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims", plan=run)
 operator("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_with_dims", plan=run)
+operator("_sparse_mm_reduce_impl", "_sparse_mm_reduce_impl_backward", plan=run, absent=True)
 operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run)
 operator("_embedding_bag_backward", "_gather_sparse_backward", plan=run)
 
@@ -208,8 +304,11 @@ def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
 
 def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
     place = _wanted(kwargs.get("device"), (values, indices))
-    if place is None or values is None:
+    if place is None:
         return original(*(value for value in (indices, values, size) if value is not None), **kwargs)
+    if values is None:  # a size alone
+        size = tuple(indices if size is None else size)
+        indices, values = torch.empty((len(size), 0), dtype=torch.int64), torch.empty(0)
     where = torch.as_tensor(indices, device=place.cuda).to(torch.int64)
     what = torch.as_tensor(values, dtype=kwargs.get("dtype"), device=place.cuda)
     build, coalesced = aten.sparse_coo_tensor, kwargs.get("is_coalesced")
@@ -232,15 +331,17 @@ def _compressed(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`.to` and all that ends in it, for sparse host tensors."""
-    if self.layout not in LAYOUTS or type(self) is SparseTensor:
+    """`.to` and all that ends in it, for sparse and nested host tensors."""
+    nested_one = self.is_nested and type(self) is torch.Tensor
+    if not nested_one and (self.layout not in LAYOUTS or type(self) is SparseTensor):
         return original(self, *args, **kwargs)
     device = kwargs.get("device", args[0] if args else None)
     place = place_named(device.device if isinstance(device, torch.Tensor) else device)
     if place is None:
         return original(self, *args, **kwargs)
     dtype = kwargs.get("dtype", next((value for value in args if isinstance(value, torch.dtype)), None))
-    return to_device(self, place, bool(kwargs.get("non_blocking", False)), dtype)
+    move = nested.to_device if nested_one else to_device
+    return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
 
 
 @torch_patches(Stage.WRAP)

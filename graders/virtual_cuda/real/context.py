@@ -14,7 +14,7 @@ import torch.utils.data.dataloader as loading
 
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
-from virtual_cuda.patching import Patch, around, claim, patch
+from virtual_cuda.patching import Patch, around, claim, kept, patch
 from virtual_cuda.real.observer import Observer, RecordingMode, explicit_waits
 from virtual_cuda.recorder import autocast_patches
 from virtual_cuda.torch_api.creation import withdraw_kernels
@@ -110,6 +110,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
 
     Raises NoSuchDevice and AlreadyOpen.
     """
+    kept.restore()
     if kind not in KINDS or not device_count(kind):
         raise NoSuchDevice(kind)
     with contextlib.ExitStack() as undo:

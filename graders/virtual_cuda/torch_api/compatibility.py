@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
-import torch._library.simple_registry as registry
 import torch.jit._builtins as builtins
 from torch import nn
 
 from virtual_cuda.device.state import LAZY
-from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
+from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
 from virtual_cuda.errors import TorchUnsupported
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
@@ -133,6 +132,3 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     # Made once per process: it must hold the functions as they were.
     builtins._get_builtin_table()
     yield around(builtins, "_find_builtin", _find_builtin)
-    original = getattr(registry, "find_torch_dispatch_rule", None)
-    if original is not None:
-        yield registry, "find_torch_dispatch_rule", lambda op, kind: None if kind in VIRTUAL else original(op, kind)

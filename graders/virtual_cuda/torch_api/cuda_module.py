@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import types
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -80,9 +79,13 @@ class Devices:
     """The functions of `torch.cuda` and `torch.accelerator` that ask about or choose a device."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
+        self.use(gpu)
+
+    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
         self.gpu = gpu
         self.process = os.getpid()
         self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
+        return ()
 
     def initialize(self) -> None:
         if os.getpid() != self.process:
@@ -128,11 +131,15 @@ class Devices:
         for place in self.gpu.places:
             place.memory.empty_cache()
 
-    def patches(self) -> Iterator[Patch]:
-        gpu, of = self.gpu, functools.partial(allocator_of, self.gpu)
-        shared = {
+    def _shared(self) -> dict[str, Any]:
+        """What `torch.cuda` and `torch.accelerator` both have; functions of its own for each."""
+
+        def of(device: Any) -> Allocator:
+            return allocator_of(self.gpu, device)
+
+        return {
             "is_available": lambda: True,
-            "device_count": lambda: len(gpu.places),
+            "device_count": lambda: len(self.gpu.places),
             "synchronize": self.synchronize,
             "empty_cache": self.empty_cache,
             "memory_allocated": lambda device=None: of(device).live,
@@ -143,9 +150,17 @@ class Devices:
             "memory_stats": lambda device=None: dict(sorted(of(device).statistics().items())),
             "get_device_capability": lambda device=None: self.properties(device) and self.capability,
         }
+
+    def patches(self) -> Iterator[Patch]:
+        def at(device: Any) -> int:
+            return index_of(self.gpu, device)
+
+        def of(device: Any) -> Allocator:
+            return allocator_of(self.gpu, device)
+
         cuda = {
-            **shared,
-            "current_device": lambda: gpu.current,
+            **self._shared(),
+            "current_device": lambda: self.gpu.current,
             "set_device": self.set_device,
             "_exchange_device": self.exchange,
             "_maybe_exchange_device": self.exchange,
@@ -159,9 +174,9 @@ class Devices:
             "is_bf16_supported": lambda including_emulation=True: including_emulation or self.capability >= (8, 0),
             "is_tf32_supported": lambda: self.capability >= (8, 0),
             "get_arch_list": lambda: ["sm_{}{}".format(*self.capability)],
-            "can_device_access_peer": lambda device, peer_device: index_of(gpu, device) != index_of(gpu, peer_device),
-            "set_sync_debug_mode": lambda mode: setattr(gpu, "sync_debug", sync_debug_mode(mode)),
-            "get_sync_debug_mode": lambda: gpu.sync_debug,
+            "can_device_access_peer": lambda device, peer_device: at(device) != at(peer_device),
+            "set_sync_debug_mode": lambda mode: setattr(self.gpu, "sync_debug", sync_debug_mode(mode)),
+            "get_sync_debug_mode": lambda: self.gpu.sync_debug,
             "memory_cached": lambda device=None: of(device).reserved,
             "reset_max_memory_allocated": lambda device=None: of(device).reset_peaks(),
             "reset_max_memory_cached": lambda device=None: of(device).reset_peaks(),
@@ -172,13 +187,12 @@ class Devices:
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "get_allocator_backend": lambda: "native",
-            "memory_snapshot": lambda *args, **kwargs: [s for p in gpu.places for s in p.memory.segments(p.index)],
         }
         accelerator = {
-            **{key: value for key, value in shared.items() if key != "get_device_capability"},
+            **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
-            "current_device_index": lambda: gpu.current,
-            "current_device_idx": lambda: gpu.current,
+            "current_device_index": lambda: self.gpu.current,
+            "current_device_idx": lambda: self.gpu.current,
             "set_device_index": self.set_device,
             "set_device_idx": self.set_device,
             "reset_accumulated_memory_stats": lambda device=None: None,
@@ -188,9 +202,19 @@ class Devices:
             "_accelerator_exchangeDevice": self.exchange,
             "_accelerator_maybeExchangeDevice": self.exchange,
             "_accelerator_setDeviceIndex": self.set_device,
-            "_accelerator_getDeviceIndex": lambda: gpu.current,
+            "_accelerator_getDeviceIndex": lambda: self.gpu.current,
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
         }
+        compiled = {  # what a build with CUDA has
+            "_cuda_getDevice": lambda: self.gpu.current,
+            "_cuda_setDevice": self.exchange,
+            "_cuda_synchronize": self.synchronize,
+            "_cuda_emptyCache": self.empty_cache,
+            "_cuda_memoryStats": lambda index: _as_tree(of(index).statistics()),
+            "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
+            "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
+        }
+        yield from ((torch._C, name, value) for name, value in compiled.items())
         yield from ((torch.cuda, name, value) for name, value in cuda.items())
         for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
             yield from ((home, name, value) for name, value in functions.items() if hasattr(home, name))
@@ -232,7 +256,9 @@ def _leave(self: Any, *error: Any) -> Any:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    yield from Devices(opening.gpu).patches()
+    devices = Devices(opening.gpu)
+    opening.again.append(devices.use)
+    yield from devices.patches()
     emit: Any = torch.autograd.profiler.emit_nvtx
     yield torch.cuda.nvtx, "_nvtx", _NVTX
     yield emit, "__enter__", _enter

@@ -346,7 +346,6 @@ _REDUCING: Final = """
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.cuda.nccl, "version", lambda: _VERSION
-    yield torch.cuda.nccl, "is_available", lambda tensors: True
     if not dist.is_available() or not dist.is_gloo_available():
         return
     opening.undo.callback(_forget)

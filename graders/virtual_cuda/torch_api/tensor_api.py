@@ -10,7 +10,7 @@ import torch
 
 from virtual_cuda.device.messages import not_on_host, type_name, without_lazy
 from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
@@ -23,7 +23,7 @@ _Base: Final[Any] = torch._C.TensorBase
 
 def _set_data(self: Any, value: Any) -> None:
     """`x.data = value` for every combination of host and device tensors."""
-    mine, theirs = type(self) in VIRTUAL, type(value) in VIRTUAL
+    mine, theirs = isinstance(self, Tensor), isinstance(value, Tensor)
     if mine is not theirs:
         gradient = self.grad
         kept = exchange(self, value.detach(), self.requires_grad)
@@ -199,6 +199,7 @@ def _patches(opening: Opening) -> list[Patch]:
 @torch_patches(Stage.RECORD)
 def _recording_patches(opening: Opening) -> Iterator[Patch]:
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
+    opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
     for hook in recorder.hooks():
         opening.undo.callback(hook.remove)
     return recorder.patches()

@@ -48,10 +48,11 @@ class LegacyType(type):
             "torch.tensor(data, dtype=*, device='cuda') to create tensors.",
             stacklevel=2,
         )
-        return construct(cls.dtype, "cuda" if device is None else device, *args)
+        device = "cuda" if device is None else device
+        return construct_sparse(cls.dtype, device, *args) if cls.is_sparse else construct(cls.dtype, device, *args)
 
     def __repr__(cls) -> str:
-        return f"<class '{_PREFIX}{cls.__name__}'>"
+        return f"<class '{cls.__module__}.{cls.__name__}'>"
 
 
 def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
@@ -70,12 +71,27 @@ def construct(dtype: torch.dtype, device: Any, *args: Any) -> Any:
     return torch.empty(tuple(sizes) if args else (0,), dtype=dtype, device=device)
 
 
+def construct_sparse(dtype: torch.dtype, device: Any, *args: Any) -> Any:
+    """The same for COO tensors: indices and values, or sizes."""
+    if args and isinstance(args[0], torch.Tensor):
+        return torch.sparse_coo_tensor(*args, dtype=dtype, device=device)
+    sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args or (0,)
+    empty: Any = torch.sparse_coo_tensor
+    return empty(tuple(sizes), dtype=dtype, device=device)
+
+
 def _name(dtype: torch.dtype) -> str:
     return next((name for name, known in DTYPES.items() if known is dtype), "Tensor")
 
 
 _FACTS: Final = {"layout": torch.strided, "is_cuda": True, "is_sparse": False, "__module__": "torch.cuda"}
-TYPES: Final = {name: LegacyType(name, (), {"dtype": dtype, **_FACTS}) for name, dtype in DTYPES.items()}
+_SPARSE: Final = {"layout": torch.sparse_coo, "is_cuda": True, "is_sparse": True, "__module__": "torch.cuda.sparse"}
+TYPES: Final = {
+    (home, name): LegacyType(name, (), {"dtype": dtype, **facts})
+    for home, facts in ((torch.cuda, _FACTS), (torch.cuda.sparse, _SPARSE))
+    for name, dtype in DTYPES.items()
+    if hasattr(home, name)
+}
 
 
 def _dtype_on_device(named: Any) -> torch.dtype | None:
@@ -189,15 +205,6 @@ def _make_wrapper(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
     return original(cls, *args, **kwargs)
 
 
-def _nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
-    """Nested tensors of the older, strided layout are a C++ class that only knows devices with kernels."""
-    here = place_named(kwargs.get("device")) is not None
-    here = here or (isinstance(pieces, (list, tuple)) and any(type(piece) in VIRTUAL for piece in pieces))
-    if here and kwargs.get("layout") is not torch.jagged:
-        raise NotImplementedError("the virtual device has nested tensors of layout=torch.jagged only")
-    return original(pieces, *args, **kwargs)
-
-
 def _device(self: Any) -> torch.device:
     device: torch.device = _device_in_c.__get__(self)
     return CUDA[device.index or 0] if device.type == "lazy" else device
@@ -224,16 +231,13 @@ def forget_classes() -> None:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.callback(forget_default_type)
-    opening.undo.callback(forget_classes)
-    yield from ((torch.cuda, name, legacy) for name, legacy in TYPES.items())
+    opening.closing.extend((forget_default_type, forget_classes))
+    yield from ((home, name, legacy) for (home, name), legacy in TYPES.items())
     yield around(torch.Tensor, "type", _type)
     yield around(torch, "set_default_tensor_type", _set_default)
     yield torch.Tensor, "as_subclass", as_subclass
     make = functools.partial(_make_wrapper, torch.Tensor._make_wrapper_subclass)
     yield torch.Tensor, "_make_wrapper_subclass", staticmethod(make)
-    for name in ("nested_tensor", "as_nested_tensor"):
-        yield around(torch.nested, name, _nested)
 
 
 def _either(own: Any, others: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -64,13 +64,19 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_made_up_secret_is_kept_and_a_given_one_is_not(tmp_path: Path) -> None:
+def test_a_secret_is_kept_for_its_owner_alone_and_used_until_another_is_given(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.open()
-    assert store.secret("mine") == "mine"
     made = store.secret(None)
     assert store.secret(None) == made
-    assert "mine" not in "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*") if p.is_file())
+    path = store.folder / "secret"
+    path.chmod(0o644)  # as an earlier version left it
+    for secret in ("mine", "yours"):
+        assert store.secret(secret) == secret
+        assert store.secret(None) == secret
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert store.secret("of a platform", keep=False) == "of a platform"
+    assert store.secret(None) == "yours"
     store.close()
 
 

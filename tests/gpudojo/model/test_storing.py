@@ -16,6 +16,7 @@ import pytest
 from gpudojo.model.errors import BadResults
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import (
+    MORE_COLUMNS,
     PATH,
     encoded,
     header,
@@ -200,9 +201,13 @@ def test_the_table_has_a_line_for_each_submission(tmp_path: Path) -> None:
     write_csv(tmp_path / "results.csv", CLASS.submissions, ["01_one", "02_two"])
     with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
         headings, *lines = csv.reader(file)
-    assert headings == ["submission", "student", "status", "score", "max_score", "01_one", "02_two", "needs_human"]
+    first = ["submission", "student", "status", "score", "max_score", "01_one", "02_two"]
+    assert headings == [*first, *MORE_COLUMNS, "needs_human"]
+    assert {"identifier", "reason", "late", "notes"} < set(headings)
     assert len(lines) == len(CLASS.submissions)
-    assert lines[0] == ["ada", "Lovelace, Ada", "graded", "1.9", "3", "1.5", "0.4", ""]
+    assert lines[0][:7] == ["ada", "Lovelace, Ada", "graded", "1.9", "3", "1.5", "0.4"]
+    more = dict(zip(headings, lines[0], strict=True))
+    assert (more["points"], more["out_of"], more["late"], more["needs_human"]) == ("1.9", "3", "", "")
     assert [line[5:7] for line in lines if line[2] == "unreadable"] == [["", ""]]
     assert not [cell for line in lines for cell in line if cell.startswith(("=", "+", "-", "@"))]
 

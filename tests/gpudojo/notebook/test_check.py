@@ -57,6 +57,16 @@ def test_a_right_answer_gets_all_points_and_a_timeline(session: Session) -> None
     assert '<span class="t-wait">│</span>' in report._repr_html_()
 
 
+def test_the_line_shown_is_one_that_was_executed(session: Session) -> None:
+    body = "    if device is None:\n        return model.to(device)\n    return number(model)\n"
+    session.run(f"def move_model(model, device):\n{body}def number(model):\n    return 8\n")
+    code = session.names["move_model"].__code__
+    failed = [each for each in session.check("move_model").checked[0].results if each.outcome is Outcome.FAILED]
+    assert failed[0].check == "moves_every_parameter"
+    assert (failed[0].line, failed[0].ran) == (2, ((1, 2), (4, 4), (5, 6)))
+    assert session.names["move_model"].__code__ is code
+
+
 def test_without_a_reference_its_recorded_calls_are_compared(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a released repository, which has the reference's evidence and timelines, and no line of it."""
     exercise = next(each for each in day("day8") if each.stem == "04_modifying_training_loop_gpu")

@@ -46,6 +46,17 @@ def test_half_done_work_and_what_to_do_next(student: Student) -> None:
     assert "passed" not in again.stdout.splitlines()[-1]
 
 
+def test_checks_keep_their_order_where_tests_are_shuffled(student: Student) -> None:
+    half_done(student)
+    student.write("day8/test_own.py", "def test_a(): pass\ndef test_b(): pass\n")
+    *plain, _, _ = student.pytest("--collect-only", "-q").stdout.splitlines()
+    hook = "\ndef pytest_collection_modifyitems(items):\n    items.reverse()\n    del items[0]\n"
+    student.write("conftest.py", (student.folder / "conftest.py").read_text(encoding="utf-8") + hook)
+    *shuffled, _, _ = student.pytest("--collect-only", "-q").stdout.splitlines()
+    checks = [each for each in plain if "::test_" not in each]
+    assert shuffled == ["day8/test_own.py::test_a", *checks]
+
+
 def test_stubs_are_to_do_and_stop_a_run_with_x(student: Student) -> None:
     for name in (DEVICE, TRAIN):
         shutil.copy(REPOSITORY / "exercises" / "day8" / name, student.write(f"day8/{name}", ""))

@@ -138,7 +138,7 @@ def record(waits: int, text: str, scenario: str = "epochs", reference: bool = Fa
         "digest",
         seen={
             f"{LOOP}::train_epoch": seen(LOOP, "train_epoch", {}, timeline(waits, text, scenario)),
-            f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"loop": 0.02, "student": 0.001, "reference": None}),
+            f"{PIXELS}::grayscale": seen(PIXELS, "grayscale", {"speed": {"loop": 0.02, "student": 0.001}}),
             f"{MEMORY}::checkpointed": seen(
                 MEMORY, "checkpointed", {"a list": {"peak": 137 << 10, **mine}, "stored": 224 << 10, **curves}
             ),

@@ -104,7 +104,7 @@ def test_times_and_peaks_are_compared_with_the_reference() -> None:
 @pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 0, True, "1", None, 10**30, [1]])
 def test_invalid_times_are_not_drawn(odd: object) -> None:
     mine = record(1, "mine")
-    mine.seen[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["student"] = odd
+    mine.seen[f"{PIXELS}::grayscale"].evidence.observations["probe"].facts["speed"]["student"] = odd
     assert SubmissionRecords(mine, None).race(PIXELS, "grayscale") == []
 
 

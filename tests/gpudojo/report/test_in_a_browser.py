@@ -156,7 +156,10 @@ def test_every_link_leads_somewhere(visit: Open, pages: Path) -> None:
         assert Path(unquote(urlsplit(href).path)).is_file()
     page.locator("#class a", has_text="student-31").click()
     assert page.locator("h1").text_content() == "student-31"
-    page.locator("header a").click()
+    page.locator("header a", has_text="student-32").click()
+    assert page.locator("h1").text_content() == "student-32"
+    page.locator("header a", has_text="student-31").click()
+    page.locator("header a", has_text="The class").click()
     assert page.title() == "day8: 60 submissions"
 
 
@@ -211,12 +214,32 @@ def test_older_records_show_only_the_peaks(visit: Open, pages: Path) -> None:
     assert "the reference" not in texts(page, ".did summary")[0]
 
 
-def test_passed_checks_can_be_hidden(visit: Open, pages: Path) -> None:
+def test_only_what_to_fix_is_unfolded(visit: Open, pages: Path) -> None:
     page = visit(student(pages, 15)).page
-    assert page.locator(".checks .passed:visible").count() > 0
-    page.click("#hide-passed")
-    assert page.locator(".checks > .passed:visible").count() == 0
     assert page.locator(".checks > .failed:visible").count() > 0
+    assert page.locator(".checks > .passed:visible").count() == 0
+    page.locator("summary", has_text="1 passed").last.click()
+    assert page.locator(".checks > .passed:visible").count() == 1
+    # A link to a folded check unfolds it.
+    passed = page.locator(".checks > .passed:not(:visible)").first.get_attribute("id")
+    page.evaluate("anchor => { location.hash = anchor }", passed)
+    page.locator(f"[id='{passed}']").wait_for(state="visible")
+
+
+def test_numbers_and_bars_lead_to_the_names_behind_them(visit: Open, pages: Path) -> None:
+    page = visit(pages / "index.html").page
+    for place, number in enumerate(page.locator("button.who").all()):
+        if place % 3 == 0:
+            number.click()
+            assert len(shown_rows(page)) == int(number.text_content())
+    page.click("#everybody")
+    assert len(shown_rows(page)) == 60
+    counts = []
+    for bar in page.locator("svg.histogram.wide rect[data-from]").all():
+        bar.press("Enter")
+        counts.append(len(shown_rows(page)))
+    assert sum(counts) == 60
+    assert counts == [int(text) for text in texts(page, "svg.histogram.wide rect + text")]
 
 
 def test_pages_are_usable_without_script(visit: Open, pages: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import time
 import tracemalloc
+from pathlib import Path
 
 import pytest
+from gpudojo.grading import load
 from gpudojo.model.catalogue import day
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions.definitions import Choice, ChosenDefinition, State, choose
@@ -218,3 +221,18 @@ def test_there_is_an_end_to_how_much_is_parsed() -> None:
     assert choice.definitions[0].file == "000.py"
     assert 0 < len(choice.unreadable) < 30
     assert choice.unreadable[0][1] == "it was not read, because there is too much Python beside it"
+
+
+def test_what_was_parsed_to_choose_is_not_parsed_again_to_load(tmp_path: Path) -> None:
+    trees: load.Trees = {}
+    files = {"one.py": b"def move_batch(batch, device):\n    return 1\n", "two.py": b"x = '\\d'  # move_model\n"}
+    choose(files, day("day8"), trees)
+    assert len(trees) == 1, "the warning about the escape is to be printed when that file is loaded"
+    (tmp_path / "one.py").write_bytes(files["one.py"])
+    tree = trees[files["one.py"].decode(), 1]
+    ast.increment_lineno(tree, 7)  # seen in what is loaded, if that is the tree
+    loaded = load.load(tmp_path / "one.py", trees=trees)
+    assert loaded.names["move_batch"](None, None) == 1
+    assert loaded.lines["move_batch"] == 8
+    assert (files["one.py"].decode(), 1) not in trees
+    assert load.load(tmp_path / "one.py", trees=trees).lines["move_batch"] == 1

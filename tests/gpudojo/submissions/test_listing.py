@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.submissions.entries import Kind, natural, plain
-from gpudojo.submissions.listing import list_submissions
+from gpudojo.submissions.listing import list_submissions, unpacked
+from gpudojo.submissions.reading import read
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, notebook, write, zipped
 
@@ -202,3 +203,27 @@ def test_work_with_a_copy_of_it_beside_is_one_students(tmp_path: Path) -> None:
     write(tmp_path / "reference" / "day8" / FILE)
     write(tmp_path / "tests" / "day8" / FILE)
     assert [entry.name for entry in list_submissions([tmp_path]).entries] == [tmp_path.name]
+
+
+def test_a_class_is_opened_as_a_platform_packs_it(tmp_path: Path) -> None:
+    canvas = [("examplead_LATE_101_9001_day8.py", SOURCE), ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE)))]
+    moodle = [(f"{name}_assignsubmission_file_/{FILE}", SOURCE) for name in ("Ada Example_12", "Bo Sample_13")]
+    gradescope = [(f"assignment_5_export/submission_{number}/{FILE}", SOURCE) for number in (1, 2)]
+    below = tmp_path / "unpacked"
+    for number, files in enumerate((canvas, moodle, gradescope)):
+        path = write(tmp_path / f"{number}.zip", zipped(*files, ("../../outside.py", SOURCE)))
+        for _ in range(2):  # the second time it is there already
+            found = list_submissions([unpacked(path, below)])
+            assert len(found.entries) == 2, files
+            assert all(len(read(entry).files) == 1 for entry in found.entries)
+        if files is canvas:
+            assert [(entry.student, entry.identifier, entry.late) for entry in found.entries] == [
+                ("examplead", "101", True), ("samplebo", "102", False)
+            ]  # fmt: skip
+    assert len(list(below.iterdir())) == 3
+    assert not (tmp_path / "outside.py").exists()
+    # One student's own zip, and what is none, stay as they are.
+    for data in (zipped((FILE, SOURCE)), b"no zip", zipped((f"examplead_101_9001_{FILE}", SOURCE))):
+        path = write(tmp_path / "one.zip", data)
+        assert unpacked(path, below) == path
+    assert unpacked(tmp_path, below) == tmp_path

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -101,11 +101,14 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             path.write_text(written(TRAIN, BODY), encoding="utf-8")
             await until(pilot, lambda: re.search(r"❱ \d+ inputs\.to\(device\)", screen()))
             assert "04 A training loop" in screen()
-            assert course.current.printed["train_epoch"].startswith("[scenario from_the_cpu]\nbatch of 4\n[scenario ")
+            assert course.current.printed["train_epoch"].startswith(
+                "[scenario model_starts_on_the_cpu]\nbatch of 4\n[scenario "
+            )
             result, function = course.current.first, course.current.exercise.functions[0]
             assert result is not None
             await pilot.press("h")
             await until(pilot, lambda: f"hint {hints_about(result, function)[0].split()[0]}" in screen())
+            (entry,) = re.findall("02 moving [^…]*", screen())
             await pilot.press("t")
             await until(pilot, lambda: "train_epoch: 0 waits" in screen())
             await pilot.press("l")
@@ -113,6 +116,7 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             replace(path, written(TRAIN, "return ("))
             await until(pilot, lambda: "SyntaxError: '(' was never closed" in screen())
             assert "happened" not in screen()
+            assert entry in screen(), "the list has its width again"
             replace(path, written(TRAIN, "while True:\n        pass"))
             await until(pilot, lambda: "the next save ends it" in screen())
             replace(path, written(TRAIN, "import os\n    os._exit(0)"))
@@ -164,6 +168,7 @@ def test_line_mode_without_a_terminal(folder: Path) -> None:
     whole = said.read_text(encoding="utf-8")
     assert "RuntimeError: Expected one of cpu, cuda" in " ".join(whole.split())
     assert "\x1b" not in whole
+    assert not any(line.endswith(" ") for line in whole.splitlines())
     assert max(map(len, whole.splitlines())) <= 80 or str(folder) in max(whole.splitlines(), key=len)
 
 
@@ -192,10 +197,14 @@ def test_every_page_fits_a_narrow_terminal(folder: Path) -> None:
     assert "01_checking_device.py is not in" in " ".join(text_of(view.panel(course)).split())
 
 
-def test_saves_are_seen_without_watchfiles_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [session.saves, session._polled], ids=["watchfiles", "polling"])
+def test_what_is_saved_is_seen_and_first_all_that_is_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[..., Iterator[set[Path]]]
+) -> None:
     monkeypatch.setattr(session, "POLLING", 0.01)
     stop = session.threading.Event()
-    seen = session._polled(folder, stop)
+    seen = way(folder, stop)
+    assert next(seen) == {folder / DEVICE, folder / TRAIN}, "one may have been saved before"
     session.threading.Timer(0.2, lambda: replace(folder / TRAIN, "x = 1\n")).start()
     assert next(seen) == {folder / TRAIN}
     session.threading.Timer(0.1, stop.set).start()

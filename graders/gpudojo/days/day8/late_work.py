@@ -12,6 +12,13 @@ from gpudojo.grading.call import torch
 from gpudojo.grading.clock import Clock
 
 
+def issue_time() -> float:
+    """How long the host takes to issue one operation, modelled on a T4."""
+    from virtual_cuda import gpu_named
+
+    return gpu_named("T4").host["operator"]
+
+
 class Queue:
     """The work that devices still have to do."""
 
@@ -21,6 +28,8 @@ class Queue:
         self.asked: list[tuple[int, Any, int | None]] = []  # GPU, stream and line of each wait and event
 
     def launch(self, seconds: float, device: Any = None) -> None:
+        if not self.clock.really:
+            self.clock.work(issue_time())
         stream = torch.cuda.current_stream(device) if torch.cuda.is_available() else None
         self.done[stream] = max(self.clock.now(), self.done.get(stream, 0.0)) + seconds
 

@@ -51,7 +51,7 @@ tell.when("names_every_buffer", "buffers-forgotten", hint=(1, 2, 3), at=BUFFERS)
 tell.when("tells_the_device", hint=(4, 5, 6), at=("to(", "cpu(", "cuda(", ".device", "return"))
 
 
-NAMES = ("encoder", "decoder", "body", "head", "trunk", "neck", "stem", "scale", "gain", "mixer")
+NAMES = ("encoder", "decoder", "body", "head", "trunk", "neck", "embedding", "scale", "gain", "mixer")
 
 
 @functools.cache
@@ -150,7 +150,7 @@ def moved(call: Call) -> Cases[MovedModel]:
     without_parameters = nn.Sequential(nn.Flatten(), nn.ReLU())
     return tried(
         {
-            "from_the_cpu": lambda: _moved(call, call.device),
+            "model_starts_on_the_cpu": lambda: _moved(call, call.device),
             "already_there": lambda: _moved(call, call.device.type, start=call.device),
             "stays_on_the_cpu": lambda: _moved(call, "cpu"),
             "back_to_the_cpu": lambda: _moved(call, torch.device("cpu"), start=call.device),
@@ -164,7 +164,7 @@ def moved_to_the_second_gpu(call: Call) -> Cases[MovedModel]:
     return tried({"to_the_second_gpu": lambda: _moved(call, "cuda:1")})
 
 
-MOVES = ("from_the_cpu", "already_there", "stays_on_the_cpu", "back_to_the_cpu", "to_the_second_gpu")
+MOVES = ("model_starts_on_the_cpu", "already_there", "stays_on_the_cpu", "back_to_the_cpu", "to_the_second_gpu")
 runs(move, scenarios=MOVES)
 
 
@@ -183,11 +183,11 @@ def _forgotten(left: list[str]) -> str:
 @move.check(points=1.25)
 def moves_every_parameter(seen: Seen, wanted: Seen) -> None:
     """Every parameter is on the device afterwards."""
-    case = seen[moved]["from_the_cpu"]
+    case = seen[moved]["model_starts_on_the_cpu"]
     left = _left(case.parameters, case.wanted_device)
     if not left:
         return
-    happened, line, key = f"`{left[0]}` is on {case.parameters[left[0]]}", None, None
+    happened, line, key = f"the parameter `{left[0]}` is on {case.parameters[left[0]]}", None, None
     if len(left) == len(case.parameters):
         key = "model-not-moved"
         if case.copies:
@@ -216,7 +216,7 @@ def returns_the_same_model(seen: Seen, wanted: Seen) -> None:
 @move.check(points=1, needs=MOVED)
 def moves_every_buffer(seen: Seen, wanted: Seen) -> None:
     """Every buffer is on the device afterwards, including those that are not in `state_dict()`."""
-    case = seen[moved]["from_the_cpu"]
+    case = seen[moved]["model_starts_on_the_cpu"]
     left = _left(case.buffers, case.wanted_device)
     if left:
         happened = f"the buffer `{left[0]}` is on {case.buffers[left[0]]}"
@@ -239,7 +239,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
             misconception = "hard-coded-cuda"
         elif name == "to_the_second_gpu" and devices[left[0]] == "cuda:0":
             misconception = "device-index-dropped"
-        happened = f"with device={case.wanted_device!r}, `{left[0]}` ended up on {devices[left[0]]}"
+        happened = f"with device={case.wanted_device!r}, the model's `{left[0]}` ended up on {devices[left[0]]}"
         raise Failed(happened, f"{case.wanted_device}, as asked", case.line, misconception)
 
 

@@ -1,23 +1,23 @@
-"""The race of 06: the loops that students are given, counting executed lines, timing, and judging the times."""
+"""The race of 06: the loops that students are given, counting executed lines, modelled times, and judging them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
-from time import get_clock_info, perf_counter, thread_time
+from time import perf_counter
 from types import FrameType
-from typing import Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from gpudojo.grading.call import Call, StudentRaised, array, lines_under, torch
-from gpudojo.grading.load import load
-from gpudojo.model.evidence import Array, Race, Raised
+from gpudojo.grading.clock import Skipping, running
+from gpudojo.model.evidence import Array, Modelled, Race, Raised
 from gpudojo.model.exercise import Failed
+
+if TYPE_CHECKING:
+    from virtual_cuda.ledger import Ledger
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -99,62 +99,64 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
             sys.settrace(None)
 
 
-clock: Final = perf_counter
-FINE: Final = get_clock_info("thread_time").resolution < 1e-4  # on Windows it ticks 64 times a second
-ROUNDS: Final = 2  # in one attempt
-ATTEMPTS: Final = 6  # the rounds of all attempts are judged together
-BAR: Final = 3.0  # times as fast as the loop is enough; the reference is 50 times as fast
+ROUNDS: Final = 2
+BAR: Final = 3.0  # times as fast as the loop is enough; the references are 60 times as fast and more
+GPU: Final = "T4"  # whose modelled times are compared
+PYTHON: Final = 0.1e-6  # seconds for each executed line of Python
 
 Inputs = Callable[[int], tuple[Any, ...]]
 
 
-def race(
-    call: Call, loop: Callable[..., Any], reference: Callable[..., Any] | None, inputs: Inputs, clock: Any = clock
-) -> Race:
-    """The fastest time of student, loop and reference, and the results of student and loop in every round.
+def race(call: Call, loop: Callable[..., Any], inputs: Inputs) -> Race:
+    """The fastest time of student and loop on this machine, and the results of both in every round.
 
-    While the student is not clearly faster than the loop there is another attempt: a busy machine slows down some
-    calls, but not every one of many. A function that is clearly too slow gets two attempts.
+    The times are information; the results are judged.
     """
     racers: dict[str, Callable[..., Any]] = {"student": call, "loop": loop}
-    if reference is not None:
-        racers["reference"] = reference
-    fastest = dict.fromkeys(racers, float("inf"))
-    kept: dict[str, list[Any]] = {name: [] for name in racers}
-    rounds = 0
-    for attempt in range(ATTEMPTS):
-        for _ in range(ROUNDS):
-            # The order changes from round to round, so that none of them always runs on a cold cache.
-            order = list(racers)[rounds % len(racers) :] + list(racers)[: rounds % len(racers)]
-            made = inputs(rounds)
-            for name in order:
-                lines_under(timed_call(rounds + 1))
-                given = tuple(tensor.clone() for tensor in made)  # the same values for all, each in its own memory
-                pauses, worked, start = _pauses(), thread_time(), clock()
-                values = arrived(racers[name](*given))
-                took, worked = clock() - start, thread_time() - worked
-                if name == "student":
-                    took, worked = took - call.aside[0], worked - call.aside[1]
-                # Who never paused has only been kept from working, by others on a busy machine.
-                busy = FINE and (name == "loop" or (pauses is not None and _pauses() == pauses))
-                fastest[name] = min(fastest[name], worked if busy else took)
-                kept[name].append(values)
-            rounds += 1
-        speedup = fastest["loop"] / max(fastest["student"], 1e-9)
-        if speedup >= 2 * BAR or (attempt and speedup < BAR / 2):
-            break
+    fastest = dict.fromkeys(racers, math.inf)
+    kept: dict[str, list[Array | None]] = {name: [] for name in racers}
+    for number in range(ROUNDS):
+        made = inputs(number)
+        for name, racer in racers.items():
+            lines_under(timed_call(number + 1))
+            given = tuple(tensor.clone() for tensor in made)  # the same values for both, each in its own memory
+            start = perf_counter()
+            values = arrived(racer(*given))
+            took = perf_counter() - start - (call.aside if name == "student" else 0.0)
+            fastest[name] = min(fastest[name], took)
+            kept[name].append(values)
     lines_under("")
-    times = fastest["student"], fastest["loop"], fastest.get("reference")
-    return Race(*times, rounds, outputs=kept["student"], loop_outputs=kept["loop"])
+    return Race(fastest["student"], fastest["loop"], ROUNDS, kept["student"], kept["loop"])
 
 
-def _pauses() -> int | None:
-    """How often this thread has paused by itself: slept, or waited for another thread or process."""
-    if sys.platform != "linux":
-        return None
-    import resource
+def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) -> Modelled:
+    """How long student and loop take on a T4 by the modelled clock, which is the same on every machine.
 
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    The student's picture is `make(0)`. The loop takes as long for each pixel as for the second one of `make(2)`.
+    """
+    given = tuple(tensor.to(call.device, copy=True) for tensor in make(0))
+    watch = Skipping()  # knows how long the student slept
+    try:
+        with running(watch):
+            result, lines = stepped(call, *given)
+            output = arrived(result)
+    except StudentRaised as error:
+        return Modelled(0.0, 0.0, None, error.evidence)
+    student = _seconds(call.ledger) + watch.now() + PYTHON * lines.total()
+    took = [0.0, 0.0]
+    with contextlib.suppress(Exception):  # student code may have replaced what the loop uses; its time is not judged
+        for number in (1, 2):
+            picture = tuple(tensor.to(call.device) for tensor in make(number))
+            mark = call.bench.ledger.mark()
+            loop(*picture)
+            took[number - 1] = _seconds(call.bench.ledger.since(mark))
+    return Modelled(student, took[0] + (took[1] - took[0]) * (pixels - 1), output)
+
+
+def _seconds(ledger: Ledger) -> float:
+    from virtual_cuda import gpu_named, times_of
+
+    return times_of(ledger.rows, gpu_named(GPU), *ledger.bounds).end
 
 
 def arrived(result: Any) -> Array | None:
@@ -167,36 +169,8 @@ def arrived(result: Any) -> Array | None:
         raise StudentRaised(Raised(type(error).__name__, str(error)[:2000], None)) from None
 
 
-def reference_here(stem: str, name: str, day: str = "day8") -> Callable[..., Any] | None:
-    """The reference's function, or None on a machine without it: a released repository, or a sandbox."""
-    for folder in Path(__file__).resolve().parents:
-        candidate = folder / "reference" / day / f"{stem}.py"
-        try:
-            if candidate.is_file():
-                found = _loaded(candidate, candidate.stat().st_mtime_ns).get(name)
-                return found if callable(found) else None
-        except OSError:  # a sandbox
-            return None
-    return None
-
-
-@lru_cache(maxsize=1)
-def _loaded(path: Path, changed: int) -> dict[str, Any]:
-    """The names that a reference defines; cached, because its functions are timed one after the other."""
-    return load(path).names
-
-
 TOO_GOOD: Final = 50.0  # times the reference's own speedup: no kernel is that much better, but a slowed loop may be
-SLOWED: Final = 4.0  # a busy or smaller machine may slow the loop down that much, and the student's call as well
 WIDTH: Final = 24
-
-
-def limited(timed: Race, wanted: Race) -> Race:
-    """Student code may slow down the loop that runs beside it, but not the loop beside the reference."""
-    for name, seconds in (("student", timed.student), ("loop", timed.loop)):
-        if not math.isfinite(seconds):
-            raise Failed(f"the time of the {name} is {seconds}", "a number of seconds")
-    return msgspec.structs.replace(timed, loop=min(timed.loop, SLOWED * wanted.loop))
 
 
 def timed_call(number: int) -> str:
@@ -204,13 +178,12 @@ def timed_call(number: int) -> str:
     return f"timed call {number}"
 
 
-def judge_speed(
+def judge_outputs(
     timed: Race, wanted: Race, same: Callable[[Any, Any], bool], about: Callable[[str], None] = lambda call: None
 ) -> None:
-    """Raises Failed where a timed result is wrong, or the student is too slow, or too fast to be believed.
-
-    `about` is told which call a failure is about.
-    """
+    """Raises Failed where a timed result is missing or wrong. `about` is told which call a failure is about."""
+    if not timed.outputs or len(timed.outputs) != len(timed.loop_outputs):
+        raise Failed(f"{len(timed.outputs)} timed calls returned a result", "a result of each timed call")
     for number, found in enumerate(timed.outputs):
         # The loop ran beside student code; where possible its result is also compared with one that did not.
         answers = [timed.loop_outputs[number], *wanted.loop_outputs[number : number + 1]]
@@ -218,16 +191,27 @@ def judge_speed(
             about(timed_call(number + 1))
             happened = f"the result of {timed_call(number + 1)} of {len(timed.outputs)} is wrong"
             raise Failed(happened, "the loop's values", at=("return",))
-    best = _ratio(wanted.loop, wanted.student)  # the reference, whose own evidence this is
-    loop, speedup = timed.loop, _ratio(timed.loop, timed.student)
+
+
+def judge_speed(found: Modelled, wanted: Modelled, measured: float) -> None:
+    """Raises Failed where the student is too slow by the modelled clock, or too fast to be believed.
+
+    The loop's time is the reference's evidence: student code may slow down a loop that runs beside it. The speedup that
+    was `measured` on this machine is only shown.
+    """
+    if not math.isfinite(found.student):
+        raise Failed(f"the time of the student is {found.student}", "a number of seconds")
+    loop, best, speedup = wanted.loop, _ratio(wanted.loop, wanted.student), _ratio(wanted.loop, found.student)
     needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough
-    shown = bars(loop, timed.student, timed.reference or loop / best)
+    shown = f"{bars(loop, found.student, wanted.student)}\nmodelled on a {GPU}"
+    if math.isfinite(measured):
+        shown += f"; measured on this machine's CPU: {measured:.1f} ×"
     if speedup < needed:
         raise Failed(
             f"{speedup:.1f} times as fast as the loop\n{shown}",
             f"at least {needed:.1f} times as fast; the reference is {best:.0f} times as fast",
         )
-    if min(timed.student, loop) <= 0 or speedup > TOO_GOOD * best:
+    if min(found.student, loop) <= 0 or speedup > TOO_GOOD * best:
         raise Failed(
             f"{speedup:.0f} times as fast as the loop, which is too good to be true\n{shown}",
             f"about as fast as the reference, {best:.0f} times as fast as the loop",

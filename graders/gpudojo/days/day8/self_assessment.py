@@ -200,8 +200,8 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
         shown = answer if answer.startswith(("a ", "an ")) else repr(answer)
         raise Failed(f'ANSWERS["{question}"] is {shown}', f"one of the letters {', '.join(LETTERS)}, in quotes", at=at)
     truth = wanted[tried_out].get(question)
-    expected = f"when we ran it: {truth}" if truth else "another letter"
-    raise Failed(f'"{question}": {answer!r} is wrong', expected, None, SHOWS[question].get(answer), at)
+    happened = f'"{answer}" is not the answer to "{question}"' + (f". When we tried it out, {truth}" if truth else "")
+    raise Failed(happened, "one of the other letters", None, SHOWS[question].get(answer), at)
 
 
 CLAIMS: Final = {

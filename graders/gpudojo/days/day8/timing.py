@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from virtual_cuda import patch_imported_names
 
-from gpudojo.days.day8.late_work import Work, operators_taking, working_later
+from gpudojo.days.day8.late_work import Work, issue_time, operators_taking, working_later
 from gpudojo.days.day8.sprites import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
 from gpudojo.grading.checks import expect_float, pairs, runs, times
@@ -311,7 +311,13 @@ runs(clock, scenarios=(*ON_THE_CPU, "a_device_that_works_later"), diagnose=_unfi
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e3:.1f} ms" if not 0 < seconds < 1e-4 else f"{seconds * 1e6:.1f} µs"
+
+
+def _issued(value: float) -> str:
+    """A note on a time in which work was issued, but not done."""
+    near = issue_time() / 2 < value < issue_time() * 2
+    return ": that is the time to issue the work, modelled on a T4, and not the time to run it" if near else ""
 
 
 def _slip(value: float, right: float, repeats: int) -> str | None:
@@ -404,11 +410,14 @@ def _not_waited(found: Timed, device: str) -> Failed:
     if found.elsewhere:
         return _waited_elsewhere(said, found.elsewhere, found.line)
     if value < right:
-        happened = f"{said}: the clock was stopped before the work was done"
-        expected, where = "a synchronize() before the clock is started, and one before it is stopped", LAST
+        happened = said + (_issued(value) or ": the clock was stopped before the work was done")
+        expected, where = "a wait for `device` (CUDA or MPS) before the clock is started, and one before it stops", LAST
     else:
         happened = f"{said}: the clock was started before the warm-up was done"
-        expected, where = "a synchronize() between the warm-up and the start of the clock, and one at its end", CLOCKS
+        expected, where = (
+            "a wait for `device` between the warm-up and the clock's start, and one before it stops",
+            CLOCKS,
+        )
     return Failed(happened, expected, None, "timed-without-synchronising", where)
 
 
@@ -509,6 +518,7 @@ def _mistimed(row: ComparedRow, value: float, found: Compared) -> Failed:
             return _waited_elsewhere(said, found.elsewhere, found.line)
     if misconception is not None:
         late = value < row.right  # the clock was stopped early; otherwise it was started early
+        said += _issued(value)
         at = LAST if misconception != "timed-the-warm-up" and late else ("warmup=", *CLOCKS)
     return Failed(said, expected, None, misconception, at)
 

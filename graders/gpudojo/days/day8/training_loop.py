@@ -289,7 +289,7 @@ def epochs(call: Call) -> Cases[Epoch]:
     return tried(
         {
             "nothing_to_train_on": lambda: _epoch(call, call.device, samples=0),
-            "from_the_cpu": lambda: _epoch(call, call.device),
+            "model_starts_on_the_cpu": lambda: _epoch(call, call.device),
             "trained_before": lambda: _epoch(call, call.device, samples=2, moved=True, begun=True),
             "on_the_cpu": lambda: _epoch(call, "cpu", samples=3),  # another mean, in case the last one is remembered
         }
@@ -303,7 +303,7 @@ def an_epoch_on_the_second_gpu(call: Call) -> Cases[Epoch]:
 
 
 OWN_LOSSES = ("cross_entropy(", "CrossEntropyLoss(", "nll_loss(", "log_softmax(")  # where `loss_fn` is not called
-EPOCHS = ("from_the_cpu", "on_the_cpu", "already_there", "trained_before")  # most telling first
+EPOCHS = ("model_starts_on_the_cpu", "on_the_cpu", "already_there", "trained_before")  # most telling first
 
 
 def _epochs(seen: Seen) -> Cases[Epoch]:
@@ -319,7 +319,7 @@ def _why(raised: Raised, seen: Seen) -> str | None:
         return key
     if key is not None and raised.scenario == "on_the_cpu":
         return "hard-coded-cuda"  # nothing here is on a GPU unless the function moved it
-    first = seen[epochs].get("from_the_cpu")
+    first = seen[epochs].get("model_starts_on_the_cpu")
     if key is not None and raised.scenario == "already_there" and first is not None and first.devices == ["cpu"]:
         return "model-not-moved"  # where the model had been on the CPU, so had everything else
     if raised.scenario == "already_there" and between_gpus(raised.message):
@@ -346,11 +346,11 @@ CALLED = ("runs", "calls_the_model")
 @train.check(points=1.5)
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
     """The model is moved to the device once, before the loop."""
-    for epoch in ("from_the_cpu", "already_there"):
+    for epoch in ("model_starts_on_the_cpu", "already_there"):
         if lines := _epochs(seen)[epoch].moved_in_loop:
             happened = "the model was moved after the first batch had been fetched"
             raise Failed(happened, "one move before the loop", lines[0], "model-moved-in-loop")
-    case = seen[epochs]["from_the_cpu"]
+    case = seen[epochs]["model_starts_on_the_cpu"]
     if case.devices == [case.wanted_device]:
         return
     happened, expected = f"after the epoch the parameters are on {', '.join(case.devices)}", case.wanted_device
@@ -376,7 +376,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
 @train.check(points=0.5, needs=CALLED)
 def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
     """Inputs, outputs and targets are on the device when the model and `loss_fn` get them."""
-    case = seen[epochs]["from_the_cpu"]
+    case = seen[epochs]["model_starts_on_the_cpu"]
     device = case.wanted_device
     for forward in case.forwards:
         if forward.device != device:
@@ -392,7 +392,7 @@ def computes_the_loss_on_the_device(seen: Seen, wanted: Seen) -> None:
 @train.check(points=1, needs=CALLED)
 def trains_in_training_mode(seen: Seen, wanted: Seen) -> None:
     """Every forward pass runs in training mode."""
-    modes = [forward.training for forward in seen[epochs]["from_the_cpu"].forwards]
+    modes = [forward.training for forward in seen[epochs]["model_starts_on_the_cpu"].forwards]
     if not all(modes):
         happened = f"{modes.count(False)} of {len(modes)} forward passes ran in evaluation mode"
         raise Failed(happened, "model.train() before the loop")

@@ -86,7 +86,9 @@ def _runner(row: SubmissionRow, checks: list[CheckRow], recorded: float = 0.0) -
     if grain and largest // grain <= MOST:
         tests = [test for check in checks for test in _repeated(check, grain)]
     else:
-        tests = [_test(check, check.id, common.good(check), points(parts(check.points))) for check in checks]
+        tests = [
+            _test(check, common.name_of(check), common.good(check), points(parts(check.points))) for check in checks
+        ]
     _settle(tests, points(parts(recorded) + sum(parts(check.points) for check in checks)), recorded)
     return {"version": 3, "status": common.verdict(row, checks), "max_score": points(largest), "tests": tests}
 
@@ -95,7 +97,8 @@ def _repeated(check: CheckRow, grain: int) -> list[dict[str, Any]]:
     count, passed = parts(check.max_points) // grain, parts(check.points) // grain
     tests = []
     for number in range(1, count + 1):
-        name = check.id if count == 1 else f"{check.id} ({number} of {count})"
+        claim = common.name_of(check)
+        name = claim if count == 1 else f"{claim} ({number} of {count})"
         earned = number <= passed
         test = _test(check, name, earned, points(grain) if earned else 0.0)
         if number > 1:
@@ -110,7 +113,7 @@ def _test(check: CheckRow, name: str, earned: bool, score: float) -> dict[str, A
         "status": "pass" if earned else "fail",
         "score": score,
         "message": _quoted(common.text_of(check))[:LONGEST],
-        "test_code": "",
+        "test_code": _quoted(check.id),  # what was run
         "filename": _quoted(check.file or ""),
         "line_no": check.line or 0,  # 0, not absent: the reporter would print "line undefined"
         "duration": 0,

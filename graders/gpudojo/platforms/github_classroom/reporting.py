@@ -223,7 +223,9 @@ class Report:
 def write(report: Report, whom: Sequence[str], out: Path, environment: Mapping[str, str]) -> list[Path]:
     """The files that each of `whom` ("github", "classroom50") reads; all of them are made before one is written."""
     outputs = _outputs(report.graded, environment) if "github" in whom else None
-    result = _result(report.graded, environment) if "classroom50" in whom else None
+    # For both, it is Classroom 50 only where its runner says so.
+    fifty = "classroom50" in whom and (len(whom) == 1 or bool(environment.get("CLASSROOM")))
+    result = _result(report.graded, environment) if fifty else None
     page = summary(report.graded, report.changes, report.notes)
     written = []
     if result is not None:

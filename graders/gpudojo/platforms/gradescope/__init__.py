@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
+from gpudojo.model.results import PLACES, CheckRow, ClassResults, SubmissionRow
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import (
     Entry,
     entries,
     exercise_of,
     good,
-    one_line,
+    lateness,
+    name_of,
     printable,
     save_json,
     sentence,
@@ -31,26 +32,27 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
 
 def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
-    output = [sentence(row), *([f"What the code printed:\n{row.output}"] if row.output else [])]
+    output = [sentence(row), lateness(row), f"What the code printed:\n{row.output}" if row.output else ""]
+    scale = row.final.max_points / row.max_score if row.max_score else 1.0
     return {
-        "score": row.score,
+        "score": row.final.points,
         "execution_time": row.seconds,
-        "output": printable("\n\n".join(output)),
+        "output": printable("\n\n".join(filter(None, output))),
         "output_format": "text",
         "test_output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
         "extra_data": {"gpudojo": header.gpudojo, "day": header.day, "bench": header.bench, "digest": row.digest},
-        "tests": [_test(check, number) for number, check in enumerate(entry.checks, 1)],
+        "tests": [_test(check, number, scale) for number, check in enumerate(entry.checks, 1)],
     }
 
 
-def _test(check: CheckRow, number: int) -> dict[str, Any]:
+def _test(check: CheckRow, number: int, scale: float) -> dict[str, Any]:
     return {
-        "score": check.points,
-        "max_score": check.max_points,
+        "score": round(check.points * scale, PLACES),
+        "max_score": round(check.max_points * scale, PLACES),
         "status": "passed" if good(check) else "failed",
-        "name": one_line(check.id),
+        "name": name_of(check),
         "number": str(number),
         "output": printable("\n".join(filter(None, [check.claim, text_of(check)]))),
         "output_format": "text",

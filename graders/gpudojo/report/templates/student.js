@@ -48,17 +48,13 @@
     drawing.addEventListener("pointerdown", point);
     figure.append(walk);
   }
-  const button = document.getElementById("hide-passed");
-  if (!button) return;
-  button.parentElement.hidden = false;
-  button.addEventListener("click", () => {
-    const hidden = document.body.classList.toggle("hide-passed");
-    button.textContent = hidden ? "Show passed checks" : "Hide passed checks";
-  });
-  // A link to a hidden check shows it.
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest("a[href^='#']");
-    const target = link && document.getElementById(link.getAttribute("href").slice(1));
-    if (target && !target.offsetParent && document.body.classList.contains("hide-passed")) button.click();
-  });
+  // A link to something that is folded away unfolds it.
+  const unfold = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let box = target.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
 })();

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.platforms.gradescope import autograder_zip as gradescope
+from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.platforms import Options, exporter
+from gpudojo.platforms import _autograder as autograder_bundles
+from gpudojo.platforms import _harness as harness
 from gpudojo.release import recording
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
@@ -39,8 +42,18 @@ class Autograder:
         command = [str(self.root / "run_autograder")]
         environment = bare(GPUDOJO_ROOT=str(self.root), **more)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd="/")
-        assert done.returncode == 0
+        assert done.returncode == 0, done.stdout + done.stderr
         return valid(self.root / "results" / "results.json"), done.stdout + done.stderr
+
+    def fails(self) -> str:
+        """What the instructor reads where the grader itself fails; Gradescope gets no result and records no score."""
+        command = [str(self.root / "run_autograder")]
+        (self.root / "results" / "results.json").write_text('{"score": 100}')
+        environment = bare(GPUDOJO_ROOT=str(self.root))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd="/")
+        assert done.returncode != 0
+        assert not (self.root / "results" / "results.json").exists()
+        return done.stdout + done.stderr
 
 
 def valid(path: Path) -> dict[str, Any]:
@@ -57,14 +70,13 @@ def valid(path: Path) -> dict[str, Any]:
         assert test["visibility"] in VISIBILITIES
     if result["tests"]:
         assert result["score"] == pytest.approx(sum(test["score"] for test in result["tests"]))
-        assert sum(test["max_score"] for test in result["tests"]) == pytest.approx(100)
     return result
 
 
 @pytest.fixture(scope="module")
 def autograder(tmp_path_factory: pytest.TempPathFactory) -> Autograder:
     root = tmp_path_factory.mktemp("autograder")
-    data = once(tmp_path_factory, "gradescope", lambda _: gradescope.archive(ROOT, "day8", "a secret"))
+    data = once(tmp_path_factory, "gradescope", lambda _: autograder_bundles.gradescope_zip(ROOT, "day8", "a secret"))
     for name in ("source", "submission", "results"):
         (root / name).mkdir()
     subprocess.run(["python3", "-c", UNZIP, str(root / "source")], input=data, check=True)
@@ -93,6 +105,7 @@ def solutions() -> dict[str, bytes]:
 def test_a_solved_submission_gets_all_points(autograder: Autograder) -> None:
     result, said = autograder.run(solutions())
     assert result["score"] == 100, said
+    assert sum(test["max_score"] for test in result["tests"]) == pytest.approx(100)
     assert "submission: 100 of 100 points" in said
     assert "Isolation layers missing in this container:" in said
     assert (autograder.root / "source" / "evidence").stat().st_mode & 0o077 == 0
@@ -134,29 +147,51 @@ def test_nothing_that_can_be_graded_is_no_points_and_a_reason(autograder: Autogr
     assert result["output"].startswith("0 of 100 points")
 
 
-def test_a_grader_that_fails_leaves_a_sentence(autograder: Autograder) -> None:
+def test_a_grader_that_fails_leaves_no_score(autograder: Autograder) -> None:
     evidence = autograder.root / "source" / "evidence" / "day8.mp"
     data = evidence.read_bytes()
     try:
         evidence.write_bytes(b"no evidence")
-        result, _ = autograder.run(solutions())
+        assert "The grader could not run: this is not evidence" in autograder.fails()
     finally:
         evidence.write_bytes(data)
-    assert result["tests"] == []
-    assert result["output"].startswith("The grader could not run: this is not evidence")
-    assert "not your fault" in result["output"]
 
 
-def test_a_grader_that_does_not_even_start_leaves_a_sentence(autograder: Autograder) -> None:
+def test_a_grader_that_does_not_even_start_leaves_no_score(autograder: Autograder) -> None:
     python = autograder.root / "gpudojo" / "bin" / "python"
     python.rename(python.with_name("gone"))
-    (autograder.root / "results" / "results.json").write_text('{"score": 100}')
     try:
-        result, _ = autograder.run(solutions())
+        autograder.fails()
     finally:
         python.with_name("gone").rename(python)
-    assert (result["score"], result["tests"]) == (0, [])
-    assert "it ended with status 127" in result["output"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "points"),
+    [
+        ('{"id": 1, "assignment": {"title": "Day 8", "total_points": "20.0"}}', 20.0),
+        ('{"assignment": {"total_points": 7.5}}', 7.5),
+        ('{"assignment": {"total_points": "0.0"}}', None),
+        ('{"assignment": {"total_points": null}}', None),
+        ('{"assignment": {}}', None),
+        ("torn", None),
+        (None, None),
+    ],
+)
+def test_the_assignment_s_points_are_gradescope_s(tmp_path: Path, metadata: str | None, points: float | None) -> None:
+    path = tmp_path / "submission_metadata.json"
+    if metadata is not None:
+        path.write_text(metadata)
+    assert harness.worth(path) == points
+    checks = [CheckRow(f"01_x::f::c{n}", "f", outcome, worth, 30.0) for n, (outcome, worth) in enumerate(
+        [(Outcome.PASSED, 30.0), (Outcome.FAILED, 0.0)])]  # fmt: skip
+    row = SubmissionRow("ada", SubmissionStatus.GRADED, 30.0, 60.0, [ExerciseRow("01_x", "X", 30.0, 60.0, checks)])
+    header = ClassResults("day8", "virtual", "2.13.0", "0.1.0", 60.0)
+    options = Options(submission="ada")
+    exporter("gradescope")(header, [harness.published(row, points)], tmp_path, options)
+    result = valid(tmp_path / "results.json")
+    assert result["score"] == (points or 60.0) / 2
+    assert sum(test["max_score"] for test in result["tests"]) == (points or 60.0)
 
 
 def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
@@ -164,7 +199,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
 ) -> None:
     with zipfile.ZipFile(io.BytesIO(autograder.archive)) as archive:
         modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
-        assert {entry.date_time for entry in archive.infolist()} == {gradescope.DATE}
+        assert {entry.date_time for entry in archive.infolist()} == {autograder_bundles.DATE}
         wheel = next(name for name in modes if name.endswith(".whl"))
         inner = zipfile.ZipFile(io.BytesIO(archive.read(wheel))).namelist()
         evidence = archive.read("evidence/day8.mp")
@@ -175,7 +210,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
     assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
     # That the evidence is recorded to the same bytes is tested with the students' release.
     monkeypatch.setattr(recording, "recorded", lambda *_: evidence)
-    assert gradescope.archive(ROOT, "day8", "a secret") == autograder.archive
+    assert autograder_bundles.gradescope_zip(ROOT, "day8", "a secret") == autograder.archive
 
 
 def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +221,9 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
         return b"evidence"
 
     monkeypatch.setattr(recording, "recorded", recorded)
-    monkeypatch.setattr(gradescope, "wheel", lambda *_: ("grader.whl", b""))
+    monkeypatch.setattr(autograder_bundles, "wheel", lambda *_: ("grader.whl", b""))
     for secret in ("one", "two", "one", None):
-        gradescope.archive(ROOT, "day8", secret)
+        autograder_bundles.gradescope_zip(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
     assert asked[3] == (recording.SEEDS[-1],)
 

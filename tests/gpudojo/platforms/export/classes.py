@@ -9,7 +9,15 @@ from gpudojo.platforms import Options
 from hypothesis import strategies as st
 
 EXERCISES = (ExerciseRow("01_one", "One", 0.0, 2.0), ExerciseRow("02_two", "Two", 0.0, 1.0))
-OPTIONS = Options(exercises=EXERCISES, when=datetime(2026, 11, 15, 4, 30, tzinfo=UTC))
+# what the runner of Classroom 50 sets
+RUNNER = {
+    "CLASSROOM": "gpu",
+    "ASSIGNMENT": "day-0",
+    "SUBMISSION_TAG": "submit/20260101T000000Z-abc1234",
+    "COMMIT_URL": "https://example.org/commit",
+    "RELEASE_URL": "https://example.org/release",
+}
+OPTIONS = Options(exercises=EXERCISES, environment=RUNNER, when=datetime(2026, 11, 15, 4, 30, tzinfo=UTC))
 ODD = 'Ünï 🦄, "Ada"\n=cmd'
 
 
@@ -68,6 +76,7 @@ CLASS = ClassResults(
     gpudojo="0.1.0",
     max_score=3.0,
     layers={"landlock": "", "network": "not allowed here"},
+    reference="r" * 40,
     submissions=[
         submission(
             "ada", one(P, P, F), two(P, F, B, P), student="Lovelace, Ada", naming="canvas", identifier="101",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import tempfile
 from pathlib import Path
 
+from gpudojo.classes.store import Store
 from gpudojo.platforms import exporter, formats
 
 from tests.gpudojo.platforms.export.classes import CLASS, OPTIONS
@@ -17,21 +19,30 @@ GOLDEN = Path(__file__).with_name("golden")
 TABLES = Path(__file__).with_name("tables")
 
 
+SOURCES = {
+    "abc": {"01_one.py": b"def f(x):\n    return x + 1\n", "sub/one.py": b"Y = 2\n", "data.csv": b"1,2"},
+    "r" * 40: {"01_one.py": b"def f(x):\n    return 1 + x\n"},
+}
+
+
 def export_all(target: Path) -> dict[str, list[str]]:
     """Every format of the class with everything; and what was said for each."""
     said: dict[str, list[str]] = {}
-    for format_ in formats():
-        own: list[str] = []
-        options = dataclasses.replace(
-            OPTIONS,
-            title="Day 0",
-            worksheet=TABLES / "worksheet.csv",
-            gradebook=TABLES / "gradebook.csv",
-            environment={"CLASSROOM": "gpu", "SUBMISSION_TAG": "", "COMMIT_URL": "https://example.org/commit"},
-            say=own.append,
-        )
-        exporter(format_)(CLASS, CLASS.submissions, target / format_, options)
-        said[format_] = own
+    with tempfile.TemporaryDirectory() as kept:
+        for digest, sources in SOURCES.items():
+            Store(Path(kept)).keep_sources(digest, sources)
+        for format_ in formats():
+            own: list[str] = []
+            options = dataclasses.replace(
+                OPTIONS,
+                title="Day 0",
+                worksheet=TABLES / "worksheet.csv",
+                gradebook=TABLES / "gradebook.csv",
+                results=Path(kept),
+                say=own.append,
+            )
+            exporter(format_)(CLASS, CLASS.submissions, target / format_, options)
+            said[format_] = own
     return said
 
 

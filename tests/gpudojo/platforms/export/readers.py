@@ -116,4 +116,4 @@ def nbgrader(path: Path) -> list[Total]:
 def moodle(path: Path) -> list[Total]:
     headings, *lines = table(path)
     grade, largest = headings.index("Grade"), headings.index("Maximum Grade")
-    return [(float(line[grade]), float(line[largest])) for line in lines]
+    return [(float(line[grade]), float(line[largest])) for line in lines if line[grade]]

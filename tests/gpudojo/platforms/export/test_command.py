@@ -7,24 +7,27 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from gpudojo.classes.store import Store
 from gpudojo.cli import main
 from gpudojo.cli.export import parts
 from gpudojo.model.catalogue import day
 from gpudojo.model.results_file import write
 from gpudojo.platforms import describe, formats
 
-from tests.gpudojo.platforms.export.classes import CLASS, EXERCISES
-from tests.gpudojo.platforms.export.golden import TABLES
+from tests.gpudojo.platforms.export.classes import CLASS, EXERCISES, RUNNER
+from tests.gpudojo.platforms.export.golden import SOURCES, TABLES
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     write(tmp_path / "results.json", CLASS, CLASS.submissions)
+    for digest, sources in SOURCES.items():
+        Store(tmp_path).keep_sources(digest, sources)
     return tmp_path / "results.json"
 
 
 def dojo(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "220"}).invoke(main, ["export", *map(str, arguments)])
+    result = CliRunner(env={"COLUMNS": "220", **RUNNER}).invoke(main, ["export", *map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 
@@ -68,6 +71,11 @@ def test_bad_input_is_answered_with_a_sentence(results: Path) -> None:
         assert code in (1, 2)
         assert sentence in said
         assert "Traceback" not in said
+
+
+def test_a_folder_of_results_will_do(results: Path) -> None:
+    code, said = dojo(results.parent, "--to", "nbgrader", "--out", results.parent / "out")
+    assert (code, "1 file written" in said) == (0, True)
 
 
 def test_one_submission(results: Path) -> None:

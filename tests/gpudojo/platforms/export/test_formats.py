@@ -10,12 +10,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.model.results import ExerciseRow, SubmissionRow, SubmissionStatus
+from gpudojo.classes.store import Store
+from gpudojo.model.errors import CannotExport
+from gpudojo.model.results import (
+    ExerciseRow,
+    Grade,
+    Outcome,
+    Override,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+)
 from gpudojo.platforms import describe, exporter, formats
-from gpudojo.platforms._entries import LONGEST, names, safe_name
+from gpudojo.platforms._entries import LONGEST, names, of_submission, safe_name, told
 
 from tests.gpudojo.platforms.export import readers
-from tests.gpudojo.platforms.export.classes import CLASS, ODD, OPTIONS, submission
+from tests.gpudojo.platforms.export.classes import CLASS, ODD, OPTIONS, RUNNER, P, check, one, submission
 from tests.gpudojo.platforms.export.golden import GOLDEN, TABLES, export_all, files
 
 REMAKE = "look at the difference, then run: python -m tests.gpudojo.platforms.export.golden"
@@ -35,7 +45,7 @@ def test_every_format_is_as_it_was(tmp_path: Path) -> None:
 
 
 def test_every_format_is_one_function_of_one_signature() -> None:
-    assert len(formats()) == 8
+    assert len(formats()) == 12
     for name in formats():
         module = importlib.import_module(f"gpudojo.platforms.{name}")
         public = [
@@ -138,7 +148,8 @@ def test_what_only_a_teacher_should_read_is_not_exported(tmp_path: Path) -> None
     row = msgspec.structs.replace(CLASS.submissions[0], needs_human=[secret], notes=[secret])
     results = msgspec.structs.replace(CLASS, submissions=[row])
     for format_ in formats():
-        options = dataclasses.replace(OPTIONS, worksheet=TABLES / "worksheet.csv")
+        Store(tmp_path).keep_sources(row.digest, {"a.py": b"x = 1\n"})
+        options = dataclasses.replace(OPTIONS, worksheet=TABLES / "worksheet.csv", results=tmp_path)
         for path in exporter(format_)(results, results.submissions, tmp_path / format_, options):
             assert secret not in path.read_text(encoding="utf-8")
 
@@ -182,9 +193,55 @@ def test_one_submission_alone_goes_where_programs_look_for_it(tmp_path: Path) ->
     assert exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, options) == [tmp_path / "result.json"]
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert result["owner"] == "late-account"
-    assert result["submission"] == "submit/_.._late"
-    tagged = dataclasses.replace(options, environment={"SUBMISSION_TAG": "submit/3", "ASSIGNMENT": "day-0"})
+    assert result["submission"] == RUNNER["SUBMISSION_TAG"]
+    tagged = dataclasses.replace(options, environment=RUNNER | {"SUBMISSION_TAG": "submit/3", "MODE": "group"})
     exporter("classroom50")(CLASS, CLASS.submissions, tmp_path, tagged)
     result = json.loads((tmp_path / "result.json").read_bytes())
     assert (result["submission"], result["assignment"]) == ("submit/3", "day-0")
+    assert (result["assignment_type"], result["review"]) == ("group", RUNNER["COMMIT_URL"])
     assert result["datetime"] == "2026-11-15T04:30:00Z"
+
+
+def test_classroom50_names_what_its_runner_has_not_set(tmp_path: Path) -> None:
+    environment = {name: text for name, text in RUNNER.items() if name not in ("CLASSROOM", "RELEASE_URL")}
+    with pytest.raises(CannotExport, match="CLASSROOM, RELEASE_URL are not set; its runner sets them"):
+        only("classroom50", CLASS.submissions[0], tmp_path, environment=environment)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_feedback_has_one_line_per_cause() -> None:
+    """Nine checks that fail for one reason, and their blocked ones, are not eighteen lines."""
+    same = {"message": "it waits", "misconception": "sync", "line": 3}
+    checks = [check(f"01_one::f::c{n}", Outcome.FAILED, 1.0, **same) for n in range(9)]
+    checks += [check(f"01_one::f::b{n}", Outcome.BLOCKED, 1.0, message="blocked: …") for n in range(9)]
+    checks += [check(f"01_one::g::t{n}", Outcome.TODO, 1.0, message="to do: …") for n in range(9)]
+    checks += [check("01_one::h::long", Outcome.FAILED, 1.0, message="x" * 20_000)]
+    row = submission("ada", ExerciseRow("01_one", "One", 0.0, 28.0, checks))
+    row = msgspec.structs.replace(row, max_score=28.0)
+    first, cause, long, to_do = told(row, ())
+    assert first == "0 of 28 points"
+    assert cause == "01 f: it waits (line 3) [-9 points]"
+    assert len(long) < 400
+    assert to_do == "To do: g."
+
+
+def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
+    """Overrides, hand items, extra credit, a scale and a penalty: every program reads the published points."""
+    by_hand = ExerciseRow("essay", "The essay", 1.0, 2.0, by_hand=True, override=Override(1.0, comment="short"))
+    extra = ExerciseRow("09_more", "More", 0.5, 1.0, extra=True, override=Override(0.5))
+    row = submission("ada", one(P, P, P), by_hand, extra, student="Lovelace, Ada", naming="canvas", identifier="101")
+    late = Timing(late=True, late_seconds=90_000, penalty=2.0)
+    row = msgspec.structs.replace(row, max_score=4.0, timing=late, grade=Grade(15.5, 20.0))
+    lines = told(row, ())
+    assert lines[:2] == ["15.5 of 20 points", "Submitted late by 25.0 hours: 2 points off."]
+    assert "The essay 1 of 2 points, by hand. short" in lines
+    checks = of_submission(row, ())
+    assert (sum(each.points for each in checks), sum(each.max_points for each in checks)) == (3.5, 4.0)
+    header = msgspec.structs.replace(CLASS, max_score=4.0, scale=20.0, submissions=[row])
+    for format_, shown in {"canvas": "20", "nbgrader": "17.5,2,15.5,20"}.items():
+        (path,) = exporter(format_)(header, [row], tmp_path / format_, OPTIONS)
+        assert shown in path.read_text(encoding="utf-8")
+    assert json.loads(only("gradescope", row, tmp_path / "gradescope").read_bytes())["score"] == 15.5
+    result = json.loads(only("classroom50", row, tmp_path / "classroom50").read_bytes())
+    assert all(0 <= test["score"] <= test["max-score"] for test in result["tests"])
+    assert result["score"] <= result["max-score"]

@@ -84,7 +84,7 @@ def test_moodle_s_worksheet_is_filled_in_in_its_own_language(tmp_path: Path) -> 
     lines = export("moodle", tmp_path, WORKSHEET)
     assert [line[4] for line in lines[1:]] == ["1,9", "3", ""]  # Ada by name, Bob by id, the third has none
     assert [line[5] for line in lines[1:]] == ["3,00"] * 3
-    assert lines[1][8].startswith("1.9 of 3 points<br>01_one::f::fast: no step")
+    assert lines[1][8].startswith("1.9 of 3 points<br>01 f: no step; expected one (line 7) [-0.5 points]<br>")
     written = (tmp_path / "out" / "given.csv").read_bytes()
     assert written.startswith(b"\xef\xbb\xbfIdentifier;")
     untouched = next(line for line in WORKSHEET.splitlines() if "2000103" in line)
@@ -105,7 +105,7 @@ def test_moodle_s_feedback_is_text_and_never_markup(tmp_path: Path) -> None:
     row = msgspec.structs.replace(CLASS.submissions[4], naming="moodle", identifier="2000101")
     lines = export("moodle", tmp_path, WORKSHEET, msgspec.structs.replace(CLASS, submissions=[row]))
     assert lines[1][4] == "0"
-    assert lines[1][8].startswith("0 of 3 points: =the file is &lt;b&gt;no&lt;/b&gt; Python: line 3<br>")
+    assert lines[1][8] == "0 of 3 points: =the file is &lt;b&gt;no&lt;/b&gt; Python: line 3"
 
 
 def test_moodle_refuses_what_does_not_fit(tmp_path: Path) -> None:

@@ -1,0 +1,436 @@
+"""The course file, `course.toml`: what counts for how much, deadlines, extensions, groups, and who sees what."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import tomllib
+import typing
+import zoneinfo
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from gpudojo.model.catalogue import days
+from gpudojo.model.errors import BadFile, suggestion
+from gpudojo.model.exercise import Exercise
+from gpudojo.model.results import (
+    AttemptRule,
+    ExerciseRow,
+    Grade,
+    HandItem,
+    SubmissionRow,
+    Timing,
+    Visibility,
+    When,
+    rounded,
+    total,
+)
+from gpudojo.model.results_file import replacing
+
+NAME: Final = "course.toml"
+DAY: Final = 86_400
+PLACES: Final = 2  # of published points, as platforms show them
+SeedRule = Literal["per-class", "per-student"]
+Base = Literal["maximum", "earned"]
+
+
+class Worth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an exercise counts."""
+
+    points: float | None = None  # None: those of its checks
+    extra: bool = False
+
+
+class LateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What being late costs."""
+
+    penalty: float = 0.0  # percent for each day that has begun
+    grace: float = 0.0  # minutes
+    cap: float = 100.0  # percent
+    of: Base = "maximum"
+
+
+class _Item(HandItem, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Visible(Visibility, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it is written; tables with free names are checked entry by entry."""
+
+    title: str = ""
+    day: str | None = None
+    points: float | None = None
+    deadline: datetime.datetime | None = None
+    time_zone: str = ""
+    attempt: AttemptRule | None = None
+    seed: SeedRule = "per-class"
+    roster: str = ""
+    exercises: dict[str, Any] = {}
+    late: LateRule = LateRule()
+    extensions: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
+    visibility: _Visible = _Visible()
+    by_hand: list[_Item] = []
+
+
+NO_PENALTY: Final = LateRule()
+ALL_VISIBLE: Final = Visibility()
+
+
+@dataclass(frozen=True)
+class CourseRules:
+    """The rules of a course; without a file, those that change nothing."""
+
+    path: Path | None = None
+    title: str = ""
+    day: str | None = None
+    points: float | None = None
+    deadline: datetime.datetime | None = None
+    zone: datetime.tzinfo = datetime.UTC
+    attempt: AttemptRule | None = None
+    seed: SeedRule = "per-class"
+    roster: Path | None = None
+    worths: Mapping[str, Worth] = field(default_factory=dict)  # by what the file calls the exercise; empty: all count
+    late: LateRule = NO_PENALTY
+    extensions: Mapping[str, datetime.datetime] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    visibility: Visibility = ALL_VISIBLE
+    by_hand: tuple[HandItem, ...] = ()
+    text: str = ""
+
+    def refuse(self, reason: str, *path: str) -> BadFile:
+        """The error for a setting."""
+        return BadFile(str(self.path), line_of(self.text, path), reason)
+
+    def chosen(self, exercises: Sequence[Exercise]) -> dict[str, Worth]:
+        """By stem, what each exercise counts that is graded; raises BadFile for a name that is none."""
+        found: dict[str, Worth] = {}
+        for name, worth in self.worths.items():
+            stem = exercise_named(name, [exercise.stem for exercise in exercises])
+            if stem is None:
+                hint = suggestion(name, [exercise.stem for exercise in exercises])
+                raise self.refuse(f"there is no exercise {name!r}{hint}", "exercises", name)
+            if stem in found:
+                raise self.refuse(f"the exercise {stem} is listed twice", "exercises", name)
+            found[stem] = worth
+        taken = {item.name for item in self.by_hand} & {exercise.stem for exercise in exercises}
+        if taken:
+            raise self.refuse(f"{min(taken)!r} is the name of an exercise", "by_hand")
+        return found or {exercise.stem: Worth() for exercise in exercises}
+
+    def timing(self, submitted: str, told_by: str, marked: bool, names: Collection[str]) -> Timing | None:
+        """When it was handed in, for a student with these names; None where nothing is known and nothing is due."""
+        own = next((date for who, date in self.extensions.items() if key(who) in names), None)
+        # An extension that ends before the deadline changes nothing.
+        due = max(filter(None, (self.deadline, own)), default=None)
+        known = Timing(submitted, told_by, due.isoformat() if due else "", extended=own is not None and due == own)
+        if submitted and due:
+            over = math.ceil((datetime.datetime.fromisoformat(submitted) - due).total_seconds())
+            late = over > self.late.grace * 60
+            return replace(known, late=late, late_seconds=over if late else None)
+        if marked and not known.extended:
+            return replace(known, late=True)
+        return known if known != Timing() else None
+
+    def graded(self, row: SubmissionRow, timing: Timing | None) -> SubmissionRow:
+        """The row with what is published: on the scale of the course, less the penalty."""
+        if self.points is None and (timing is None or not timing.late or not self.late.penalty):
+            return replace(row, timing=timing)
+        out_of = row.max_score if self.points is None else self.points
+        points = row.score * (out_of / row.max_score) if row.max_score else 0.0
+        if timing is not None and timing.late:
+            begun = math.ceil((timing.late_seconds or 1) / DAY)
+            share = min(self.late.penalty * begun, self.late.cap) / 100
+            penalty = min(points, share * (out_of if self.late.of == "maximum" else points))
+            timing, points = replace(timing, penalty=round(penalty, PLACES)), points - penalty
+        return replace(row, timing=timing, grade=Grade(round(points, PLACES), total([out_of])))
+
+
+def key(name: str) -> str:
+    """A name or id as it is compared."""
+    return " ".join(name.split()).casefold()
+
+
+def exercise_named(name: str, stems: Iterable[str]) -> str | None:
+    """The exercise of a stem, or of a number: `04_…` for 04, 4 or 04_…."""
+    number = name.lstrip("0") or "0"
+    return next((stem for stem in stems if name == stem or number == (stem.partition("_")[0].lstrip("0") or "0")), None)
+
+
+def weighed(exercise: ExerciseRow, worth: Worth, whole: float) -> ExerciseRow:
+    """The exercise with its points as they count in the course; `whole` is what all its checks are worth."""
+    if worth.points is None or not whole:
+        return replace(exercise, extra=worth.extra) if worth.extra else exercise
+    factor = worth.points / whole
+    most = rounded([check.max_points * factor for check in exercise.checks])
+    checks = [
+        replace(check, max_points=points, points=points if check.points == check.max_points else 0.0)
+        for check, points in zip(exercise.checks, most, strict=True)
+    ]
+    max_score = total(most) if checks else total([exercise.max_score * factor])
+    score = total(check.points for check in checks)
+    return replace(exercise, checks=checks, score=score, max_score=max_score, extra=worth.extra)
+
+
+# Reading
+
+
+def find(submissions: Sequence[Path], is_submission: Any) -> Path | None:
+    """The course file beside submissions: in the folder of the class, or in the one above. Never in a student's own."""
+    for path in submissions:
+        folder = path.absolute()
+        here = [] if folder.is_file() or is_submission(folder) else [folder]
+        for place in (*here, folder.parent, folder.parent.parent):
+            # The folder above a student's may be a checkout that holds it, and would be the student's, too.
+            if (place / NAME).is_file() and (place == folder or not is_submission(place)):
+                return place / NAME
+    return None
+
+
+def load(path: Path) -> CourseRules:
+    """The course in a file; raises BadFile with the line and a suggestion."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        raw = tomllib.loads(text)
+    except OSError as error:
+        raise BadFile(str(path), None, f"it cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadFile(str(path), None, "it is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r" \(at line (\d+), column \d+\)", str(error))
+        said = str(error).replace(place[0], "") if place else str(error)
+        quotes = "; texts and dates with a space need quotes" * ("Invalid value" in said)
+        raise BadFile(str(path), int(place[1]) if place else None, f"this is not TOML: {said}{quotes}") from None
+    file = _converted(path, text, raw, _File, ())
+    bare = CourseRules(path, text=text)
+    if file.day is not None and file.day not in days():
+        raise bare.refuse(f"there is no day {file.day!r}{suggestion(file.day, days())}", "day")
+    zone = _zone(bare, file)
+
+    def moment(value: datetime.datetime, *at: str) -> datetime.datetime:
+        if value.tzinfo is not None:
+            return value
+        if not file.time_zone:
+            zoned = f"{value.isoformat()}+01:00"
+            raise bare.refuse(f'a time zone is missing: write {zoned}, or set time_zone = "Europe/Berlin"', *at)
+        return value.replace(tzinfo=zone)
+
+    deadline = moment(file.deadline, "deadline") if file.deadline else None
+    worths = {}
+    for name, value in file.exercises.items():
+        value = {} if value is True else {"points": value} if isinstance(value, int | float) else value
+        worths[name] = _converted(path, text, value, Worth, ("exercises", name))
+        if worths[name].points is not None and not 0 < (worths[name].points or 0) < math.inf:
+            raise bare.refuse(
+                "points must be more than 0; leave an exercise out that does not count", "exercises", name
+            )
+    extensions = {}
+    for who, value in file.extensions.items():
+        at = ("extensions", who)
+        if isinstance(value, int | float) and deadline is None:
+            raise bare.refuse("an extension in days needs a deadline", *at)
+        if isinstance(value, int | float) and deadline is not None:
+            extensions[who] = deadline + datetime.timedelta(days=value)
+        else:
+            extensions[who] = moment(_converted(path, text, value, datetime.datetime, at), *at)
+    groups = {
+        name: tuple(_converted(path, text, members, list[str], ("groups", name)))
+        for name, members in file.groups.items()
+    }
+    if file.points is not None and not 0 < file.points < math.inf:
+        raise bare.refuse(f"points must be more than 0, not {file.points:g}", "points")
+    for name in ("penalty", "grace", "cap"):
+        if not 0 <= (value := getattr(file.late, name)) < math.inf:
+            raise bare.refuse(f"{name} must be 0 or more, not {value:g}", "late", name)
+    if file.late.cap > 100:
+        raise bare.refuse(f"cap is in percent, at most 100, not {file.late.cap:g}", "late", "cap")
+    twice = [item.name for n, item in enumerate(file.by_hand) if item.name in [one.name for one in file.by_hand[:n]]]
+    if twice:
+        raise bare.refuse(f"two items have the name {twice[0]!r}", "by_hand")
+    items = tuple(HandItem(i.name, i.points, i.title or i.name, i.rubric, i.extra) for i in file.by_hand)
+    roster = path.parent / file.roster if file.roster else None
+    if roster is not None and not roster.is_file():
+        near = [each.name for each in path.parent.glob("*.csv")]
+        raise bare.refuse(f"there is no file {roster}{suggestion(file.roster, near)}", "roster")
+    return CourseRules(
+        path,
+        file.title,
+        file.day,
+        file.points,
+        deadline,
+        zone,
+        file.attempt,
+        file.seed,
+        roster,
+        worths,
+        file.late,
+        extensions,
+        groups,
+        Visibility(file.visibility.results, file.visibility.hints),
+        items,
+        text,
+    )
+
+
+def _zone(bare: CourseRules, file: _File) -> datetime.tzinfo:
+    if not file.time_zone:
+        return (file.deadline and file.deadline.tzinfo) or datetime.UTC
+    try:
+        return zoneinfo.ZoneInfo(file.time_zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        hint = suggestion(file.time_zone, zoneinfo.available_timezones())
+        raise bare.refuse(f"there is no time zone {file.time_zone!r}{hint}", "time_zone") from None
+
+
+_KINDS: Final = {
+    "float": "a number",
+    "int": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "datetime": "a date and time, such as 2026-11-20T23:59:00+01:00",
+    "array": "a list",
+    "object": "a table",
+    "date": "a date without a time",
+}
+_CHOICES: Final = {"attempt": AttemptRule, "seed": SeedRule, "of": Base, "results": When, "hints": When}
+_WHERE: Final = re.compile(r" - at `\$(.*)`$")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`")
+_EXPECTED: Final = re.compile(r"Expected `(.+)`, got `(.+)`")
+
+
+def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, ...]) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        said = str(error)
+        inside = _WHERE.search(said)
+        parts = re.findall(r"\w+", inside[1]) if inside else []
+        at = [*within, *parts]
+        said = said.replace(inside[0], "") if inside else said
+        name = f"`{at[-1]}`" if at else "the file"
+        if unknown := _UNKNOWN.search(said):
+            struct: Any = kind
+            for part in parts:
+                hint = typing.get_type_hints(struct).get(part, struct) if not part.isdigit() else struct
+                struct = next(iter(typing.get_args(hint)), hint) if typing.get_origin(hint) is list else hint
+            fields = getattr(struct, "__struct_fields__", ())
+            at.append(unknown[1])
+            said = f"there is no setting `{unknown[1]}` here{suggestion(unknown[1], fields)}"
+        elif expected := _EXPECTED.search(said):
+            wanted = [_KINDS.get(part, part) for part in expected[1].split(" | ") if part != "null"]
+            said = f"{name} must be {' or '.join(wanted)}, not {_KINDS.get(expected[2], expected[2])}"
+        elif said.startswith("Invalid enum value") and at[-1] in _CHOICES:
+            choices = typing.get_args(_CHOICES[at[-1]])
+            given = said.removeprefix("Invalid enum value ").strip("'")
+            said = f"{name} cannot be {given!r}; it is one of {', '.join(choices)}{suggestion(given, choices, '')}"
+        else:
+            said = f"{name}: {said[:1].lower()}{said[1:]}"
+        raise BadFile(str(path), line_of(text, at), said) from None
+
+
+_KEY: Final = re.compile(r"""((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_PART: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """The line of a setting, or of the table that it belongs to; None where neither is there."""
+    best, found = 0, None
+    table: list[str] = []
+    counts: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if bare.startswith("[[") and (name := bare.partition("]]")[0].strip("[ ")):
+            table = full = [name, str(counts.get(name, 0))]
+            counts[name] = counts.get(name, 0) + 1
+        elif bare.startswith("["):
+            table = full = [part.strip("\"'") for part in _PART.findall(bare.partition("]")[0])]
+        elif assigned := _KEY.match(bare):
+            full = [*table, *(part.strip("\"'") for part in _PART.findall(assigned[1]))]
+        else:
+            continue
+        if full == list(path[: len(full)]) and len(full) > best:
+            best, found = len(full), number
+    return found
+
+
+# Making
+
+
+def save(path: Path, text: str) -> None:
+    """Write the whole file or nothing."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def template(day: str, exercises: Sequence[Exercise]) -> str:
+    """A course file in which nothing is set yet, and every setting is shown."""
+    width = max((len(exercise.stem) for exercise in exercises), default=0) + 2
+    worth = {e.stem: total(check.points for function in e.functions for check in function.checks) for e in exercises}
+    lines = "\n".join(f"# {f'{chr(34)}{stem}{chr(34)}':{width}} = {points:g}" for stem, points in worth.items())
+    return _TEMPLATE.format(day=day, total=total(worth.values()), exercises=lines)
+
+
+_TEMPLATE: Final = """\
+# How this class is graded. Lines that begin with # are examples and do nothing: remove the # to use one.
+# `dojo init` checks the file again.
+
+day = "{day}"
+# title = "GPU programming, autumn 2026"
+
+# What the assignment is worth on the platform. Without it: {total:g} points.
+# points = 20
+
+# deadline = 2026-11-20T23:59:00+01:00
+# time_zone = "Europe/Berlin"      # for dates without an offset
+
+# Which submission of a student counts: "latest", "best" or "first".
+# attempt = "latest"
+
+# "per-student": each student's exercises are run with other numbers, the same each time.
+# seed = "per-class"
+
+# A CSV file of Canvas, Moodle, Gradescope, GitHub Classroom, or with the columns id, name, email, section, github.
+# roster = "roster.csv"
+
+# The exercises that count, and their points. Without this table: all, with the points below.
+# Extra credit: "12_self_assessment" = {{ points = 5, extra = true }}
+# [exercises]
+{exercises}
+
+# [late]
+# penalty = 10                     # percent for each day that has begun
+# grace = 15                       # minutes
+# cap = 50                         # percent, at most
+# of = "maximum"                   # of the maximum, or of what was "earned"
+
+# By id, name, e-mail, GitHub name or name of the submission: days, or another deadline.
+# [extensions]
+# "ada@example.org" = 3
+# "Bo Sample" = 2026-11-27T23:59:00+01:00
+
+# One submission counts for all members.
+# [groups]
+# team-1 = ["ada@example.org", "Bo Sample"]
+
+# When students see what: "always", "after deadline" or "never".
+# [visibility]
+# results = "always"
+# hints = "after deadline"
+
+# What a person grades; `dojo override` gives the points.
+# [[by_hand]]
+# name = "report"
+# title = "Report on the profile"
+# points = 10
+# rubric = "4 for the trace, 6 for the explanation"
+"""

@@ -1,0 +1,563 @@
+"""Everything that is known of a class between runs, and the results made of it.
+
+`.dojo/class.json` holds each student's submissions with the keys of their records. Results are made from these, the
+course file, the roster and the overrides, without running student code.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import functools
+import io
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from gpudojo.classes.course_file import CourseRules, Worth, key, weighed
+from gpudojo.classes.item_statistics import ClassStatistics
+from gpudojo.classes.judging import Verdicts
+from gpudojo.classes.overrides import Overrides, applied
+from gpudojo.classes.roster import Roster
+from gpudojo.classes.store import FOLDER, write
+from gpudojo.model.catalogue import day as exercises_of
+from gpudojo.model.errors import BadClass, BadEvidence
+from gpudojo.model.evidence import decoded
+from gpudojo.model.results import (
+    Attempt,
+    AttemptRule,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    RosterRow,
+    RunLimits,
+    SubmissionRow,
+    total,
+)
+from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.model.results_file import encoded, iterate, number, safe, write_csv
+from gpudojo.model.results_file import write as write_rows
+from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
+
+STATE: Final = f"{FOLDER}/class.json"
+HISTORY: Final = "history.csv"
+MOST: Final = 60  # changes of checks that are kept of one grading
+
+
+class StoredSubmission(msgspec.Struct, omit_defaults=True):
+    """One submission of a student, and its last grading."""
+
+    name: str
+    origin: str
+    digest: str
+    content: str  # tells whether two are the same work, whatever their files are called
+    at: str  # when it ran
+    record: str = ""  # its key; empty where it could not be read: then there is a problem
+    reference: str = ""
+    measure: str = ""
+    only: list[str] = []
+    problem: str = ""
+    notes: list[str] = []
+    submitted: str = ""
+    late: bool = False  # says the platform
+    score: float = 0.0
+    max_score: float = 0.0
+    changes: list[str] = []  # against the submission before
+
+
+class Student(msgspec.Struct, omit_defaults=True):
+    """Who handed in, as the names of files tell, and what; the latest is the last."""
+
+    name: str
+    student: str
+    naming: str
+    identifier: str | None = None
+    people: list[Submitter] = []
+    sent: list[StoredSubmission] = []
+
+
+class ClassState(msgspec.Struct, omit_defaults=True):
+    """What is kept of a class."""
+
+    day: str = ""
+    bench: str = "virtual"
+    seed: str = ""  # its name: the seed itself is in a file that only its owner reads
+    limits: RunLimits | None = None
+    course: str = ""  # the path of its file
+    roster: str = ""
+    attempt: AttemptRule | None = None
+    reference: str = ""
+    layers: dict[str, str] = {}
+    torch: str = ""
+    gpudojo: str = ""
+    python: str = ""
+    only: list[str] = []
+    students: dict[str, Student] = {}
+    version: int = 1
+
+
+def load_state(out: Path) -> ClassState:
+    """What is known of a class: nothing in a new folder; raises BadClass where it cannot be read."""
+    path = out / STATE
+    try:
+        return decoded(msgspec.json.Decoder(ClassState).decode, path.read_bytes())
+    except FileNotFoundError:
+        return ClassState()
+    except (OSError, BadEvidence) as error:
+        raise BadClass(f"{path} cannot be read ({error}); move it away, and grade the whole class again") from None
+
+
+def save_state(out: Path, state: ClassState) -> None:
+    write(out / STATE, encoded(state))
+
+
+def key_of_student(entry: SubmissionEntry) -> str:
+    """By what a student is known from one run to the next."""
+    if entry.naming is Naming.GRADESCOPE and entry.people:  # its number is that of the submission
+        return f"gradescope:{'&'.join(key(who.sid or who.email or who.name) for who in entry.people)}"
+    if entry.identifier and entry.naming is not Naming.GRADESCOPE:
+        return f"{entry.naming}:{folded(entry.identifier)}"
+    return f"plain:{folded(entry.name)}"
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+class ScoreChange(NamedTuple):
+    """What a new grading changed."""
+
+    submission: str
+    student: str
+    before: float
+    after: float
+    new_attempt: bool
+    checks: list[str]
+
+    def __str__(self) -> str:
+        shown = "; ".join(self.checks[:3]) + f"; and {len(self.checks) - 3} more" * (len(self.checks) > 3)
+        return f"{self.submission}: {number(self.before)} → {number(self.after)}" + f" ({shown})" * bool(shown)
+
+
+@dataclass(eq=False)
+class Unit:
+    """One row to be: a student, or a person on the roster."""
+
+    name: str
+    keys: list[str]
+    who: Student | None = None
+    sent: list[StoredSubmission] = field(default_factory=list)
+    roster: RosterRow | None = None
+    submitted: str = ""  # says the roster
+    group: str = ""
+    review: list[str] = field(default_factory=list)
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """Everything by which the student may be called, as it is compared."""
+        found = [self.name, *self.keys]
+        if self.who:
+            found += [self.who.name, self.who.student, self.who.identifier or ""]
+            found += [part for person in self.who.people for part in person if len(self.who.people) == 1]
+        if self.roster:
+            found += [self.roster.id, self.roster.name, self.roster.email, self.roster.github, self.roster.login]
+        return frozenset(key(name) for name in found if name)
+
+
+class ClassTally:
+    """Counts of a class for the summary: of the rows that count."""
+
+    def __init__(self) -> None:
+        self.statuses: Counter[str] = Counter()
+        self.scores: list[tuple[float, float]] = []
+        self.statistics = ClassStatistics()
+        self.mistakes: Counter[str] = Counter()
+        self.review: list[tuple[str, str]] = []
+        self.reviews = self.late = self.overridden = self.to_grade = 0
+        self.gone: list[str] = []
+
+    def add(self, row: SubmissionRow) -> None:
+        self.statuses[str(row.status)] += 1
+        self.statistics.add(row)
+        if row.status is not Became.ABSENT:
+            self.scores.append((row.final.points, row.final.max_points))
+        if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is
+            failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
+            self.mistakes.update({check.misconception for check in failed if check.misconception})
+        if row.needs_human:
+            self.reviews += 1
+            if len(self.review) < 20:
+                self.review.append((row.submission, row.needs_human[0]))
+        self.late += row.late
+        self.overridden += bool(row.overrides)
+        self.to_grade += bool(row.to_grade)
+        if row.gone:
+            self.gone.append(row.submission)
+
+
+class Gradebook:
+    """A class, its rules, and its results."""
+
+    def __init__(
+        self, out: Path, state: ClassState, course: CourseRules, roster: Roster | None, attempt: AttemptRule
+    ) -> None:
+        self.out, self.state, self.course, self.roster, self.attempt = out, state, course, roster, attempt
+        self.overrides = Overrides(out)
+        self.notices: list[str] = list(roster.notes if roster else ())
+        self.unmatched: list[str] = []
+        self._verdicts = functools.lru_cache(4)(self._verdicts_of)
+
+    # What was handed in
+
+    def add(self, done: Sequence[tuple[SubmissionEntry, StoredSubmission]]) -> list[ScoreChange]:
+        """Add what was graded in this run; returns what it changed of what was known before."""
+        by_student: dict[str, list[tuple[SubmissionEntry, StoredSubmission]]] = defaultdict(list)
+        for entry, sent in done:
+            by_student[key_of_student(entry)].append((entry, sent))
+        changes = []
+        for who, handed_in in by_student.items():
+            handed_in.sort(key=lambda each: (each[1].submitted, each[0].attempt))
+            entry = handed_in[-1][0]
+            known = self.state.students.get(who)
+            before = self.pick(known.sent) if known else None
+            before = msgspec.structs.replace(before) if before else None
+            kept = {sent.digest: sent for sent in known.sent} if known else {}
+            for _, sent in handed_in:
+                old = kept.pop(sent.digest, None)
+                if old is not None and old.record == sent.record:
+                    sent.at = old.at
+                if old is not None:
+                    sent.changes = old.changes
+                kept[sent.digest] = sent  # now the last
+            people = list(entry.people)
+            student = Student(entry.name, entry.student, str(entry.naming), entry.identifier, people)
+            student.sent = list(kept.values())
+            self.state.students[who] = student
+            after = self.pick(student.sent)
+            if before is not None and after is not None and (change := self._change(student, before, after)):
+                changes.append(change)
+                if change.new_attempt:
+                    after.changes = change.checks[:MOST]
+        if changes:
+            self._log(changes)
+        return changes
+
+    def _change(self, student: Student, before: StoredSubmission, after: StoredSubmission) -> ScoreChange | None:
+        same = ("record", "reference", "measure", "problem")
+        if all(getattr(before, name) == getattr(after, name) for name in same):
+            return None
+        new = self._verdict(after)
+        # Never judged again: the checks of that time may be gone, and without its verdict only the score is known.
+        old = self._verdicts(before.reference, before.measure, tuple(before.only)).kept(before.record)
+        outcomes = {check.id: check.outcome for exercise in old.exercises for check in exercise.checks} if old else {}
+        checks = [
+            f"{check.id}: {outcomes[check.id]} → {check.outcome}"
+            for exercise in new.exercises
+            for check in exercise.checks
+            if outcomes.get(check.id, check.outcome) is not check.outcome
+        ]
+        if not checks and before.score == new.score:
+            return None
+        new_attempt = before.digest != after.digest
+        return ScoreChange(student.name, student.student, before.score, new.score, new_attempt, checks)
+
+    def _log(self, changes: Iterable[ScoreChange]) -> None:
+        path = self.out / HISTORY
+        old = path.read_text(encoding="utf-8") if path.exists() else "at,submission,student,before,after,why,checks\n"
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        at = now()
+        for one in changes:
+            why = "new attempt" if one.new_attempt else "regraded"
+            cells = [at, one.submission, one.student, number(one.before), number(one.after), why, "\n".join(one.checks)]
+            writer.writerow([safe(cell) for cell in cells])
+        write(path, (old + text.getvalue()).encode("utf-8", "backslashreplace"))
+
+    def pick(self, sent: Sequence[StoredSubmission]) -> StoredSubmission | None:
+        """The submission that counts."""
+        if not sent:
+            return None
+        if self.attempt == "best":
+            return max(reversed(sent), key=lambda each: each.score)
+        return sent[0] if self.attempt == "first" else sent[-1]
+
+    # Rows
+
+    def units(self) -> list[Unit]:
+        """Who has a row, in the order of names."""
+        self.unmatched = []
+        found: list[Unit] = []
+        by_row: dict[int, Unit] = {}
+        taken: set[int] = set()
+        for who, student in sorted(self.state.students.items(), key=lambda item: natural(item[1].name)):
+            rows, said = self._people(student)
+            if self.roster is not None and not rows:
+                self.unmatched.append(student.name)
+            for number_ in rows:
+                if number_ in by_row:
+                    self._join(by_row[number_], who, student)
+                else:
+                    # Of several people with one submission, each has a row.
+                    name = student.name if len(rows) == 1 else self._called(number_)
+                    unit = self._on_roster(number_, name)
+                    unit.keys, unit.who, unit.sent = [*unit.keys, who], student, list(student.sent)
+                    unit.group = " & ".join(person.name for person in student.people) if len(rows) > 1 else ""
+                    by_row[number_] = unit
+                    found.append(unit)
+                taken.add(number_)
+            if not rows:
+                found.append(
+                    Unit(student.name, [who], student, list(student.sent), review=[f"{said}."] if said else [])
+                )
+        if self.roster is not None:
+            found += [self._on_roster(n, self._called(n)) for n in range(len(self.roster.rows)) if n not in taken]
+        self._share(found)
+        return _with_unique_names(found)
+
+    def _people(self, student: Student) -> tuple[list[int], str]:
+        if self.roster is None:
+            return [], ""
+        return self.roster.people(student.identifier, (student.student, student.name), student.people)
+
+    def _called(self, number_: int) -> str:
+        assert self.roster is not None
+        return self.roster.rows[number_].name or self.roster.rows[number_].id
+
+    def _on_roster(self, number_: int, name: str) -> Unit:
+        assert self.roster is not None
+        row = self.roster.rows[number_]
+        return Unit(name, [f"roster:{key(row.id)}"], roster=row, submitted=self.roster.submitted.get(number_, ""))
+
+    def _join(self, unit: Unit, who: str, student: Student) -> None:
+        """Another submission of somebody on the roster."""
+        unit.keys.append(who)
+        unit.sent += student.sent
+        if all(sent.submitted for sent in unit.sent):
+            unit.sent.sort(key=lambda sent: datetime.datetime.fromisoformat(sent.submitted))
+        else:
+            names = ", ".join(dict.fromkeys(sent.name for sent in unit.sent))
+            unit.review = [f"several submissions match {unit.name}: {names}; when each was handed in is not known."]
+        last = self.pick(unit.sent)
+        if last is not None and any(last is sent for sent in student.sent):
+            unit.who, unit.name = student, student.name
+
+    def _share(self, units: list[Unit]) -> None:
+        """What one member of a group handed in counts for all."""
+        for group, members in self.course.groups.items():
+            own: list[Unit] = []
+            for member in members:
+                matching = [unit for unit in units if key(member) in unit.names]
+                if not matching and self.roster is not None:
+                    self.notices.append(str(self.course.refuse(f"nobody is called {member!r}", "groups", group)))
+                own += matching or [Unit(member, [f"plain:{folded(member)}"])]
+            units += [unit for unit in own if unit not in units]
+            joint = [unit for unit in units if key(group) in unit.names and unit not in own]
+            sent = {each.digest: each for unit in (*joint, *own) for each in unit.sent}
+            latest = max((u for u in (*joint, *own) if u.sent), key=lambda u: _latest(u.sent), default=None)
+            if latest is None:
+                continue
+            for unit in joint:
+                units.remove(unit)
+            if all(each.submitted for each in sent.values()):
+                shared = sorted(sent.values(), key=lambda each: datetime.datetime.fromisoformat(each.submitted))
+            else:
+                shared = sorted(sent.values(), key=lambda each: each.at)
+            for unit in own:
+                unit.sent, unit.group, unit.who = shared, group, unit.who or latest.who
+
+    def rows(self) -> Iterator[SubmissionRow]:
+        """All rows, finished; one after another, for there may be many."""
+        units = self.units()
+        same: dict[str, list[Unit]] = defaultdict(list)
+        for unit in units:
+            if sent := self.pick(unit.sent):
+                same[sent.content].append(unit)
+        known = {name for unit in units for name in unit.names}
+        for who in self.course.extensions:
+            if key(who) not in known:
+                self.notices.append(str(self.course.refuse(f"nobody is called {who!r}", "extensions", who)))
+        keys = {key_ for unit in units for key_ in unit.keys}
+        for entry in self.overrides.current().values():
+            if entry.key not in keys and entry.key != "*":
+                self.notices.append(
+                    f"{self.overrides.path}: nobody is {entry.student!r} any more; an override is unused"
+                )
+        return (self.row(unit, self._twins(unit, same)) for unit in units)
+
+    def _twins(self, unit: Unit, same: dict[str, list[Unit]]) -> list[str]:
+        """The names of those outside of the student's group who handed in the same."""
+        sent = self.pick(unit.sent)
+        others = [] if sent is None else [other for other in same[sent.content] if other is not unit]
+        return [other.name for other in others if not unit.group or other.group != unit.group]
+
+    def row(self, unit: Unit, twins: Sequence[str] = ()) -> SubmissionRow:
+        """The row of a unit; `twins` handed in the same."""
+        sent, review = self.pick(unit.sent), list(unit.review)
+        if sent is None:
+            base = SubmissionRow(unit.name, Became.ABSENT, 0.0, 0.0, [], reason="Nothing was handed in.")
+        else:
+            base = self._verdict(sent)
+        exercises = self._weighed(base)
+        tried = any(c.outcome in (Outcome.PASSED, Outcome.FAILED) for e in base.exercises for c in e.checks)
+        if twins and tried and sent is not None and not sent.problem:
+            shown = ", ".join(twins[:3]) + f" and {len(twins) - 3} more" * (len(twins) > 3)
+            review.append(f"the same files as {shown}")
+        exercises += [
+            ExerciseRow(item.name, item.title, 0.0, item.points, extra=item.extra, by_hand=True)
+            for item in self.course.by_hand
+        ]
+        exercises, said = applied(exercises, self.overrides.of(unit.keys))
+        submitted = (sent.submitted or unit.submitted) if sent else ""
+        timing = self.course.timing(submitted, self._told_by(unit, sent), bool(sent and sent.late), unit.names)
+        if sent and sent.late and not submitted and self.course.late.penalty:
+            if timing is not None and timing.late:
+                review.append("late, and by how much is not known: one day was counted")
+            elif timing is not None and timing.extended:
+                review.append("the platform says late, and does not know of the extension; no penalty was taken")
+        row = replace(
+            base,
+            submission=unit.name,
+            score=total(exercise.score for exercise in exercises),
+            max_score=total(exercise.max_score for exercise in exercises if not exercise.extra),
+            exercises=exercises,
+            student=(unit.roster.name if unit.roster else "") or (unit.who.student if unit.who else unit.name),
+            identifier=unit.who.identifier if unit.who else unit.roster.id if unit.roster else None,
+            naming=unit.who.naming if unit.who else None,
+            notes=[*(sent.notes if sent else ()), *base.notes],
+            needs_human=[*base.needs_human, *review, *said],
+            record=sent.record if sent else "",
+            reference=sent.reference if sent and sent.reference != self.state.reference else "",
+            graded_at=sent.at if sent else "",
+            attempts=self._attempts(unit, sent),
+            roster=unit.roster,
+            group=unit.group,
+            gone=sent is not None and _gone(Path(sent.origin)),
+        )
+        return self.course.graded(row, timing)
+
+    def _told_by(self, unit: Unit, sent: StoredSubmission | None) -> str:
+        if sent is None or not (sent.submitted or sent.late or unit.submitted):
+            return ""
+        naming = unit.who.naming if unit.who else ""
+        return naming if naming not in ("plain", "classroom", "") else "commit" if sent.submitted else "roster"
+
+    def _attempts(self, unit: Unit, counts: StoredSubmission | None) -> list[Attempt]:
+        if len(unit.sent) < 2:
+            return []
+        return [
+            Attempt(s.name, s.digest, s.score, s.max_score, s.at, s.submitted, s is counts, changes=s.changes)
+            for s in unit.sent
+        ]
+
+    @functools.cached_property
+    def parts(self) -> dict[str, tuple[str, Worth, float, float]]:
+        """By exercise that is graded: its title, what it counts, what all its checks are worth, and those graded."""
+        exercises = exercises_of(self.state.day)
+        found = {}
+        only = set(self.state.only)
+        for exercise in exercises:
+            worth = self.course.chosen(exercises).get(exercise.stem)
+            own = [(f.name, check.points) for f in exercise.functions for check in f.checks]
+            graded = [points for name, points in own if not only or name in only]
+            if worth is not None and graded:
+                found[exercise.stem] = exercise.title, worth, total(points for _, points in own), total(graded)
+        return found
+
+    def _weighed(self, base: SubmissionRow) -> list[ExerciseRow]:
+        if base.status is Became.ABSENT:
+            base_rows = [ExerciseRow(stem, title, 0.0, graded) for stem, (title, _, _, graded) in self.parts.items()]
+        else:
+            base_rows = base.exercises
+        known = {exercise.exercise: exercise for exercise in base_rows}
+        return [weighed(known[stem], part[1], part[2]) for stem, part in self.parts.items() if stem in known]
+
+    @property
+    def max_score(self) -> float:
+        """What the whole is worth, without extra credit."""
+        of_day = [
+            exercise.max_score
+            for exercise in self._weighed(SubmissionRow("", Became.ABSENT, 0.0, 0.0))
+            if not exercise.extra
+        ]
+        return total([*of_day, *(item.points for item in self.course.by_hand if not item.extra)])
+
+    # Results
+
+    def write_results(self) -> tuple[Path, ClassTally]:
+        """Write results.json and results.csv; raises BadClass where that is not possible."""
+        state, course, tally = self.state, self.course, ClassTally()
+        rows = self.rows()
+        sections = {row.section for row in self.roster.rows if row.section} if self.roster else set()
+        header = ClassResults(
+            day=state.day,
+            bench=state.bench,
+            torch=state.torch,
+            gpudojo=state.gpudojo,
+            max_score=self.max_score,
+            layers=state.layers,
+            reference=state.reference,
+            title=course.title,
+            graded_at=max((sent.at for student in state.students.values() for sent in student.sent), default=""),
+            python=state.python,
+            seed=state.seed,
+            limits=state.limits,
+            only=state.only,
+            scale=course.points,
+            deadline=course.deadline.isoformat() if course.deadline else "",
+            attempt=self.attempt,
+            visibility=course.visibility,
+            by_hand=list(course.by_hand),
+            sections=sorted(sections, key=natural),
+            unmatched=self.unmatched,
+        )
+
+        def counted(rows: Iterable[SubmissionRow]) -> Iterator[SubmissionRow]:
+            for row in rows:
+                tally.add(row)
+                yield row
+
+        path = self.out / "results.json"
+        columns = [*self.parts, *(item.name for item in course.by_hand)]
+        try:
+            write_rows(path, header, rows)
+            write_csv(self.out / "results.csv", counted(iterate(path)), columns)
+        except OSError as error:
+            raise BadClass(f"cannot write {path}: {error.strerror}; what has been run is kept") from None
+        return path, tally
+
+    # Verdicts
+
+    def _verdicts_of(self, reference: str, measure: str, only: tuple[str, ...]) -> Verdicts:
+        return Verdicts(self.out, self.state.day, frozenset(only), reference, measure)
+
+    def _verdict(self, sent: StoredSubmission) -> SubmissionRow:
+        verdicts = self._verdicts(sent.reference, sent.measure, tuple(sent.only))
+        return verdicts.of(sent.record) if sent.record else verdicts.unreadable(sent.problem)
+
+
+def _latest(sent: Sequence[StoredSubmission]) -> str:
+    return max(each.submitted or each.at for each in sent)
+
+
+def _gone(origin: Path) -> bool:
+    """Whether a submission was taken away; where its whole folder is elsewhere, nothing is known."""
+    return not origin.exists() and origin.parent.is_dir()
+
+
+def _with_unique_names(units: list[Unit]) -> list[Unit]:
+    taken: set[str] = set()
+    for unit in units:
+        name, count = unit.name, 1
+        if folded(name) in taken and unit.roster is not None:
+            name = f"{unit.name} ({unit.roster.id})"
+        while folded(name) in taken:
+            count += 1
+            name = f"{unit.name} ({count})"
+        unit.name = name
+        taken.add(folded(name))
+    return sorted(units, key=lambda unit: natural(unit.name))

@@ -1,0 +1,278 @@
+"""`dojo init` and `dojo override`."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gpudojo.cli.options import FOLDER, THAT_FILE, which_day, writing
+from gpudojo.model.errors import BadClass, BadFile, printable, suggestion
+
+if TYPE_CHECKING:
+    from gpudojo.classes.gradebook import Gradebook, Unit
+    from gpudojo.classes.overrides import LogEntry
+    from gpudojo.model.results import SubmissionRow
+
+
+@click.command()
+@click.argument("folder", type=FOLDER, default=Path())
+@which_day
+def init(folder: Path, day: str) -> None:
+    """Write a course file, course.toml, into FOLDER (here by default), beside the submissions.
+
+    It shows every setting: weights, points, deadline, extensions, groups, items graded by hand. Where there is one, it
+    is checked.
+    """
+    from gpudojo.classes import course_file
+    from gpudojo.classes.roster import read_roster
+    from gpudojo.model import catalogue
+
+    path = folder / course_file.NAME
+    if not path.exists():
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            course_file.save(path, course_file.template(day, catalogue.day(day)))
+        click.echo(f"{path} written. Change what you need, and run `dojo init {folder}` again to check it.")
+        return
+    rules = course_file.load(path)
+    exercises = catalogue.day(rules.day or day)
+    chosen = rules.chosen(exercises)
+    people = read_roster(rules.roster, rules.zone) if rules.roster else None
+    said = [f"{len(chosen)} of {len(exercises)} exercises"]
+    said += [f"out of {rules.points:g} points"] if rules.points else []
+    said += [f"due {rules.deadline:%Y-%m-%d %H:%M %Z}"] if rules.deadline else []
+    counts = {"extension": rules.extensions, "group": rules.groups, "item to grade by hand": rules.by_hand}
+    for what, some in counts.items():
+        one, _, rest = what.partition(" ")
+        said += [f"{len(some)} {one}{'s' * (len(some) != 1)} {rest}".strip()] * bool(some)
+    said += [f"{len(people.rows)} students on the roster"] if people else []
+    click.echo(f"{path} is valid: {', '.join(said)}.")
+    for name in [*rules.extensions, *(member for members in rules.groups.values() for member in members)]:
+        if people and not people.match(name, name):
+            click.echo(f"note: nobody on the roster is called {printable(name)!r}", err=True)
+
+
+HERE: Final = "The folder that `dojo grade --out` made (default: this one, or the only one in it)."
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[STUDENT] [CHECK|EXERCISE]")
+@click.option("--points", type=click.FloatRange(min=0), help="The points to give.")
+@click.option("--comment", default="", help="The reason; the student reads it.")
+@click.option("--all", "everyone", is_flag=True, help="For the whole class, instead of STUDENT.")
+@click.option("--from", "file", type=THAT_FILE, help="Many at once: a CSV file with student, item, points, comment.")
+@click.option("--undo", is_flag=True, help="Take one back; without words, what the last command gave.")
+@click.option("--log", is_flag=True, help="Show who gave and took back what, and when.")
+@click.option("--items", is_flag=True, help="List what can be overridden, and what it is worth.")
+@click.option("--by", default=None, help="Who gives it (default: your login name).")
+@click.option("--out", type=FOLDER, help=HERE)
+def override(
+    words: tuple[str, ...],
+    points: float | None,
+    comment: str,
+    everyone: bool,
+    file: Path | None,
+    undo: bool,
+    log: bool,
+    items: bool,
+    by: str | None,
+    out: Path | None,
+) -> None:
+    """Give points in place of the grader's, for a check, a whole exercise, or an item that people grade.
+
+    STUDENT is an id, a name, an e-mail address or the name of the submission. A check may be named by its end, such as
+    train_epoch::runs, and an exercise by its number. What is given survives regrading. Without words, the overrides are
+    listed, and what is still to grade by hand.
+    """
+    if sys.platform == "win32":
+        raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
+    from gpudojo.classes.class_grading import course_at, open_gradebook
+    from gpudojo.classes.gradebook import load_state, now
+    from gpudojo.classes.overrides import EVERYONE, SET, UNDO, LogEntry
+    from gpudojo.classes.store import Store
+
+    folder = _class_folder(out)
+    state = load_state(folder)
+    if not state.students:
+        raise click.ClickException(f"{folder} has no results yet; run `dojo grade` first")
+    store = Store(folder)
+    store.open()
+    try:
+        book = open_gradebook(folder, state, course_at(folder, state))
+        who = by or _login()
+        at = now()
+        if log:
+            _show_log(book)
+        elif items:
+            _show_items(book)
+        elif file is not None:
+            _give(book, [LogEntry(at, who, SET, *entry) for entry in _from_file(book, file)])
+        elif undo and not words and not everyone:
+            last = book.overrides.last()
+            if not last:
+                raise click.ClickException("there is nothing to undo; to take one back, name STUDENT and CHECK")
+            _give(book, [entry._replace(at=at, by=who, action=UNDO) for entry in last])
+        elif not words and not everyone:
+            _show(book)
+        else:
+            if len(words) != 2 - everyone:
+                raise click.UsageError("give STUDENT and CHECK or EXERCISE, or --all and one of these")
+            if points is None and not undo:
+                raise click.UsageError("--points is missing")
+            unit = None if everyone else _unit(book, words[0])
+            item, most = _item(book, unit, words[-1])
+            if points is not None and points > most:
+                raise click.ClickException(f"{item} is worth {most:g} points, not {points:g}")
+            student, key = (unit.name, unit.keys[0]) if unit else ("everyone", EVERYONE)
+            if undo and (held := _held(book, unit, item)) is None:
+                raise click.ClickException(f"{student} has no override for {item}")
+            elif undo and held is not None:
+                key = held.key
+            _give(book, [LogEntry(at, who, UNDO if undo else SET, student, item, points or 0.0, comment, key)])
+    finally:
+        store.close()
+
+
+def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
+    current = book.overrides.current()
+    return next((current[key, item] for key in (unit.keys if unit else ["*"]) if (key, item) in current), None)
+
+
+def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
+    """Write the log and the results, and say what became of the students."""
+    from gpudojo.model.results_file import number
+
+    keys = {entry.key for entry in entries}
+    units = [unit for unit in book.units() if keys & {*unit.keys, "*"}]
+    before = {unit.name: book.row(unit).final for unit in units}
+    book.overrides.add(entries)
+    path, _ = book.write_results()
+    changed = 0
+    for unit in units:
+        new, old = book.row(unit).final, before[unit.name]
+        changed += new != old
+        if new != old and changed <= 20:
+            click.echo(
+                f"{printable(unit.name)}: {number(old.points)} → {number(new.points)} of {number(new.max_points)}"
+            )
+    several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
+    click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
+    click.echo(f"{path} and {book.overrides.path} written. To undo it: dojo override --undo --out {book.out}")
+
+
+def _show(book: Gradebook) -> None:
+    from gpudojo.model.results_file import number
+
+    current = sorted(book.overrides.current().values(), key=lambda entry: (entry.student, entry.item))
+    for one in current:
+        why = f"  {one.comment}" if one.comment else ""
+        click.echo(printable(f"{one.student}  {one.item}  {number(one.points)}{why}  ({one.by}, {one.at[:10]})"))
+    if not current:
+        click.echo("There are no overrides.")
+    waiting = [(row.submission, row.to_grade) for row in book.rows() if row.to_grade]
+    if waiting:
+        click.echo(f"\nStill to grade by hand: {len(waiting)}")
+        for name, titles in waiting[:50]:
+            click.echo(printable(f"  {name}: {', '.join(titles)}"))
+        if len(waiting) > 50:
+            click.echo(f"  … and {len(waiting) - 50} more: see to_grade in results.csv")
+
+
+def _show_log(book: Gradebook) -> None:
+    from gpudojo.model.results_file import number
+
+    for one in book.overrides.log:
+        what = f"{number(one.points)}  {one.comment}".rstrip() if one.action == "set" else "undone"
+        click.echo(printable(f"{one.at}  {one.by}  {one.student}  {one.item}  {what}"))
+    if not book.overrides.log:
+        click.echo("Nothing was overridden yet.")
+
+
+def _show_items(book: Gradebook) -> None:
+    from gpudojo.model.results_file import number
+
+    for exercise in _whole_row(book).exercises:
+        click.echo(f"{number(exercise.max_score):>8}  {exercise.exercise}")
+        for check in exercise.checks:
+            click.echo(f"{number(check.max_points):>8}    {check.id.partition('::')[2]}")
+
+
+def _whole_row(book: Gradebook) -> SubmissionRow:
+    """The row with the most checks: of a class, any that was graded will do."""
+    rows = (book.row(unit) for unit in book.units())
+    return max(rows, key=lambda row: sum(len(exercise.checks) for exercise in row.exercises))
+
+
+def _unit(book: Gradebook, name: str) -> Unit:
+    """The student of a name; raises BadClass where nobody or several have it."""
+    from gpudojo.classes.course_file import key
+
+    units = book.units()
+    found = [unit for unit in units if unit.name == name] or [unit for unit in units if key(name) in unit.names]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BadClass(f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}")
+    names = [one for unit in units for one in (unit.name, *unit.names)]
+    raise BadClass(f"no student is called {name!r}{suggestion(name, names)}")
+
+
+def _item(book: Gradebook, unit: Unit | None, name: str) -> tuple[str, float]:
+    from gpudojo.classes.overrides import item_named
+
+    return item_named(name, _whole_row(book) if unit is None else book.row(unit))
+
+
+def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, str, str]]:
+    """Student, item, points, comment and key of each line; all are checked before one is given."""
+    from gpudojo.classes.overrides import EVERYONE, points_in
+    from gpudojo.classes.roster import table
+
+    (first, headings), *lines = table(path)
+    columns = [heading.strip().casefold() for heading in headings]
+    missing = {"student", "item", "points"} - set(columns)
+    if missing:
+        hint = next((suggestion(heading, sorted(missing), "") for heading in columns), "")
+        raise BadFile(
+            str(path), first, f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
+        )
+    for line, cells in lines:
+        row = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
+        if not row.get("points"):
+            continue  # not graded yet
+        try:
+            unit = None if row["student"] == EVERYONE else _unit(book, row["student"])
+            item, most = _item(book, unit, row["item"])
+        except BadClass as error:
+            raise BadFile(str(path), line, str(error)) from None
+        points = points_in(row["points"], str(path), line)
+        if points > most:
+            raise BadFile(str(path), line, f"{item} is worth {most:g} points, not {points:g}")
+        student, key = (unit.name, unit.keys[0]) if unit else ("everyone", EVERYONE)
+        yield student, item, points, row.get("comment", ""), key
+
+
+def _class_folder(out: Path | None) -> Path:
+    from gpudojo.classes.gradebook import STATE
+
+    if out is not None:
+        return out
+    here = Path()
+    found = [each for each in (here, *sorted(here.iterdir())) if (each / STATE).is_file()]
+    if len(found) == 1:
+        return found[0]
+    which = f"; there are {', '.join(map(str, found))}" if found else ""
+    raise click.ClickException(f"--out is missing: the folder that `dojo grade --out` made{which}")
+
+
+def _login() -> str:
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        return getpass.getuser()
+    return os.environ.get("USER", "unknown")

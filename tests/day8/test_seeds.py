@@ -1,0 +1,35 @@
+"""Scenarios are constructed so that no verdict depends on the seed; `bench_seeds` grades all kept solutions."""
+
+from __future__ import annotations
+
+import torch
+from gpudojo.days.day8 import evaluation_loop, managing_memory, mixed_precision
+
+SEEDS = range(1, 101)
+
+
+def test_half_precision_does_not_change_the_predictions_of_05() -> None:
+    for seed in SEEDS:
+        values, pictures, logits = evaluation_loop._drawn(seed)
+        model = evaluation_loop.watched(values, []).eval()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), seed
+
+
+def test_gradients_of_07_are_clipped_and_do_not_overflow_when_scaled_twice() -> None:
+    for seed in SEEDS:
+        model = mixed_precision.watched(seed, "cpu", mixed_precision.StepLog(), overflow=False)
+        pictures, classes = mixed_precision.batch(seed)
+        mixed_precision.loss_fn(model, mixed_precision.StepLog())(model(pictures), classes).backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
+        assert 2 * mixed_precision.HARD < norm < mixed_precision.SOFTLY / 2, seed
+        assert norm * mixed_precision.SCALE > 2 * mixed_precision.SOFTLY, seed
+        doubled = 2 * mixed_precision.SCALE  # after a good step
+        assert max(gradient.abs().max().item() for gradient in gradients) * doubled**2 < 65504, seed
+
+
+def test_who_subtracts_one_never_reaches_the_other_error_of_09() -> None:
+    starts = {managing_memory.error_start(seed) for seed in SEEDS}
+    assert len(starts) > 1
+    assert min(starts) // 2 > managing_memory.ENOUGH

@@ -1,0 +1,190 @@
+"""The course file: what it may say, how it is refused, and what it makes of points and dates."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from gpudojo.classes import course_file
+from gpudojo.classes.course_file import CourseRules, Worth, load, template, weighed
+from gpudojo.model.catalogue import day
+from gpudojo.model.errors import BadFile
+from gpudojo.model.results import CheckRow, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.submissions.listing import is_submission
+
+DUE = "deadline = 2026-11-20T23:59:00+01:00\n"
+
+
+def saved(folder: Path, text: str) -> Path:
+    path = folder / "course.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def course(folder: Path, text: str) -> CourseRules:
+    return load(saved(folder, text))
+
+
+def test_the_template_changes_nothing_and_each_of_its_examples_is_valid(tmp_path: Path) -> None:
+    text = template("day8", day("day8"))
+    made = course(tmp_path, text)
+    assert (made.day, made.worths, made.points, made.by_hand) == ("day8", {}, None, ())
+    (tmp_path / "roster.csv").write_text("id\n1\n")
+    words = (
+        "# How",
+        "# `dojo",
+        "# What",
+        "# Which",
+        "# The ",
+        "# Extra",
+        "# By ",
+        "# One",
+        "# When",
+        "# A CSV",
+        '# "per',
+    )
+    lines = [line[2:] if line.startswith("# ") and not line.startswith(words) else line for line in text.splitlines()]
+    used = course(tmp_path, "\n".join(lines))
+    assert len(used.worths) == len(day("day8"))
+    assert used.chosen(day("day8")).keys() == {exercise.stem for exercise in day("day8")}
+    assert (used.points, used.late.penalty, used.visibility.hints) == (20, 10, "after deadline")
+    assert len(used.extensions) == len(used.groups["team-1"]) == 2
+    assert used.by_hand[0].title == "Report on the profile"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("dya = 'day8'", 1, "there is no setting `dya` here; did you mean day?"),
+        ("[late]\n\npenality = 10", 3, "there is no setting `penality` here; did you mean penalty?"),
+        ("[late]\npenalty = '10%'", 2, "`penalty` must be a number, not text in quotes"),
+        ("attempt = 'last'", 1, "`attempt` cannot be 'last'; it is one of latest, best, first"),
+        ("day = 'day88'", 1, "there is no day 'day88'; did you mean day8?"),
+        ("title = 'x'\ndeadline = 2026-11-20T23:59:00", 2, "a time zone is missing: write 2026-11-20T23:59:00+01:00"),
+        ("deadline = 2026-11-20", 1, "`deadline` must be a date and time, such as 2026-11-20T23:59:00+01:00"),
+        ("time_zone = 'Europe/Berlim'", 1, "did you mean Europe/Berlin?"),
+        ("points = 0", 1, "points must be more than 0, not 0"),
+        ("points = nan", 1, "points must be more than 0"),
+        ("[late]\ncap = 150", 2, "cap is in percent, at most 100, not 150"),
+        ("[late]\npenalty = -1", 2, "penalty must be 0 or more"),
+        ("title = x y", 1, "this is not TOML"),
+        (f"{DUE}[extensions]\nada = 'monday'", 3, "invalid"),
+        ("[extensions]\nada = 3", 2, "an extension in days needs a deadline"),
+        ("[groups]\nteam = 'ada'", 2, "`team` must be a list, not text in quotes"),
+        ("roster = 'rooster.csv'", 1, "there is no file"),
+        ("[[by_hand]]\nname = 'a'\npoints = 1\n[[by_hand]]\nname = 'b'\nponts = 1", 6, "did you mean points?"),
+        ("[[by_hand]]\nname = 'a'\npoints = 1\n[[by_hand]]\nname = 'b'", 4, "missing required field `points`"),
+        ("[exercises]\n'04' = 0", 2, "leave an exercise out that does not count"),
+        ("[exercises]\n'04' = { point = 3 }", 2, "there is no setting `point` here; did you mean points?"),
+        ("[visibility]\nhints = 'later'", 2, "one of always, after deadline, never"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_and_a_suggestion(tmp_path: Path, text: str, line: int, said: str) -> None:
+    with pytest.raises(BadFile) as refused:
+        course(tmp_path, text)
+    assert (refused.value.line, said in refused.value.reason) == (line, True), refused.value.reason
+    assert str(refused.value).startswith(f"{tmp_path / 'course.toml'}, line {line}: ")
+
+
+def test_exercises_are_named_by_stem_or_number_and_once(tmp_path: Path) -> None:
+    stems = [exercise.stem for exercise in day("day8")]
+    rules = course(tmp_path, f"[exercises]\n4 = 20\n'05' = true\n'{stems[0]}' = {{ extra = true }}\n")
+    assert rules.chosen(day("day8")) == {stems[3]: Worth(20), stems[4]: Worth(), stems[0]: Worth(extra=True)}
+    with pytest.raises(BadFile, match=r"line 3: the exercise 04_.* is listed twice"):
+        course(tmp_path, "[exercises]\n4 = 20\n'04' = 3\n").chosen(day("day8"))
+    with pytest.raises(
+        BadFile, match=r"line 2: there is no exercise '04_modifying_training_lop_gpu'; did you mean 04_"
+    ):
+        course(tmp_path, "[exercises]\n04_modifying_training_lop_gpu = 20\n").chosen(day("day8"))
+
+
+def test_weights_keep_shares_and_add_up() -> None:
+    checks = [CheckRow(f"a::f::{n}", "f", Outcome.PASSED if n else Outcome.FAILED, n and 1.0, 1.0) for n in range(3)]
+    found = weighed(ExerciseRow("a", "A", 2.0, 3.0, checks), Worth(10), 3.0)
+    assert (found.score, found.max_score) == (6.666667, 10.0)
+    assert [check.points for check in found.checks] == [0.0, 3.333334, 3.333333]
+    part = weighed(ExerciseRow("a", "A", 1.0, 1.0, checks[1:2]), Worth(10), 3.0)
+    assert part.max_score == pytest.approx(10 / 3, abs=1e-6)
+
+
+def row(score: float) -> SubmissionRow:
+    return SubmissionRow("ada", SubmissionStatus.GRADED, score, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "late", "points", "penalty"),
+    [
+        ("2026-11-20T22:59:00+00:00", False, 16.0, 0.0),  # on time, in another time zone
+        ("2026-11-21T00:13:00+01:00", False, 16.0, 0.0),  # in the grace
+        ("2026-11-21T00:15:00+01:00", True, 14.0, 2.0),  # the first day has begun
+        ("2026-11-23T00:00:00+01:00", True, 10.0, 6.0),
+        ("2027-01-01T00:00:00+01:00", True, 6.0, 10.0),  # no more than the cap
+    ],
+)
+def test_a_day_begun_costs_a_share_of_the_maximum(
+    tmp_path: Path, submitted: str, late: bool, points: float, penalty: float
+) -> None:
+    rules = course(tmp_path, f"points = 20\n{DUE}[late]\npenalty = 10\ngrace = 15\ncap = 50\n")
+    timing = rules.timing(submitted, "commit", False, ())
+    assert timing is not None
+    graded = rules.graded(row(80.0), timing)
+    assert graded.timing is not None
+    assert (graded.late, graded.final, graded.timing.penalty) == (late, Grade(points, 20.0), penalty)
+    assert graded.score == 80.0
+
+
+def test_a_penalty_takes_no_more_than_was_earned(tmp_path: Path) -> None:
+    for base, points in (("maximum", 0.0), ("earned", 4.0)):
+        rules = course(tmp_path, f"{DUE}[late]\npenalty = 20\nof = '{base}'\n")
+        timing = rules.timing("2026-11-21T12:00:00+01:00", "commit", False, ())
+        assert rules.graded(row(5.0), timing).final == Grade(points, 100.0)
+
+
+def test_an_extension_moves_the_deadline_of_one_student(tmp_path: Path) -> None:
+    rules = course(tmp_path, f"{DUE}time_zone = 'Europe/Berlin'\n[extensions]\n'Ada X' = 3\nbo = 2026-11-30T12:00:00\n")
+    late = "2026-11-23T20:00:00+01:00"
+    for names, is_late, due in (
+        ({"ada x"}, False, "2026-11-23T23:59:00+01:00"),
+        ({"bo"}, False, "2026-11-30T12:00:00+01:00"),
+        ({"cy"}, True, "2026-11-20T23:59:00+01:00"),
+    ):
+        timing = rules.timing(late, "moodle", False, names)
+        assert timing is not None
+        assert (timing.late, timing.deadline, timing.extended) == (is_late, due, names != {"cy"})
+
+
+def test_late_by_a_platforms_word_alone(tmp_path: Path) -> None:
+    rules = course(tmp_path, f"{DUE}[late]\npenalty = 10\n[extensions]\nada = 3\n")
+    timing = rules.timing("", "canvas", True, ())
+    assert timing is not None
+    assert (timing.late, timing.late_seconds) == (True, None)
+    assert rules.graded(row(80.0), timing).final.points == 70.0  # at least a day has begun
+    extended = rules.timing("", "canvas", True, ("ada",))
+    assert extended is not None
+    assert not extended.late
+    assert CourseRules().timing("", "", False, ()) is None
+
+
+def test_results_may_be_shown_after_the_deadline_only(tmp_path: Path) -> None:
+    rules = course(tmp_path, f"{DUE}[visibility]\nresults = 'after deadline'\nhints = 'never'\n")
+    assert rules.deadline is not None
+    for after, shown in ((-1, False), (0, True)):
+        now = rules.deadline + datetime.timedelta(seconds=after)
+        assert rules.visibility.shows(rules.visibility.results, rules.deadline.isoformat(), now) is shown
+        assert not rules.visibility.shows(rules.visibility.hints, rules.deadline.isoformat(), now)
+
+
+def test_no_course_file_is_taken_from_a_students_folder(tmp_path: Path) -> None:
+    student = tmp_path / "class" / "ada"
+    student.mkdir(parents=True)
+    (student / "day8.py").write_text("x = 1\n")
+    saved(student, "points = 1")
+    assert course_file.find([student], is_submission) is None
+    assert course_file.find([tmp_path / "class"], is_submission) is None
+    mine = saved(tmp_path, "points = 20")
+    assert course_file.find([tmp_path / "class"], is_submission) == mine
+    assert course_file.find([student], is_submission) == mine
+    nearer = saved(tmp_path / "class", "points = 30")
+    assert course_file.find([student], is_submission) == nearer
+    assert course_file.find([student / "day8.py"], is_submission) == nearer

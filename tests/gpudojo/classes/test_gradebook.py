@@ -1,0 +1,263 @@
+"""A class over weeks: graded in parts and again, late, absent, in groups, and with points that people give."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from gpudojo.classes.class_grading import ClassGrading, GradedClass
+from gpudojo.classes.grading_options import GradingOptions
+from gpudojo.cli import main
+from gpudojo.model.errors import BadClass, BadFile
+from gpudojo.model.results import ClassResults, Grade, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import read
+
+from tests.gpudojo.classes.test_grading import REFERENCE, Quiet
+
+FIRST = "01_checking_device.py"
+RIGHT = (REFERENCE / FIRST).read_text(encoding="utf-8")
+WRONG = "import torch\n\n\ndef select_device(prefer=None):\n    return torch.device('cpu')\n"
+
+pytestmark = pytest.mark.usefixtures("loaded_fork_servers")
+
+
+def hand_in(folder: Path, text: str, name: str = FIRST) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def grade(out: Path, *paths: Path, **more: Any) -> tuple[GradedClass, dict[str, SubmissionRow], ClassResults]:
+    settings = {"only": frozenset({"select_device"}), "jobs": 2, "seconds": 10.0, **more}
+    options = GradingOptions(submissions=paths, out=out, reference=REFERENCE, **settings)
+    outcome = ClassGrading(options, Quiet()).run()
+    results = read(out / "results.json")
+    return outcome, {row.submission: row for row in results.submissions}, results
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder `class` of three, and `out`, in which it was graded."""
+    folder = tmp_path_factory.mktemp("course")
+    hand_in(folder / "class" / "ada", RIGHT)
+    hand_in(folder / "class" / "bo", WRONG)
+    hand_in(folder / "class" / "cy", RIGHT.replace("def select_device", "def select_devise"))
+    grade(folder / "out", folder / "class")
+    return folder
+
+
+@pytest.fixture
+def term(made: Path, tmp_path: Path) -> Path:
+    """The same for one test alone; records are found by content, so that nothing has to run again."""
+    shutil.copytree(made, tmp_path / "term")
+    for path in (tmp_path / "term" / "out" / ".dojo").glob("class.json"):
+        path.write_text(path.read_text().replace(str(made), str(tmp_path / "term")))
+    return tmp_path / "term"
+
+
+def dojo(*words: str | Path, fails: bool = False) -> str:
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert bool(done.exit_code) is fails, done.output
+    return done.output
+
+
+def test_one_student_again_keeps_the_others_and_the_settings(term: Path) -> None:
+    before = read(term / "out" / "results.json")
+    hand_in(term / "class" / "bo", RIGHT + "\n# mended\n")
+    options: dict[str, Any] = {"seconds": 3.0, "asked": frozenset(), "only": frozenset({"select_device"})}
+    outcome, rows, after = grade(term / "out", term / "class" / "bo", **options)
+    assert (outcome.count, outcome.ran, list(rows)) == (1, 1, ["ada", "bo", "cy"])
+    assert rows["ada"] == next(row for row in before.submissions if row.submission == "ada")
+    assert (after.seed, after.limits) == (before.seed, before.limits)
+    assert after.limits is not None
+    assert after.limits.seconds == 10.0
+    assert rows["bo"].score == after.max_score
+    # the earlier attempt stays, and what changed is said
+    first, second = rows["bo"].attempts
+    assert (first.score < second.score, first.counts, second.counts) == (True, False, True)
+    (change,) = outcome.changes
+    assert str(change).startswith(f"bo: {first.score:g} → {second.score:g} (01_checking_device::select_device::")
+    assert second.changes == change.checks
+    with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert (line["submission"], line["why"], line["before"]) == ("bo", "new attempt", f"{first.score:g}")
+    # the same again changes nothing
+    again, rows, _ = grade(term / "out", term / "class" / "bo", **options)
+    assert (again.ran, again.changes, len(rows["bo"].attempts)) == (0, [], 2)
+
+
+def test_which_attempt_counts(term: Path) -> None:
+    hand_in(term / "class" / "ada", WRONG + "\n# worse\n")
+    worth = read(term / "out" / "results.json").max_score
+    for rule, best in (("latest", False), ("best", True), ("first", True)):
+        _, rows, _ = grade(term / "out", term / "class" / "ada", attempt=rule)
+        assert (rows["ada"].score == worth) is best, rule
+        assert [attempt.counts for attempt in rows["ada"].attempts] == [best, not best]
+
+
+def test_what_is_gone_is_kept_and_said(term: Path) -> None:
+    shutil.rmtree(term / "class" / "cy")
+    outcome, rows, _ = grade(term / "out", term / "class")
+    assert (outcome.tally.gone, rows["cy"].gone, rows["ada"].gone) == (["cy"], True, False)
+
+
+def test_other_functions_do_not_get_into_the_same_table(term: Path) -> None:
+    with pytest.raises(BadClass, match="has 2 more submissions, graded for day8, select_device; grade all of them"):
+        grade(term / "out", term / "class" / "bo", only=frozenset({"move_batch"}))
+    assert len(read(term / "out" / "results.json").submissions) == 3
+
+
+def test_reasons_to_look(term: Path) -> None:
+    hand_in(term / "class" / "dee" / "sub", RIGHT.replace("\n", "\r\n"), "mine.py")
+    hand_in(term / "class" / "eve", "def select_device(prefer=None:\n    return 1\n")
+    hand_in(term / "class" / "fay", WRONG)
+    hand_in(term / "class" / "fay", RIGHT, "01_checking_device (1).py")
+    _, rows, _ = grade(term / "out", term / "class")
+    told = {name: " ".join(row.needs_human) for name, row in rows.items()}
+    assert told["cy"] == "none of the functions is in it"
+    assert (told["ada"], told["dee"]) == ("the same files as dee", "the same files as ada")
+    assert told["bo"] == ""
+    assert told["eve"].startswith(f"{FIRST} is not valid Python: SyntaxError")
+    assert f"01_checking_device (1).py was graded, and not {FIRST}" in told["fay"]
+
+
+def test_a_class_with_a_course_file(term: Path) -> None:
+    """Scale, lateness by commit and by Canvas, an extension, sections, the absent, a stranger, items graded by hand."""
+    git = term / "class" / "ada"
+    date = {"GIT_COMMITTER_DATE": "2026-11-21T10:00:00+0100", "GIT_AUTHOR_DATE": "2026-11-01T10:00:00+0100"}
+    settings = ("-c", "user.name=a", "-c", "user.email=a@x.org")
+    for words in (("init", "-q"), ("add", "."), (*settings, "commit", "-qm", "x")):
+        subprocess.run(["git", *words], cwd=git, env=os.environ | date, check=True)
+    (term / "class" / f"exampledee_LATE_10010_7001_{FIRST}").write_text(RIGHT + "# dee\n", encoding="utf-8")
+    (term / "class" / "roster.csv").write_text(
+        "id,name,section\n1,Ada,Mon\n2,bo,Tue\n10010,Dee Example,Tue\n4,Nobody Here,Wed\n", encoding="utf-8"
+    )
+    (term / "class" / "course.toml").write_text(
+        "points = 20\ndeadline = 2026-11-20T23:59:00+01:00\nroster = 'roster.csv'\n[late]\npenalty = 10\n"
+        "[extensions]\n2 = 3\nzoe = 1\n[[by_hand]]\nname = 'report'\ntitle = 'Report'\npoints = 8\n",
+        encoding="utf-8",
+    )
+    outcome, rows, results = grade(term / "out", term / "class")
+    assert (results.scale, results.sections, results.unmatched) == (20, ["Mon", "Tue", "Wed"], ["cy"])
+    assert [row.section for row in rows.values()] == ["Mon", "Tue", "", "Tue", "Wed"]
+    ada, absent, dee = rows["ada"], rows["Nobody Here"], rows["exampledee"]
+    worth = results.max_score
+    assert ada.timing is not None
+    assert (ada.late, ada.timing.told_by, ada.timing.late_seconds) == (True, "commit", 36060)
+    assert ada.final == Grade(round(20 * ada.score / worth - 2, 2), 20.0)
+    assert (absent.status, absent.score, absent.max_score) == (SubmissionStatus.ABSENT, 0.0, worth)
+    assert dee.needs_human == ["late, and by how much is not known: one day was counted"]
+    assert rows["bo"].timing is not None
+    assert (rows["bo"].timing.extended, rows["bo"].late) == (True, False)
+    assert "nobody on the roster matches cy." in rows["cy"].needs_human
+    assert [notice.partition(": ")[2] for notice in outcome.notices] == ["nobody is called 'zoe'"]
+    assert all(row.to_grade == ["Report"] for row in rows.values())
+
+
+def test_points_that_people_give(term: Path) -> None:
+    out = ("--out", term / "out")
+    (term / "class" / "course.toml").write_text(
+        "[[by_hand]]\nname = 'report'\ntitle = 'Report'\npoints = 8\n", encoding="utf-8"
+    )
+    grade(term / "out", term / "class")
+
+    def now() -> dict[str, SubmissionRow]:
+        return {row.submission: row for row in read(term / "out" / "results.json").submissions}
+
+    before = now()["bo"]
+    failed = next(check for check in before.exercises[0].checks if check.points < check.max_points)
+    said = dojo(
+        "override", "bo", failed.id, "--points", str(failed.max_points), "--comment", "seen", "--by", "kim", *out
+    )
+    assert f"bo: {before.score:g} → {before.score + failed.max_points:g} of {before.max_score:g}" in said
+    ((item, given),) = now()["bo"].overrides
+    assert (item, given.graded, given.comment, given.by) == (failed.id, 0.0, "seen", "kim")
+    dojo("override", "--all", "report", "--points", "3", *out)
+    dojo("override", "BO", "report", "--points", "5", *out)
+    assert [row.exercises[-1].score for row in now().values()] == [3.0, 5.0, 3.0]
+    dojo("override", "bo", "1", "--points", "1.5", "--comment", "whole exercise", *out)
+    assert now()["bo"].score == 6.5
+    # they survive regrading, also of another attempt
+    hand_in(term / "class" / "bo", RIGHT)
+    _, rows, _ = grade(term / "out", term / "class" / "bo")
+    assert rows["bo"].score == 6.5
+    # and are taken back, the last ones or by name; the log has it all
+    dojo("override", "--undo", *out)
+    dojo("override", "--undo", "bo", "report", *out)
+    assert now()["bo"].exercises[-1].score == 3.0
+    assert "kim  bo" in dojo("override", "--log", *out)
+    assert dojo("override", "--log", *out).count("undone") == 2
+    # what is unknown or too much is refused, and nothing is written
+    log = (term / "out" / "overrides.csv").read_bytes()
+    for words, told in (
+        (("boo", "report", "--points", "1"), "no student is called 'boo'; did you mean bo?"),
+        (("bo", "reprt", "--points", "1"), "there is no check, exercise or item 'reprt'; did you mean report?"),
+        (("bo", "report", "--points", "9"), "report is worth 8 points, not 9"),
+        (("bo", "report"), "--points is missing"),
+        (("ada", failed.id, "--undo"), "ada has no override for"),
+    ):
+        assert told in dojo("override", *words, *out, fails=True)
+    assert (term / "out" / "overrides.csv").read_bytes() == log
+
+
+def test_points_from_a_table(term: Path) -> None:
+    (term / "class" / "course.toml").write_text("[[by_hand]]\nname = 'essay'\npoints = 4\n", encoding="utf-8")
+    grade(term / "out", term / "class")
+    listed = dojo("override", "--out", term / "out")
+    assert "There are no overrides." in listed
+    assert "Still to grade by hand: 3\n  ada: essay" in listed
+    marks = term / "marks.csv"
+    marks.write_text(
+        'student,item,points,comment\nada,essay,4,good\nbo,essay,,\ncy,essay,"2,5",=1+1\n', encoding="utf-8"
+    )
+    said = dojo("override", "--from", marks, "--out", term / "out")
+    assert "2 of 2 students' points changed" in said
+    rows = {row.submission: row for row in read(term / "out" / "results.json").submissions}
+    assert [row.exercises[-1].score for row in rows.values()] == [4.0, 0.0, 2.5]
+    assert rows["cy"].overrides[0][1].comment == "=1+1"
+    assert rows["bo"].to_grade == ["essay"]
+    for line, told in (
+        ("dee,essay,1,", "line 3: no student is called 'dee'"),
+        ("bo,essay,5,", "line 3: essay is worth 4 points, not 5"),
+        ("bo,essay,much,", "line 3: 'much' is not a number of points"),
+    ):
+        marks.write_text(f"student,item,points,comment\nada,essay,1,\n{line}\n", encoding="utf-8")
+        assert told in dojo("override", "--from", marks, "--out", term / "out", fails=True)
+    dojo("override", "--undo", "--out", term / "out")
+    assert not any(row.overrides for row in read(term / "out" / "results.json").submissions)
+
+
+def test_a_group_has_one_submission(term: Path) -> None:
+    (term / "class" / "course.toml").write_text("[groups]\nteam = ['bo', 'zoe', 'ada']\n", encoding="utf-8")
+    hand_in(term / "class" / "ada", RIGHT + "# of all of us\n")
+    _, rows, results = grade(term / "out", term / "class")
+    assert {name: row.group for name, row in rows.items()} == {"ada": "team", "bo": "team", "cy": "", "zoe": "team"}
+    assert {rows[name].score for name in ("ada", "bo", "zoe")} == {results.max_score}
+    assert rows["ada"].needs_human == []
+
+
+def test_seeds_for_each_student_are_the_same_each_time(term: Path) -> None:
+    (term / "class" / "course.toml").write_text("seed = 'per-student'\n", encoding="utf-8")
+    hand_in(term / "class" / "twin", RIGHT)
+    shutil.rmtree(term / "class" / "cy")
+    first, rows, results = grade(term / "new", term / "class", secret="s")
+    assert first.ran == 3  # the same files, with other numbers
+    assert results.seed.startswith("per student: ")
+    assert len({rows[name].record for name in ("ada", "twin")}) == 2
+    assert len({rows[name].reference for name in rows}) == 3
+    assert rows["ada"].score == rows["twin"].score == results.max_score
+    again, same, _ = grade(term / "new", term / "class")
+    assert (again.ran, same) == (0, rows)
+
+
+def test_a_damaged_log_of_overrides_is_refused_with_its_line(term: Path) -> None:
+    dojo("override", "bo", "1", "--points", "1", "--out", term / "out")
+    path = term / "out" / "overrides.csv"
+    path.write_text(path.read_text(encoding="utf-8") + "x,y\n", encoding="utf-8")
+    with pytest.raises(BadFile, match=r"overrides\.csv, line 3: 8 cells are needed"):
+        grade(term / "out", term / "class")

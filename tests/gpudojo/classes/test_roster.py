@@ -1,0 +1,109 @@
+"""Rosters as platforms write them, and whose a submission is."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from gpudojo.classes.roster import Roster, read_roster
+from gpudojo.model.errors import BadFile
+from gpudojo.model.results import RosterRow
+from gpudojo.submissions.entries import Submitter
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,Day 8 (17)
+    Points Possible,,,,,20
+"Example, Ada",10010,m-1,ada1,Mon,
+"Sample, Bo",10011,m-2,bo2,Tue,
+"Student, Test",99999,,x,Mon,
+"""
+MOODLE = """\ufeffIdentifier;Full name;Email address;Status;Grade;Last modified (submission)
+Participant 551;Ada Example;ada@example.org;Submitted;;Friday, 20 November 2026, 11:58 PM
+Participant 552;Bo Sample;bo@example.org;No submission;;-
+"""
+GITHUB = '"identifier","github_username","github_id","name"\n"ada@example.org","ada-dev","77","Ada Example"\n'
+GRADESCOPE = "First Name,Last Name,SID,Email,Sections\nAda,Example,17,ada@example.org,Mon\n"
+PLAIN = "id,name,email,section,github\n17,Ada Example,ada@example.org,Mon,ada-dev\n"
+
+
+def read(folder: Path, text: str) -> Roster:
+    path = folder / "roster.csv"
+    path.write_text(text, encoding="utf-8")
+    return read_roster(path, datetime.timezone(datetime.timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "count"),
+    [
+        (CANVAS, RosterRow("10010", "Ada Example", section="Mon", login="ada1"), 2),
+        (MOODLE, RosterRow("551", "Ada Example", "ada@example.org"), 2),
+        (GITHUB, RosterRow("ada@example.org", "Ada Example", github="ada-dev"), 1),
+        (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon"), 1),
+        (PLAIN, RosterRow("17", "Ada Example", "ada@example.org", "Mon", "ada-dev"), 1),
+        ("Name\nAda Example\n", RosterRow("Ada Example", "Ada Example"), 1),
+    ],
+)
+def test_rosters_of_platforms(tmp_path: Path, text: str, first: RosterRow, count: int) -> None:
+    roster = read(tmp_path, text)
+    assert (roster.rows[0], len(roster.rows)) == (first, count)
+
+
+def test_the_date_of_moodles_worksheet(tmp_path: Path) -> None:
+    assert read(tmp_path, MOODLE).submitted == {0: "2026-11-20T23:58:00+01:00"}
+    odd = read(tmp_path, MOODLE.replace("Friday, 20 November 2026, 11:58 PM", "gestern"))
+    assert odd.submitted == {}
+    assert "line 2: the date 'gestern' cannot be read" in odd.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("", None, "it is empty"),
+        ("id,name\n", None, "there is nobody in it"),
+        ("ident,nmae\n1,Ada\n", 1, "did you mean"),
+        ("id,name\n1,Ada\n\n1,Bo\n", 4, "'1' is the id of line 2, too"),
+        ("id,section\n,Mon\n", 2, "neither an id"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, said: str) -> None:
+    with pytest.raises(BadFile) as refused:
+        read(tmp_path, text)
+    assert (refused.value.line, said in refused.value.reason) == (line, True), refused.value
+
+
+def test_a_roster_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"id,name\n1,Ada\n2,B\xf6\n")
+    with pytest.raises(BadFile, match="line 3: this is not UTF-8"):
+        read_roster(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("identifier", "name", "rows"),
+    [
+        ("10010", "exampleada", {0}),  # by Canvas's id
+        (None, "m-2", {1}),  # by another id of the table
+        (None, "BO2", {1}),
+        (None, "exampleada", {0}),  # as Canvas writes names into files
+        (None, "Ada Example", {0}),
+        (None, "example_ada", {0}),
+        (None, "10011_homework", {1}),
+        (None, "Ada", set()),
+        (None, "cy", set()),
+    ],
+)
+def test_by_id_then_by_name(tmp_path: Path, identifier: str | None, name: str, rows: set[int]) -> None:
+    assert read(tmp_path, CANVAS).match(identifier, name) == rows
+
+
+def test_two_of_one_name_are_not_guessed(tmp_path: Path) -> None:
+    roster = read(tmp_path, "id,name\n1,Ada Example\n2,Ada Example\n")
+    rows, said = roster.people(None, ("Ada Example",), ())
+    assert (rows, said) == ([], "several on the roster match Ada Example: 1, 2")
+
+
+def test_all_who_handed_in_together(tmp_path: Path) -> None:
+    roster = read(tmp_path, "id,name,email\n1,Ada Example,a@x.org\n2,Bo Sample,b@x.org\n")
+    both = [Submitter("A. Example", "1"), Submitter("B. Sample", "", "b@x.org")]
+    assert roster.people("5", ("A & B",), both) == ([0, 1], "")
+    rows, said = roster.people("5", ("A & B",), [*both, Submitter("Cy")])
+    assert (rows, said) == ([0, 1], "nobody on the roster matches Cy")

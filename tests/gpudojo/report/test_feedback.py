@@ -1,0 +1,100 @@
+"""`dojo feedback`: pages that stand alone, Moodle's zip, a table for mail merge, PDF where there is a browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from gpudojo.cli import main
+from gpudojo.model.results import RosterRow, SubmissionRow, SubmissionStatus, Timing, Visibility
+from gpudojo.model.results_file import write
+from gpudojo.report import feedback
+
+from tests.gpudojo.report.classes import header, submission
+
+
+def rows() -> list[SubmissionRow]:
+    ada = msgspec.structs.replace(
+        submission(3, "Ada_Lovelace_2000101_assignsubmission_file_", "no"),
+        student="Ada_Love/lace", naming="moodle", identifier="2000101",
+        roster=RosterRow("101", "Lovelace, Ada", "ada@example.org", "A"),
+        timing=Timing(late=True, late_seconds=7200, penalty=1.5),
+    )  # fmt: skip
+    bob = msgspec.structs.replace(submission(5, "＝cmd", "no"), student="＝cmd|calc", identifier=None)
+    eve = SubmissionRow("eve", SubmissionStatus.ABSENT, 0.0, 20.0, roster=RosterRow("103", "Eve"))
+    return [ada, bob, eve]
+
+
+def dojo(folder: Path, *arguments: str, **of_header: object) -> tuple[int, str]:
+    write(folder / "results.json", header(**of_header), rows())
+    result = CliRunner().invoke(main, ["feedback", str(folder), "--out", str(folder / "out"), *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def test_pages_stand_alone_and_the_table_says_whom_to_send_them(tmp_path: Path) -> None:
+    code, said = dojo(tmp_path)
+    assert (code, "2 pages in" in said) == (0, True)
+    text = (tmp_path / "out" / "feedback.csv").read_bytes().decode("utf-8")
+    lines = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [line["name"] for line in lines] == ["Ada_Love/lace", "'＝cmd|calc", "Eve"]
+    assert (lines[0]["email"], lines[0]["id"], lines[0]["section"]) == ("ada@example.org", "101", "A")
+    assert lines[0]["late"] == "submitted late by 2.0 hours: 1.5 points off"
+    assert [bool(line["file"]) for line in lines] == [True, True, False], "who handed in nothing gets no page"
+    for line in lines[:2]:
+        page = (tmp_path / "out" / line["file"]).read_text(encoding="utf-8")
+        assert not re.search(r'href="(?!#)', page), "a mailed page leads nowhere but into itself"
+        assert f"{line['points']} of {line['max_points']} points" in line["feedback"]
+
+
+def test_moodle_finds_whose_feedback_it_is(tmp_path: Path) -> None:
+    assert dojo(tmp_path)[0] == 0
+    with zipfile.ZipFile(tmp_path / "out" / "moodle.zip") as archive:
+        (name,) = archive.namelist()
+        page = archive.read(name)
+    # As Moodle does: the name of the folder in five parts, of which the second is the participant.
+    folder, _, file = name.partition("/")
+    assert folder.split("_", 4)[1:] == ["2000101", "assignfeedback", "file", ""]
+    assert file == "feedback.html"
+    assert page.startswith(b"<!doctype html>")
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text("Identifier,Full name,Grade,Maximum Grade\nParticipant 7,＝cmd|calc,,20\n", encoding="utf-8")
+    assert dojo(tmp_path, "--worksheet", str(sheet))[0] == 0
+    with zipfile.ZipFile(tmp_path / "out" / "moodle.zip") as archive:
+        assert archive.namelist() == ["＝cmd calc_7_assignfeedback_file_/feedback.html"]
+
+
+def test_the_course_decides_when_results_and_hints_are_shown(tmp_path: Path) -> None:
+    later = {"deadline": "2999-01-01T00:00:00+00:00", "visibility": Visibility("after deadline", "after deadline")}
+    code, said = dojo(tmp_path, **later)
+    assert (code, "the course shows results after 2999" in said) == (1, True)
+    assert not (tmp_path / "out").exists()
+    assert dojo(tmp_path, "--early", **later)[0] == 0
+    pages = sorted((tmp_path / "out" / "students").iterdir())
+    assert not any("Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages)
+    assert dojo(tmp_path)[0] == 0
+    assert any("Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_without_a_browser_there_is_a_sentence_and_no_pdf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, said = dojo(tmp_path, "--pdf")
+    assert (code, "PDF needs Chromium, Chrome or Edge, and none is installed" in said) == (1, True)
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(not any(map(shutil.which, feedback.BROWSERS)), reason="there is no browser on this machine")
+def test_a_pdf_of_one_student(tmp_path: Path) -> None:
+    code, said = dojo(tmp_path, "--pdf", "--only", "＝cmd")
+    assert (code, "1 PDF in" in said) == (0, True)
+    (made,) = (tmp_path / "out" / "students").iterdir()
+    assert made.read_bytes().startswith(b"%PDF-")
+    code, said = dojo(tmp_path, "--only", "cmd")
+    assert (code, "has no submission 'cmd'" in said) == (1, True)
