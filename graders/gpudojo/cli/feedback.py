@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from gpudojo.cli.export import parts
 from gpudojo.cli.options import FOLDER, THAT_FILE, results_file, writing
 from gpudojo.model.errors import printable
 from gpudojo.model.results_file import StoredRows, header
@@ -27,7 +26,8 @@ def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: P
     A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the file to attach.
     Where students are known by Moodle's ids, moodle.zip is for "Upload multiple feedback files in a zip".
     """
-    from gpudojo.report.feedback import FeedbackOptions, write_feedback  # only here: the templates take a while
+    from gpudojo.cli.export import parts
+    from gpudojo.report.student_feedback import FeedbackOptions, write_feedback  # only here: the templates take a while
 
     file = results_file(results)
     head, now = header(file), datetime.now(UTC)
