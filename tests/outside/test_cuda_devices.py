@@ -94,7 +94,7 @@ def test_storages_are_copied_on_their_device() -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_a_tangent_is_copied_to_the_host_with_its_tensor() -> None:
+def test_a_dual_tensor_is_copied_to_the_host() -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(2, device="cuda"), torch.full((2,), 5.0, device="cuda"))
         tangent = forward_ad.unpack_dual(torch.zeros(2).copy_(dual)).tangent
