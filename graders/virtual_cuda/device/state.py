@@ -339,17 +339,15 @@ class VirtualGpu:
         """The modelled clock, up to now; None where no GPU was chosen."""
         if self.model is None:
             return None
-        tf32 = torch.backends.cuda.matmul.allow_tf32
         if self._clock is None:
-            self._clock = Clock(self.ledger.rows, self.model, 0, tf32)
-        self._clock.allow_tf32(tf32)
+            self._clock = Clock(self.ledger.rows, self.model)
         self._clock.advance()
         return self._clock
 
     def times(self, first: int = 0, until: int | None = None, gpu: Gpu | None = None) -> Times:
         """The modelled times of a part of the ledger on the chosen GPU, or another; marks say which part."""
         model = gpu or self.model or gpu_named("H200")
-        return times_of(self.ledger.rows, model, first, until, torch.backends.cuda.matmul.allow_tf32)
+        return times_of(self.ledger.rows, model, first, until)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.places)} device(s), {len(self.ledger.rows)} rows in the ledger>"
