@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import os
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,21 +84,28 @@ def course_of(options: GradingOptions, state: ClassState) -> CourseRules:
         return CourseRules()
     if options.course is not None:
         return course_file.load(options.course)
-    known = course_at(state.course)
-    path = None if known.path else course_file.find(options.submissions, is_submission)
-    return course_file.load(path) if path is not None else known
+    with contextlib.suppress(BadClass):
+        if (known := course_at(options.out, state)).path is not None:
+            return known
+    path = course_file.find(options.submissions, is_submission)
+    return course_file.load(path) if path is not None else course_at(options.out, state)
 
 
-def course_at(path: str) -> CourseRules:
-    """The rules in the file of the last run; none where there was none, or it is gone."""
-    return course_file.load(Path(path)) if path and Path(path).is_file() else CourseRules()
+def course_at(out: Path, state: ClassState) -> CourseRules:
+    """The rules in the file of the last run; raises BadClass where it is gone."""
+    path = out / state.course
+    if not state.course:
+        return CourseRules()
+    if not path.is_file():
+        raise BadClass(f"the course file of this class is gone: {path}; give another one: dojo grade --course FILE")
+    return course_file.load(path)
 
 
 def open_gradebook(
     out: Path, state: ClassState, rules: CourseRules, roster: Path | None = None, attempt: AttemptRule | None = None
 ) -> Gradebook:
     """The class in a folder, with its course, roster and overrides."""
-    path = roster or rules.roster or (Path(state.roster) if state.roster else None)
+    path = roster or rules.roster or (out / state.roster if state.roster else None)
     people = read_roster(path, rules.zone) if path is not None else None
     return Gradebook(out, state, rules, people, attempt or rules.attempt or state.attempt or "latest")
 
@@ -186,8 +194,9 @@ class ClassGrading:
         if self.course.seed == "per-student":
             state.seed = f"per student: {state.seed}"
         state.limits = RunLimits(options.seconds, options.memory, options.gpu_memory)
-        state.course = str(self.course.path.resolve()) if self.course.path else ""
-        state.roster = str(options.roster.resolve()) if options.roster else state.roster
+        # Relative to the folder of the class, which may be moved together with them.
+        state.course = os.path.relpath(self.course.path, options.out) if self.course.path else ""
+        state.roster = os.path.relpath(options.roster, options.out) if options.roster else state.roster
         state.attempt = options.attempt or state.attempt
         state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
         state.python = platform.python_version()

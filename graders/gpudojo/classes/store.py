@@ -137,7 +137,8 @@ class Store:
         """The one given, or the one of the last run, or a new one; it is kept for later runs, for its owner alone."""
         path = self.folder / "secret"
         with contextlib.suppress(FileNotFoundError):
-            path.chmod(0o600)
+            with contextlib.suppress(PermissionError):
+                path.chmod(0o600)  # an earlier version left it readable
             known = path.read_text(encoding="utf-8")
             if given in (None, known):
                 return known

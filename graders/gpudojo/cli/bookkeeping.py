@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -90,6 +91,8 @@ def override(
     train_epoch::runs, and an exercise by its number. What is given survives regrading. Without words, the overrides are
     listed, and what is still to grade by hand.
     """
+    if sys.platform == "win32":
+        raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
     from gpudojo.classes.class_grading import course_at, open_gradebook
     from gpudojo.classes.gradebook import load_state, now
     from gpudojo.classes.overrides import EVERYONE, SET, UNDO, LogEntry
@@ -102,7 +105,7 @@ def override(
     store = Store(folder)
     store.open()
     try:
-        book = open_gradebook(folder, state, course_at(state.course))
+        book = open_gradebook(folder, state, course_at(folder, state))
         who = by or _login()
         at = now()
         if log:
@@ -161,7 +164,8 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
             )
     several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
-    click.echo(f"{path} and {book.overrides.path} written. To undo it: dojo override --undo --out {book.out}")
+    undo = f" To undo it: dojo override --undo --out {book.out}" if entries[-1].action == "set" else ""
+    click.echo(f"{path} and {book.overrides.path} written.{undo}")
 
 
 def _show(book: Gradebook) -> None:
