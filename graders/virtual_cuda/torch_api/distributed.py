@@ -219,7 +219,9 @@ def _watched(work: Any, each: _Collective, written: Any) -> Any:
     try:
         future = work.get_future()
     except RuntimeError:  # of a message from one rank to another
-        if not hasattr(internals, "PythonCallbackWork") and each.factor is None:  # an older torch: not watched
+        if not hasattr(internals, "PythonCallbackWork"):  # an older torch: how long it takes is not known
+            if each.factor is not None:
+                work.wait()
             each.end()
             return work
 
