@@ -123,8 +123,12 @@ def test_torchs_own_viewer_reads_a_snapshot(tmp_path: Path) -> None:
 
 def test_what_did_not_fit_is_in_the_history() -> None:
     memory._record_memory_history()
+    told: list[tuple[int, ...]] = []
+    attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
+    attach(lambda *figures: told.append(figures))
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(1 << 40, device="cuda")
+    assert told == [(0, 1 << 42, 0, 8 << 30)]
     event = memory._snapshot()["device_traces"][0][-1]
     assert (event["action"], event["size"]) == ("oom", 1 << 42)
 

@@ -140,8 +140,9 @@ class ScoreChange(NamedTuple):
     checks: list[str]
 
     def __str__(self) -> str:
-        shown = "; ".join(self.checks[:3]) + f"; and {len(self.checks) - 3} more" * (len(self.checks) > 3)
-        return f"{self.submission}: {number(self.before)} → {number(self.after)}" + f" ({shown})" * bool(shown)
+        shown = "; ".join(check.partition("::")[2] for check in self.checks[:3])
+        more = f"; and {len(self.checks) - 3} more checks" * (len(self.checks) > 3)
+        return f"{self.submission}: {number(self.before)} → {number(self.after)}" + f" ({shown}{more})" * bool(shown)
 
 
 @dataclass(eq=False)
@@ -183,7 +184,6 @@ class ClassTally:
 
     def add(self, row: SubmissionRow) -> None:
         self.statuses[str(row.status)] += 1
-        self.statistics.add(row)
         if row.status is not Became.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
         if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is

@@ -198,7 +198,7 @@ def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
             found.append(f"{incident.what} in {_where(incident.step)}: {incident.detail}")
     invalid = [(name, ran.broken) for name, ran in record.files.items() if ran.broken and ran.broken.type in INVALID]
     found += [f"{name} is not valid Python: {broken.type}: {broken.message}" for name, broken in invalid[:3]]
-    if record.places and not found and all(place.line is None for place in record.places):
+    if record.places and not (found or record.incidents) and all(place.line is None for place in record.places):
         found.append("none of the functions is in it")
     for graded, others in {place.file: place.versions for place in record.places if place.versions}.items():
         found.append(f"there are several versions of a file: {graded} was graded, and not {', '.join(others)}")

@@ -164,7 +164,8 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
             )
     several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
-    click.echo(f"{path} and {book.overrides.path} written. To undo it: dojo override --undo --out {book.out}")
+    undo = f" To undo it: dojo override --undo --out {book.out}" if entries[-1].action == "set" else ""
+    click.echo(f"{path} and {book.overrides.path} written.{undo}")
 
 
 def _show(book: Gradebook) -> None:

@@ -232,7 +232,7 @@ class Layout:
         return found
 
     def traces(self) -> list[dict[str, Any]]:
-        entries = () if self.history is None else self.history.entries
+        entries = () if self.history is None else list(self.history.entries)  # other threads allocate meanwhile
         told = ((entry, frames_as_dicts(entry["frames"])) for entry in entries)
         return [{**{k: v for k, v in e.items() if k != "frames"}, **({"frames": f} if f else {})} for e, f in told]
 

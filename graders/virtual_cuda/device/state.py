@@ -64,8 +64,8 @@ class Allocator:
 
     __slots__ = tuple(
         """
-        allowed asked blocks blocks_ever emptied index layout live ooms peak peak_reserved pieces quick reserved_large
-        retries returned small_high small_live streams total
+        allowed asked blocks blocks_ever emptied freed index layout live ooms peak peak_reserved pieces quick
+        reserved_large retries returned since small_high small_live streams total
         """.split()
     )
 
@@ -75,6 +75,8 @@ class Allocator:
         self.pieces: list[Piece] = []  # free stretches of large segments
         self.small_high = 0  # what the small segments must have held at once since the cache was last emptied
         self.small_live = self.reserved_large = self.peak_reserved = self.ooms = self.retries = 0
+        self.freed = 0  # bytes
+        self.since = 0, 0, 0  # blocks ever, blocks and bytes in use when such figures began
         self.quick = 0  # up to here small blocks need nothing but counting: as small_high, or -1 while watched
         self.asked = self.returned = self.emptied = 0  # segments, and how often all streams were waited for
         self.index = index
@@ -162,6 +164,10 @@ class Allocator:
         """All blocks in use."""
         return [o for o in gc.get_objects() if type(o) is Block and o.place.memory is self]
 
+    def reset_accumulated(self) -> None:
+        self.freed = 0
+        self.since = self.blocks_ever, self.blocks, self.live
+
     def reset_peaks(self) -> None:
         self.peak = self.live
         self.peak_reserved = self.reserved
@@ -185,10 +191,15 @@ class Allocator:
                 current = peak = now.get(figure, {}).get(pool, 0)
                 if pool == "all":
                     peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current)
-                ever = peak
+                ever, freed = peak, peak - current
                 if pool == "all" and figure in ("allocation", "active"):
-                    current, peak, ever = self.blocks, self.blocks, self.blocks_ever
-                for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
+                    current = peak = self.blocks
+                    ever = self.blocks_ever - self.since[0]
+                    freed = ever + self.since[1] - current
+                elif pool == "all" and figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
+                    peak, freed = self.peak, self.freed
+                    ever = current - self.since[2] + freed
+                for moment, value in zip(MOMENTS, (current, peak, ever, freed), strict=True):
                     found[f"{figure}.{pool}.{moment}"] = value
         for figure in ("oversize_allocations", "oversize_segments"):
             found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})
@@ -288,6 +299,7 @@ class Block:
         memory = self.place.memory
         if memory.layout is not None:
             memory.layout.release(self)
+        memory.freed += self.size
         if self.piece is None:
             memory.live -= self.size
             memory.blocks -= 1
@@ -310,6 +322,7 @@ class VirtualGpu:
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
         self.lost = False  # the host knows
+        self.oom_observers: list[Callable[[int, int, int, int], object]] = []
         self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
         self._current = threading.local()
 
@@ -326,17 +339,15 @@ class VirtualGpu:
         """The modelled clock, up to now; None where no GPU was chosen."""
         if self.model is None:
             return None
-        tf32 = torch.backends.cuda.matmul.allow_tf32
         if self._clock is None:
-            self._clock = Clock(self.ledger.rows, self.model, 0, tf32)
-        self._clock.allow_tf32(tf32)
+            self._clock = Clock(self.ledger.rows, self.model)
         self._clock.advance()
         return self._clock
 
     def times(self, first: int = 0, until: int | None = None, gpu: Gpu | None = None) -> Times:
         """The modelled times of a part of the ledger on the chosen GPU, or another; marks say which part."""
         model = gpu or self.model or gpu_named("H200")
-        return times_of(self.ledger.rows, model, first, until, torch.backends.cuda.matmul.allow_tf32)
+        return times_of(self.ledger.rows, model, first, until)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.places)} device(s), {len(self.ledger.rows)} rows in the ledger>"

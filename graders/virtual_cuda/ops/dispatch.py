@@ -260,6 +260,8 @@ def allocate(place: Place, nbytes: int) -> Block:
     try:
         return Block(place, nbytes)
     except OutOfMemory as error:
+        for observer in place.gpu.oom_observers:  # the device, what was wanted, what is in use, what is free
+            observer(place.index, error.requested, place.memory.live, place.memory.free)
         raise out_of_memory(error, place.index) from None
 
 

@@ -180,7 +180,7 @@ class Devices:
             "memory_cached": lambda device=None: of(device).reserved,
             "reset_max_memory_allocated": lambda device=None: of(device).reset_peaks(),
             "reset_max_memory_cached": lambda device=None: of(device).reset_peaks(),
-            "reset_accumulated_memory_stats": lambda device=None: None,
+            "reset_accumulated_memory_stats": lambda device=None: of(device).reset_accumulated(),
             "mem_get_info": lambda device=None: (of(device).free, of(device).total),
             "set_per_process_memory_fraction": self.set_fraction,
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
@@ -193,9 +193,7 @@ class Devices:
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: self.gpu.current,
             "current_device_idx": lambda: self.gpu.current,
-            "set_device_index": self.set_device,
-            "set_device_idx": self.set_device,
-            "reset_accumulated_memory_stats": lambda device=None: None,
+            "reset_accumulated_memory_stats": lambda device=None: of(device).reset_accumulated(),
             "get_memory_info": lambda device=None: (of(device).free, of(device).total),
         }
         internals = {
@@ -204,6 +202,7 @@ class Devices:
             "_accelerator_setDeviceIndex": self.set_device,
             "_accelerator_getDeviceIndex": lambda: self.gpu.current,
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+            "_accelerator_isAllocatorInitialized": lambda: True,
         }
         compiled = {  # what a build with CUDA has
             "_cuda_getDevice": lambda: self.gpu.current,
@@ -211,6 +210,9 @@ class Devices:
             "_cuda_synchronize": self.synchronize,
             "_cuda_emptyCache": self.empty_cache,
             "_cuda_memoryStats": lambda index: _as_tree(of(index).statistics()),
+            "_cuda_resetPeakMemoryStats": lambda index: of(index).reset_peaks(),
+            "_cuda_resetAccumulatedMemoryStats": lambda index: of(index).reset_accumulated(),
+            "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(observer),
             "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
             "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
         }

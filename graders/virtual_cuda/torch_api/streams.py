@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -420,9 +421,34 @@ def wait_patch(function: Any) -> Patch:
     return placement, "note", function
 
 
+def tf32_allowed() -> bool:
+    """Whether products of float32 may use tensor cores. The old name may raise once the new one was used."""
+    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return bool(ask("cuda", "matmul") == "tf32" if ask else torch._C._get_cublas_allow_tf32())
+
+
+def _noting_tf32(setter: Any) -> Any:
+    """The same setter; the ledger says from where on products may use TF32."""
+
+    def noted(*args: Any) -> Any:
+        before, result = tf32_allowed(), setter(*args)
+        if tf32_allowed() is not before:
+            _note("tf32", other=int(not before))
+        return result
+
+    return noted
+
+
+_PRECISION: Final = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_busy.clear)
+    if tf32_allowed():
+        opening.gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, "cuda:0", 0, "tf32", 1))
+    for name in filter(partial(hasattr, torch._C), _PRECISION):
+        yield torch._C, name, _noting_tf32(getattr(torch._C, name))
     for home in (torch.cuda, torch.cuda.streams, torch):
         yield home, "Event", AnyEvent if home is torch else Event
         yield home, "Stream", Stream

@@ -81,7 +81,7 @@ def test_one_student_again_keeps_the_others_and_the_settings(term: Path) -> None
     first, second = rows["bo"].attempts
     assert (first.score < second.score, first.counts, second.counts) == (True, False, True)
     (change,) = outcome.changes
-    assert str(change).startswith(f"bo: {first.score:g} → {second.score:g} (01_checking_device::select_device::")
+    assert str(change).startswith(f"bo: {first.score:g} → {second.score:g} (select_device::")
     assert second.changes == change.checks
     with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
         (line,) = csv.DictReader(file)
