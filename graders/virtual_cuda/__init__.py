@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from virtual_cuda.__main__ import run_script
     from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus
     from virtual_cuda.clock.lanes import Interval, Times, times_of
+    from virtual_cuda.clock.summary import modelled_trace, scaled, what_limits
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
     from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
@@ -47,6 +48,7 @@ __all__ = [
     "gpus",
     "keep_patches",
     "limit_memory",
+    "modelled_trace",
     "no_accelerator",
     "nothing_above",
     "open_device",
@@ -56,17 +58,20 @@ __all__ = [
     "real_device",
     "record_wait",
     "run_script",
+    "scaled",
     "site",
     "times_of",
     "virtual_cuda",
     "virtual_mps",
     "wait_patch",
+    "what_limits",
 ]
 
 _NAMES = {
     "__main__": "run_script",
     "clock.gpus": "Gpu gpu_named gpus",
     "clock.lanes": "Interval Times times_of",
+    "clock.summary": "modelled_trace scaled what_limits",
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",

@@ -12,6 +12,7 @@ import io
 import os
 import shutil
 import sys
+import textwrap
 import types
 import warnings
 from collections.abc import Sequence
@@ -21,11 +22,15 @@ from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from virtual_cuda.clock.gpus import gpu_named, gpus
-from virtual_cuda.clock.lanes import times_of
+from virtual_cuda.clock.lanes import Times, times_of
+from virtual_cuda.clock.summary import compared, modelled_trace, scaled, what_limits
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
-from virtual_cuda.ledger.exports import COLUMNS, LineRow, totals
+from virtual_cuda.ledger.drawing import duration
+from virtual_cuda.ledger.exports import LineRow, columns_of, totals
 from virtual_cuda.patching import around, patch
 from virtual_cuda.sizes import format_size, parse_size
 
@@ -34,9 +39,10 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 DESCRIPTION: Final = """\
-Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line what it copied, how
-often the CPU waited for the GPU, and what was allocated. Output and exit status are the script's own; the table goes
-to stderr. Options come before FILE; what follows FILE goes to the script."""
+Run a script on a virtual GPU: torch.cuda is available, on any machine. Then show for each line its modelled time on a
+GPU, what it copied, how often the CPU waited for the GPU, and what was allocated. Output and exit status are the
+script's own; the table goes to stderr. Options come before FILE; what follows FILE goes to the script."""
+USUAL: Final = "T4"  # the GPU whose times are modelled where none is named: that of a free notebook at Colab
 USAGE: Final = "%(prog)s [options] FILE [ARGS ...]\n       %(prog)s [options] -m MODULE [ARGS ...]"
 
 
@@ -95,7 +101,10 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--gpus", type=int, default=ranks, metavar="N", help="number of virtual GPUs (default: one per rank)"
     )
-    parser.add_argument("--gpu", metavar="NAME", help=f"the GPU to be, and whose times to model: {', '.join(gpus())}")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help=f"the GPU to be, and whose times to model: {', '.join(gpus())} (times: {USUAL})"
+    )
+    parser.add_argument("--compare", choices=["cpu"], help="also say how long a CPU would take, and when it is as fast")
     parser.add_argument("--memory", metavar="SIZE", help="memory of each, as 512MiB (default: 8GiB, or that of --gpu)")
     parser.add_argument("--real", action="store_true", help="use this machine's own GPU, and record the same")
     parser.add_argument("--timeline", action="store_true", help="draw copies, waits and memory in their order")
@@ -201,9 +210,18 @@ class _Run:
         self.process = os.getpid()
         self.name, self.file = "", ""
         self.failure: BaseException | None = None
+        self.times: Times | None = None  # modelled
         rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK"))
         self.reports = not options.child if rank is None else rank == "0"  # one of several ranks does
         self.has_children = False
+
+    @property
+    def spent(self) -> dict[int, tuple[float, float]] | None:
+        """Modelled seconds of host and GPU, by the index of the record."""
+        if self.times is None:
+            return None
+        found = self.times.by_row()
+        return {record.index: found[row] for row, record in self.ledger.by_row().items() if row in found}
 
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs a file."""
@@ -263,12 +281,10 @@ class _Run:
             return
         with suppress(OSError, ValueError, AttributeError):  # closed by the script, or a pipe that nobody reads
             sys.stdout.flush()
+        if not self.options.real and self.ledger.rows:
+            self.times = times_of(self.ledger.rows, gpu_named(self.options.gpu or USUAL))
         lines = list(self.report())
-        if self.options.gpu is not None and not self.options.real:
-            times = times_of(self.ledger.rows, gpu_named(self.options.gpu))
-            spent = f"{times.end * 1e3:,.1f} ms, {times.kernels:,} kernels, GPU idle {times.idle_share:.0%} of the time"
-            lines += ["", f"modelled on {self.options.gpu}: {spent}"]
-        for target, write in ((self.options.trace, self.ledger.save_trace), (self.options.html, self.write_page)):
+        for target, write in ((self.options.trace, self.write_trace), (self.options.html, self.write_page)):
             if target is not None:
                 try:
                     write(target)
@@ -283,7 +299,7 @@ class _Run:
 
     def tables(self) -> dict[str, list[LineRow]]:
         """The rows of the lines that did something, by file, the script first."""
-        found = file_rows(self.ledger.records)
+        found = file_rows(self.ledger.records, self.spent)
         return dict(sorted(found.items(), key=lambda item: item[0] != self.file))
 
     def report(self) -> Any:
@@ -293,10 +309,15 @@ class _Run:
         if not tables:
             yield f"{self.name} did nothing on {self.on}."
         else:
-            yield f"What each line did on {self.on}:"
-            yield from draw_table({_short(file): rows for file, rows in tables.items()}, totals(records), width)
+            spent = self.spent
+            modelled = f", and how long it would take on {self.times.gpu} (modelled)" if self.times else ""
+            yield f"What each line did on {self.on}{modelled}:"
+            short, sums = {_short(file): rows for file, rows in tables.items()}, totals(records, spent)
+            yield from draw_table(short, sums, width, columns_of(spent))
             for (file, line), count in list(questions.hot_lines(questions.waits(records), at_least=3).items())[:5]:
                 yield f"{_short(file)}:{line} made the CPU wait for the GPU {count:,} times."
+            for sentence in self.modelled():
+                yield from textwrap.wrap(sentence, width, break_on_hyphens=False)
         if every := questions.collectives(records):
             sent, waited = sum(each.bytes for each in every), sum(each.seconds or 0 for each in every)
             yield f"{len(every):,} collectives of {format_size(sent)}, complete after {waited:.2f} s in all."
@@ -308,30 +329,50 @@ class _Run:
             kind = type(self.failure).__name__
             yield f"{self.name} ended with {kind}{': ' * bool(said)}{said} (the traceback is above)"
 
+    def modelled(self) -> Any:
+        """Sentences on the modelled times."""
+        if self.times is not None and self.times.end:
+            took, idle = duration(round(self.times.end * 1e9)), self.times.idle_share
+            yield f"Modelled on {self.times.gpu}: {took}, GPU idle {idle:.0%} of the time."
+            yield what_limits(self.times)
+            if self.options.compare:
+                yield from compared(self.ledger.rows, self.times, gpu_named(self.times.gpu))
+
     def drawn(self, width: int) -> list[str]:
         """The timeline of the whole run, as text."""
         source: list[str] = []
         with suppress(OSError):
             source = Path(self.file).read_text(encoding="utf-8", errors="replace").splitlines()
         peak = max(self.ledger.peaks.values(), default=0)
-        made = timeline_of(self.ledger.records, self.name, "", self.file, "", source, peak)
+        lanes = None if self.times is None else scaled(self.times)
+        made = timeline_of(self.ledger.records, self.name, "", self.file, "", source, peak, scaled=lanes)
         return plain_lines(draw_timeline(made, width))
+
+    def write_trace(self, target: Path) -> None:
+        """Writes a trace: to scale, with host and streams, where times are modelled."""
+        if self.times is None:
+            self.ledger.save_trace(target)
+        else:
+            target.write_bytes(msgspec.json.encode(modelled_trace(self.ledger, self.times)))
 
     def write_page(self, target: Path) -> None:
         """Writes a page: every line of the files that used the device, with what it did."""
-        escape, body = html.escape, []
+        escape, body, spent = html.escape, [], self.spent
+        columns = columns_of(spent)
         for file, rows in self.tables().items():
-            heads = "".join(f"<th>{heading}</th>" for heading in COLUMNS)
+            heads = "".join(f"<th>{heading}</th>" for heading in columns)
             body.append(f"<h2>{escape(_short(file))}</h2><table><tr><th></th><th></th>{heads}</tr>")
-            for row in _every_line(file, rows):
+            for row in _every_line(file, rows, len(columns)):
                 cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
                 kind = ' class="used"' if any(row.cells) else ""
                 body.append(f"<tr{kind}><th>{row.number}</th><td><code>{escape(row.code)}</code></td>{cells}</tr>")
             body.append("</table>")
-        sums = ", ".join(f"{h} {cell}" for h, cell in zip(COLUMNS, totals(self.ledger.records), strict=True) if cell)
+        pairs = zip(columns, totals(self.ledger.records, spent), strict=True)
+        sums = ", ".join(f"{heading} {cell}" for heading, cell in pairs if cell)
         drawn = escape("\n".join(self.drawn(120)))
         title = f"What {escape(self.name)} did on {self.on}"
-        text = PAGE.format(title=title, sums=escape(sums), drawn=drawn, body="\n".join(body))
+        told = escape(" ".join(self.modelled()))
+        text = PAGE.format(title=title, sums=escape(sums), told=told, drawn=drawn, body="\n".join(body))
         target.write_text(text, encoding="utf-8")
 
 
@@ -345,6 +386,7 @@ td:nth-child(2){{text-align:left;white-space:pre}} tr:not(.used) td,tr>th:first-
 tr.used{{background:color-mix(in srgb,orange 15%,transparent)}} pre,.wide{{overflow-x:auto}}
 </style></head><body><h1>{title}</h1>
 <p>In all: {sums}.</p>
+<p>{told}</p>
 <pre>{drawn}</pre>
 <div class="wide">
 {body}
@@ -352,14 +394,14 @@ tr.used{{background:color-mix(in srgb,orange 15%,transparent)}} pre,.wide{{overf
 """
 
 
-def _every_line(file: str, rows: list[LineRow]) -> list[LineRow]:
+def _every_line(file: str, rows: list[LineRow], columns: int) -> list[LineRow]:
     """The rows, and between them those of the lines that did nothing."""
     known = {row.number: row for row in rows}
     try:
         source = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return rows
-    return [known.get(number) or LineRow(number, text, ("",) * len(COLUMNS)) for number, text in enumerate(source, 1)]
+    return [known.get(number) or LineRow(number, text, ("",) * columns) for number, text in enumerate(source, 1)]
 
 
 def _short(file: str) -> str:

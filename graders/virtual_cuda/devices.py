@@ -136,6 +136,7 @@ def _patched(gpu: VirtualGpu) -> Patched:
         imports = OriginalImports(patches)
         sys.meta_path.insert(0, imports)
         undo.callback(sys.meta_path.remove, imports)
+        undo.callback(imports.close)
         # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
         last = patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
         return Patched([*patches, *last], opening, undo.pop_all())

@@ -58,16 +58,18 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
 
 @contextlib.contextmanager
-def aside(done: list[Replaced]) -> Iterator[None]:
-    """Undo the patches for the length of a `with` block."""
-    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in done if one.name in vars(one.owner)]
-    _put_back(done)
+def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: False) -> Iterator[None]:
+    """Undo the patches for the length of a `with` block, but those that `stays` chooses."""
+    moved = [one for one in done if not stays(one)]
+    now = [(one.owner, one.name, vars(one.owner)[one.name]) for one in moved if one.name in vars(one.owner)]
+    _put_back(moved)
     try:
         yield
     finally:
         seen = set()
         for i, (owner, name, _, put) in enumerate(done):
-            if (id(owner), name) not in seen:  # what was changed meanwhile is what there is to restore
+            # What was changed meanwhile is what there is to restore.
+            if not stays(done[i]) and (id(owner), name) not in seen:
                 seen.add((id(owner), name))
                 done[i] = Replaced(owner, name, vars(owner).get(name, _MISSING), put)
         for owner, name, value in now:

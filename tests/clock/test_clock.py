@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
-from virtual_cuda import gpu_named, gpus, times_of, virtual_cuda
+from virtual_cuda import gpu_named, gpus, scaled, times_of, virtual_cuda, what_limits
 from virtual_cuda.clock.kernels import COPY, Call, kernels_of
+from virtual_cuda.clock.summary import compared
 from virtual_cuda.errors import UnknownClock, UnknownGpu
-from virtual_cuda.fitting import Agreement, BadClockRecord, agreement, fit, main, read_record, run_all
+from virtual_cuda.fitting import (
+    Agreement,
+    BadClockRecord,
+    Program,
+    agreement,
+    fit,
+    main,
+    read_record,
+    run_all,
+    without_arithmetic,
+)
+from virtual_cuda.ledger import duration, plain_lines
+from virtual_cuda.ledger.drawing import draw_scaled
 
 from tests.clock.__main__ import PINNED, RECORD, modelled
 
 H200 = gpu_named("H200")
+MORE = RECORD.with_name("h200-more.json")  # programs that the figures are not fitted to, but for kinds of kernels
 
 
 def _figures(reached: Agreement) -> list[float]:
@@ -51,6 +69,118 @@ def test_all_programs_take_as_long_as_on_the_gpu_and_the_fit_can_be_repeated() -
     assert reached.counted >= 0.85
     again = agreement(record.programs, modelled(ran, fit(record, ran, H200)))
     assert _figures(again) == pytest.approx(_figures(pinned), rel=0.02)
+
+
+def _checked(programs: dict[str, Program]) -> Agreement:
+    """The agreement for programs that nothing is fitted to; on no GPU is a time zero, negative or no number."""
+    ran = run_all(programs)
+    for gpu in gpus().values():
+        for name, times in modelled(ran, gpu).items():
+            assert 0 < times.end < math.inf, (gpu.name, name)
+            assert all(0 <= i.start <= i.end < math.inf for i in times.intervals), (gpu.name, name)
+    return agreement(programs, modelled(ran, H200))
+
+
+def test_other_programs_have_times_and_some_of_them_are_right() -> None:
+    record = read_record(MORE)
+    cheap = {n: p for n, p in record.programs.items() if p.kernel_s < 1.2e-5 and p.wall_s < 1.2e-4}
+    reached = _checked(cheap)
+    assert reached.programs >= 40
+    assert reached.wall[0] <= 1.35
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_other_programs_take_about_as_long_as_on_the_gpu() -> None:
+    reached = _checked(read_record(MORE).programs)
+    assert reached.wall[0] <= 1.25
+    assert reached.wall[1] <= 2.0
+    assert reached.kernel[0] <= 1.4
+    assert reached.kernel[1] <= 2.5
+    assert reached.counted >= 0.8
+
+
+def test_tf32_counts_from_where_it_is_allowed() -> None:
+    matmul: Any = torch.backends.cuda.matmul
+    with without_arithmetic(), virtual_cuda(gpu="A100") as gpu:
+        x = torch.ones(2048, 2048, device="cuda")
+        mark, took = gpu.ledger.mark(), []
+        try:
+            for allow in (lambda: None, lambda: torch.set_float32_matmul_precision("high")):
+                allow()
+                _ = x @ x
+                took.append(gpu.times(mark).kernel_seconds - sum(took))
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        _ = x @ x
+        took.append(gpu.times(mark).kernel_seconds - sum(took))
+        if hasattr(matmul, "fp32_precision"):  # asked by its old name, torch may raise from here on
+            try:
+                matmul.fp32_precision = "tf32"
+                _ = x @ x
+                assert gpu.times(mark).kernel_seconds - sum(took) == pytest.approx(took[1])
+            finally:
+                matmul.fp32_precision = "ieee"
+    assert took[1] < 0.3 * took[0] == pytest.approx(0.3 * took[2])
+
+
+def test_a_sentence_says_what_limits_the_code() -> None:
+    with without_arithmetic(), virtual_cuda(gpu="T4") as gpu:
+        small, large = torch.ones(8, device="cuda"), torch.ones(4096, 4096, device="cuda")
+        pageable = torch.ones(1 << 20)
+        pinned = pageable.pin_memory()
+
+        def told(work: Callable[[], object], times: int) -> str:
+            mark = gpu.ledger.mark()
+            for _ in range(times):
+                work()
+            torch.cuda.synchronize()
+            return what_limits(gpu.times(mark))
+
+        assert re.match(r"The GPU waits \d+% of the time: 300 launches of [\d.]+ µs", told(lambda: small + 1, 300))
+        assert re.match(r"The GPU works (9\d|100)% of the time", told(lambda: large @ large, 3))
+        assert re.match(r"Copies take \d+% of the time: pin the memory", told(lambda: pageable.to("cuda"), 3))
+        assert re.match(
+            r"Copies take \d+% of the time: copy less", told(lambda: pinned.to("cuda", non_blocking=True), 9)
+        )
+        assert told(lambda: None, 1) == "Nothing ran on the GPU."
+
+
+def test_the_cpu_is_faster_for_small_batches_and_the_gpu_for_large_ones() -> None:
+    def told(batch: int) -> list[str]:
+        with without_arithmetic(), virtual_cuda(gpu="T4") as gpu:
+            model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)).cuda()
+            x = torch.ones(batch, 512, device="cuda")
+            gpu.ledger.rows.clear()
+            for _ in range(5):
+                model(x).sum().backward()
+            torch.cuda.synchronize()
+            return compared(gpu.ledger.rows, gpu.times(), gpu_named("T4"))
+
+    small, large = told(4), told(4096)
+    assert "both modelled: a batch of 4 is too small for this GPU: the CPU is" in small[0]
+    assert re.search(r"the GPU is faster from batches of about [\d,]+ on", small[1])
+    assert re.search(r"the GPU is [\d.]+ times as fast", large[0])
+
+
+def test_lanes_are_to_scale() -> None:
+    with virtual_cuda(gpu="T4") as gpu:
+        x = torch.ones(1 << 16).to("cuda")
+        for _ in range(20):
+            x = x + 1
+        torch.cuda.synchronize()
+        times = gpu.times()
+    made = scaled(times)
+    assert [lane.name for lane in made.lanes] == ["host", "cuda:0 stream 0"]
+    assert made.end == pytest.approx(times.end * 1e9, rel=1e-6)
+    for lane in made.lanes:
+        seconds = sum(percent for _, percent in lane.parts) / 100 / len(lane.parts) * times.end
+        taken = sum(i.seconds for i in times.intervals if i.lane == lane.name)
+        assert seconds == pytest.approx(taken, rel=0.2)
+    drawn = plain_lines(draw_scaled(made, 80))
+    assert drawn[0] == f"modelled on T4, to scale: {duration(made.end)}, GPU idle {made.idle} % of the time"
+    assert all(len(line) <= 80 for line in drawn)
+    assert [line.split()[0] for line in drawn[1:3]] == ["host", "GPU"]
 
 
 def test_timing_without_synchronising_gives_the_time_to_issue() -> None:

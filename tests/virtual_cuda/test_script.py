@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,22 +78,34 @@ def test_the_table_goes_to_stderr_after_everything_else(warm_python: WarmPython,
     (folder / "script.py").write_text(USING)
     done = run(warm_python, folder, "--timeline", "--trace", "trace.json", "--html", "page.html", "script.py")
     assert (done.returncode, done.stdout) == (0, "first 2.0\nlast 1024.0\n")
-    assert done.stderr.splitlines()[1:10] == [
-        "What each line did on the virtual GPU:",
-        "script.py                                                    to device  waits  ops  allocated     peak",
-        '  3  x = torch.ones(1024).to("cuda")                             4 KiB           1      4 KiB    4 KiB',
-        '  4  atexit.register(lambda: print("last", x.sum().item()))                 1    2        4 B  4.5 KiB',
-        "  6  x.max().item()                                                         3    6       12 B  4.5 KiB",
-        '  7  print("first", x.min().item() + x.min().item())                        2    4        8 B  4.5 KiB',
-        "total                                                            4 KiB      6   13   4.02 KiB  4.5 KiB",
+    # The times are the model's, whose figures may be fitted anew.
+    lines = [" ".join(re.sub(r"[\d.]+ [nµm]s\b", "T", line).split()) for line in done.stderr.splitlines()[1:9]]
+    assert lines == [
+        "What each line did on the virtual GPU, and how long it would take on T4 (modelled):",
+        "script.py host GPU to device waits ops allocated peak",
+        '3 x = torch.ones(1024).to("cuda") T T 4 KiB 1 4 KiB 4 KiB',
+        '4 atexit.register(lambda: print("last", x.sum().item())) T T 1 2 4 B 4.5 KiB',
+        "6 x.max().item() T T 3 6 12 B 4.5 KiB",
+        '7 print("first", x.min().item() + x.min().item()) T T 2 4 8 B 4.5 KiB',
+        "total T T 4 KiB 6 13 4.02 KiB 4.5 KiB",
         "script.py:6 made the CPU wait for the GPU 3 times.",
-        "",
     ]
+    assert re.search(r"\nModelled on T4: [\d.]+ µs, GPU idle \d+% of the time\.\nThe GPU waits \d+% of", done.stderr)
+    assert "modelled on T4, to scale: " in done.stderr
     assert "script.py: 6 waits" in done.stderr
     assert "reference" not in done.stderr
-    assert json.loads((folder / "trace.json").read_text())["traceEvents"]
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    named = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(named.values()) == ["host, modelled on T4", "cuda:0 stream 0, modelled on T4"]
+    slices = [e for e in events if e["ph"] == "X"]
+    assert {e["args"]["time"] for e in slices} == {"modelled"}
+    assert {e["args"].get("site", "")[-2:] for e in slices if e["cat"] == "kernel"} == {":4", ":6", ":7"}
+    for track in named:  # what is on one track does not overlap
+        ends = [(e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == track]
+        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(ends))
     page = (folder / "page.html").read_text(encoding="utf-8")
     assert page.count("<tr") == 1 + len(USING.splitlines())
+    assert "Modelled on T4" in page
     assert "range(3)" in page
 
 
@@ -185,3 +199,17 @@ if __name__ == "__main__":
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.stdout == "('__mp_main__', 2, 3.0)\n2.0 0\n", done.stderr
     assert done.stderr.startswith("\nWhat each line did"), "and nothing of the other processes"
+
+
+def test_a_gpu_is_compared_with_a_cpu_and_the_limit_is_named(warm_python: WarmPython, folder: Path) -> None:
+    (folder / "copies.py").write_text("import torch\nfor _ in range(3): torch.rand(1 << 20).to('cuda') * 2\n")
+    done = run(warm_python, folder, "--gpu", "t4", "--compare", "cpu", "copies.py")
+    assert "of the time: pin the memory" in done.stderr
+    assert re.search(
+        r"T4 [\d.]+ ms, CPU [\d.]+ [mµ]s \(Intel Core i7-1165G7\), both modelled: the copies cost", done.stderr
+    )
+    assert (
+        run(warm_python, folder, "--gpu", "rtx 9090", "copies.py")
+        .stderr.strip()
+        .endswith("no figures for a GPU 'rtx 9090'; choose one of H200, A100, T4, L4, RTX 4060 laptop")
+    )

@@ -186,7 +186,6 @@ class ClassTally:
         self.statuses[str(row.status)] += 1
         if row.status is not Became.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
-        self.statistics.add(row)
         if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
             self.mistakes.update({check.misconception for check in failed if check.misconception})

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from virtual_cuda.ledger import MOST_CALLS, Timeline, records, same_call, timeline_of
+from virtual_cuda.ledger import MOST_CALLS, Scaled, Timeline, records, same_call, timeline_of
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
@@ -20,6 +20,7 @@ from gpudojo.model.evidence import MemoryCurve, checked_timeline
 from gpudojo.model.exercise import Exercise, Function, Probe
 
 if TYPE_CHECKING:
+    from virtual_cuda import Times
     from virtual_cuda.ledger import Ledger, Record
 
 
@@ -99,6 +100,7 @@ def thinned(numbers: Sequence[int], most: int) -> list[int]:
     return [max(numbers[start:end]) for start, end in itertools.pairwise(edges)]
 
 
+MODELLED: Final = "T4"  # the GPU on which timelines are to scale
 FEWEST: Final = 5  # records of a call that is worth a picture
 
 
@@ -158,6 +160,7 @@ class Busiest(_Watching):
         self.place = -1  # among the calls in its scenario
         self.peak_bytes = 0
         self._weight = (0, 0)
+        self._ledger: Ledger | None = None
 
     def _choose(self, call: _Watched, scenario: str) -> None:
         """By the rows alone: to read the records of every call would take longer than many calls do."""
@@ -174,6 +177,7 @@ class Busiest(_Watching):
         self._weight, self.records, self.scenario, self.place = weight, ledger.records, scenario, place
         self.file, self.device = str(call.path), str(call.device)
         self.peak_bytes = ledger.peak_bytes(self.device)
+        self._ledger = ledger
 
     def timeline(self, function: str, source: bool = True) -> Timeline | None:
         """What there is to be drawn; None where next to nothing happened on a device.
@@ -184,9 +188,31 @@ class Busiest(_Watching):
             return None
         text = [line.rstrip("\n") for line in linecache.getlines(self.file)] if source else []
         made = timeline_of(
-            self.records, function, self.scenario, self.file, self.device, text, self.peak_bytes, place=self.place
+            self.records,
+            function,
+            self.scenario,
+            self.file,
+            self.device,
+            text,
+            self.peak_bytes,
+            place=self.place,
+            scaled=self.scaled(),
         )
         return checked_timeline(made)
+
+    def times(self) -> Times | None:
+        """The modelled times of the call; None before there is one."""
+        from virtual_cuda import gpu_named, times_of
+
+        ledger = self._ledger
+        return None if ledger is None else times_of(ledger.rows, gpu_named(MODELLED), *ledger.bounds)
+
+    def scaled(self) -> Scaled | None:
+        """The lanes of host and device to scale."""
+        from virtual_cuda import scaled
+
+        times = self.times()
+        return scaled(times) if times is not None and times.on_device else None
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def curve(label: str, found: Any, kind: str) -> Curve | None:
     points, backward = found.get("bytes"), found.get("backward")
     if not isinstance(points, list) or not 2 <= len(points) <= MOST or not all(map(drawable, points)):
         return None
-    if type(backward) is not int or not 0 <= backward <= len(points) or not drawable(peak) or max(points) <= 0:
+    if type(backward) is not int or not 0 <= backward <= len(points) or not drawable(peak) or max(points) < 1:
         return None
     return Curve(label, tuple(map(float, points)), backward, max(float(peak), *points), kind)
 

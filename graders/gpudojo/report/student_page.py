@@ -22,7 +22,7 @@ from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.platforms._entries import lateness
 from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
 from gpudojo.report.rendering import Person, duration, page, said_once, size
-from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, timeline_svg, totals
+from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, scaled_svg, timeline_svg, totals
 from gpudojo.submissions.definitions import parts as source_parts
 from gpudojo.submissions.entries import SOURCES, suffix
 
@@ -228,6 +228,7 @@ class CallView:
     others: CallTotals | None
     legend: list[tuple[str, str, str]]
     open: bool  # unfolded: it waits more often than the reference, or a check failed
+    scaled: Markup  # to scale, modelled
 
 
 @dataclass
@@ -420,4 +421,7 @@ def _call(exercise: str, function: str, failed: bool, says: Says, known: Submiss
         reference = timeline_svg(theirs, f"What the reference's {function} did", highest, widest, code=False)
     drawn = timeline_svg(mine, f"What your {function} did", highest, widest, says)
     opened = failed or (others is not None and own.waits > others.waits)
-    return CallView(mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened)
+    lanes = (
+        scaled_svg(mine.scaled, f"What your {function} would do, to scale") if mine.scaled is not None else Markup("")
+    )
+    return CallView(mine, beside.missing, drawn, reference, own, others, legend(mine, theirs), opened, lanes)

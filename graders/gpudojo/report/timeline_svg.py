@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from markupsafe import Markup
-from virtual_cuda.ledger import MARKS, Timeline, TimelineEvent, mark_of
+from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, mark_of
 
 from gpudojo.report.rendering import counted, size, visible
 
@@ -91,6 +91,33 @@ def timeline_svg(
     lanes = [lane.format(LEFT, top, RIGHT - LEFT, bottom - top) for top, bottom in (HOST, DEVICE)]
     opened = Markup(opening).format(WIDTH, HEIGHT, f"{label}: {totals(timeline).sentence}.")
     return Markup("").join([opened, *lanes, drawing.memory(), *drawing.marks(), Markup("</svg>")])
+
+
+LANE_HEIGHT: Final = 22
+DOING: Final = {"kernel": "kernels", "copy": "copies", "issue": "issues work", "wait": "waits for the GPU"}
+
+
+def scaled_svg(scaled: Scaled, label: str) -> Markup:
+    """The lanes of host and streams to scale; the height of a mark is the share of the time."""
+    shapes = []
+    for number, lane in enumerate(scaled.lanes):
+        top, wide = number * LANE_HEIGHT, WIDTH / max(len(lane.parts), 1)
+        bottom = top + LANE_HEIGHT - 4
+        shapes.append(
+            Markup('<rect class="lane" x="0" y="{}" width="{}" height="{}"/>').format(top, WIDTH, bottom - top)
+        )
+        for kind, told in DOING.items():
+            marks = [
+                f"M{place * wide:.1f} {bottom}v-{(bottom - top) * max(percent, 8) / 100:.1f}h{wide:.1f}V{bottom}Z"
+                for place, (each, percent) in enumerate(lane.parts)
+                if each == kind and percent
+            ]
+            if marks:
+                path = '<path class="lane-{}" d="{}"><title>{}: {}</title></path>'
+                shapes.append(Markup(path).format(kind, "".join(marks), visible(lane.name), told))
+    opening = '<svg class="scaled" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
+    opened = Markup(opening).format(WIDTH, max(len(scaled.lanes), 1) * LANE_HEIGHT, visible(label))
+    return Markup("").join([opened, *shapes, Markup("</svg>")])
 
 
 def legend(*timelines: Timeline | None) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import SubmissionStatus
@@ -14,6 +15,8 @@ from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Roll, kept_secret, page
 from gpudojo.report.similarity import Work, similarity_page
 from gpudojo.report.student_page import Neighbours, RecordStore, student_page
+
+NEVER_RAN: Final = (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
             continue
         if options.students or options.only is not None:
             known = archive.known(row)
-            without_records += known.record is None and row.status is not SubmissionStatus.UNREADABLE
+            without_records += known.record is None and row.status not in NEVER_RAN
             before, after = people[place - 1] if place else None, people[place + 1] if people[place + 1 :] else None
             neighbours = Neighbours(before, after) if options.only is None else None
             written.append(save(options.out / person.file, student_page(row, person, head, known, neighbours)))

@@ -220,18 +220,17 @@ def _drawn(
     job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, limits: Limits
 ) -> list[Timeline]:
     """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
-    from virtual_cuda import keep_patches
-
-    from gpudojo.grading.observe import observe_one
+    from gpudojo.grading.observe import scenarios
     from gpudojo.grading.watching import EveryCall
 
-    every = EveryCall(function.name)
-    assert job.drawn_with is not None
-    with keep_patches() as restore:
-        for probe in map(every.watched, function.probes):
-            if probe.machine not in ("value", "reference"):
-                observe_one(exercise, function, probe, submission, job.bench, job.drawn_with, limits, limits.seconds)
-        restore()  # before the grader's names are compared
+    every, seed = EveryCall(function.name), job.drawn_with
+    assert seed is not None
+    called = dataclasses.replace(
+        function, probes=[p for p in function.probes if p.machine not in ("value", "reference")]
+    )
+    each = dataclasses.replace(limits, shared=False)
+    for _ in scenarios(exercise, every.over(called), submission, job.bench, lambda probe: seed, each):
+        pass
     return every.timelines
 
 

@@ -179,7 +179,7 @@ class WatchApp(App[None]):
         self.query_one("#top", Static).update(self._top())
         exercises = self.query_one("#exercises", OptionList)
         exercises.styles.width = LIST[self.size.width >= WIDE]
-        width = LIST[self.size.width >= WIDE] - 3  # without its edges, and the bar that scrolls it
+        width = LIST[self.size.width >= WIDE] - 2  # without an edge, and the bar that scrolls it
         for place, work in enumerate(self.course.works):
             entry = view.entry(work, width, marked=work is self.course.current)
             exercises.replace_option_prompt_at_index(place, entry)

@@ -8,13 +8,14 @@ import math
 import re
 from bisect import bisect
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from virtual_cuda.clock.kernels import Chip, Kernel
 from virtual_cuda.errors import UnknownGpu
 
+CPU: Final = "CPU"
 Points = list[tuple[float, float, float]]
 
 
@@ -77,9 +78,18 @@ def way_of(direction: str, pinned: bool) -> str:
     return direction if direction == "between_devices" else f"{direction} {'pinned' if pinned else 'pageable'}"
 
 
-@functools.cache
 def gpus() -> dict[str, Gpu]:
     """All GPUs, by name."""
+    return {name: gpu for name, gpu in _every().items() if name != CPU}
+
+
+def a_cpu() -> Gpu:
+    """A CPU to compare with: an operator costs the host less, and its kernels run there, one after the other."""
+    return _every()[CPU]
+
+
+@functools.cache
+def _every() -> dict[str, Gpu]:
     text = resources.files(__package__).joinpath("gpus.json").read_text(encoding="utf-8")
     found: dict[str, Gpu] = {}
     for name, figures in json.loads(text).items():
@@ -97,6 +107,7 @@ def _derived(name: str, figures: dict[str, Any], known: dict[str, Gpu]) -> Gpu:
     base = known[figures.pop("like")]
     slower, bus = figures.pop("slower"), figures.pop("bus")
     own = msgspec.to_builtins(base)
+    figures["host"] = base.host | figures.get("host", {})
     own["kernels"] = {kind: (least * slower, *rest) for kind, (least, *rest) in base.kernels.items()}
     own["copies"] = {
         way: [(size, max(there, size / bus), host and max(host, size / bus)) for size, there, host in points]

@@ -123,6 +123,7 @@ def _filled(call: Call, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pointwise", math.prod(call.out or (call.given[0] if call.given else ())) * call.item)
 
 
+_OTHER_RESULT: Final = ("argmin", "argmax", "any", "all", "count_nonzero")  # of another dtype than what is read
 _ONE_BLOCK: Final = 8192  # elements that one block adds up for one result
 _REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var logsumexp"
 
@@ -130,6 +131,7 @@ _REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm
 @_rule(*_REDUCTIONS.split(), "std_mean", "var_mean", "aminmax", "nansum", "count_nonzero")
 def _reduction(call: Call, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
+    item = 4 if call.name in _OTHER_RESULT else call.item
     results = max(math.prod(call.out or ()), 1)
     # Several blocks share the work for one result and find out by atomics which is the last.
     shared = elements // results > _ONE_BLOCK
@@ -138,18 +140,20 @@ def _reduction(call: Call, chip: Chip) -> Iterator[Kernel]:
         kept = kept[:-1]
     rows = call.given[0][: len(kept)] == kept if call.given else True  # what is added up lies side by side
     kind = "shared reduction" if shared else "reduction" if rows else "column reduction"
-    yield Kernel(kind, elements * call.item + call.bytes)
+    yield Kernel(kind, elements * item + call.bytes)
 
 
 @_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def _scan(call: Call, chip: Chip) -> Iterator[Kernel]:
     moved = 2 * call.largest * call.item
-    if len(call.given[0]) == 1:
-        yield Kernel("scan", 0)
+    if len(call.given[0] if call.given else ()) > 1:  # row by row
+        yield Kernel("row scan", moved)
+        return
+    yield Kernel("scan", 0)
     yield Kernel("scan", moved)
 
 
-@_rule("sort", "argsort", "topk", "kthvalue", "median", "msort")
+@_rule("sort", "argsort", "kthvalue", "median", "mode", "msort", "nanmedian")
 def _sort(call: Call, chip: Chip) -> Iterator[Kernel]:
     elements = call.largest
     last = call.given[0][-1] if call.given and call.given[0] else 1
@@ -158,18 +162,87 @@ def _sort(call: Call, chip: Chip) -> Iterator[Kernel]:
             yield Kernel(COPY, elements * 8)
         yield Kernel("pointwise", elements * 8)
         yield Kernel("block sort", elements * 12)
-    else:  # radix sort in four passes
-        yield Kernel(COPY, elements * 8)
-        yield Kernel("pointwise", elements * 8)
+        return
+    yield Kernel(COPY, elements * 8)
+    yield Kernel("pointwise", elements * 8)
+    yield from _radix(elements, ITEM.get(call.dtype, 4) + (3 if elements > last else 0))
+    if call.name not in ("sort", "argsort", "msort"):
         for _ in range(2):
-            yield Kernel("radix sort", elements * 4)
-        for _ in range(4):
-            yield Kernel("radix sort", elements * 24)
+            yield Kernel("pointwise", 0)
 
 
-@_rule("embedding", "gather", "index_select", "take")
+def _radix(elements: int, passes: int) -> Iterator[Kernel]:
+    """A radix sort: a histogram and its sums, then a pass for each byte of a key."""
+    for _ in range(2):
+        yield Kernel("radix sort", elements * 4)
+    for _ in range(passes):
+        yield Kernel("radix sort", elements * 24)
+
+
+@_rule("topk")
+def _selection(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = call.largest
+    last = call.given[0][-1] if call.given and call.given[0] else 1
+    for _ in range(4 if last > 1024 else 0):  # several blocks for a row count digits, a byte at a time
+        yield Kernel("selection", elements * call.item)
+        for _ in range(3):
+            yield Kernel("selection", 0)
+    for _ in range(3 if last > 1024 else 1):
+        yield Kernel("selection", elements * call.item)
+    yield Kernel("selection", 0)
+
+
+@_rule("_unique2", "unique_consecutive", "unique_dim", "_unique")
+def _unique(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = math.prod(call.given[0]) if call.given else 1
+    if call.name != "unique_consecutive":
+        yield from _radix(elements, call.item)
+    yield Kernel("scan", 0)
+    yield Kernel("scan", elements * call.item)
+    yield Kernel(COPY)  # how many there are
+
+
+@_rule("randperm")
+def _permutation(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = math.prod(call.out or ())
+    for _ in range(3):
+        yield Kernel("random", elements * 8)
+    yield from _radix(elements, 5)
+    yield Kernel("pointwise", 0)
+
+
+@_rule("multinomial")
+def _draws(call: Call, chip: Chip) -> Iterator[Kernel]:
+    for _ in range(4):
+        yield Kernel("scan", 2 * call.largest * call.item)
+
+
+@_rule("bincount", "histc")
+def _histogram(call: Call, chip: Chip) -> Iterator[Kernel]:
+    elements = math.prod(call.given[0]) if call.given else 1
+    for _ in range(2):
+        yield Kernel("shared reduction", elements * call.item)
+        yield Kernel(COPY)
+    yield Kernel("pointwise", call.bytes)
+    yield Kernel("scatter", elements * call.item)
+
+
+@_rule(
+    *"rand randn rand_like randn_like randint randint_like normal normal_ uniform_ bernoulli bernoulli_".split(),
+    *"exponential_ random_ native_dropout".split(),
+)
+def _random(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("random", call.moved)
+
+
+@_rule("embedding", "take")
 def _gather(call: Call, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("gather", 2 * math.prod(call.out or ()) * call.item)
+
+
+@_rule("gather", "index_select")
+def _select_rows(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("index", 2 * math.prod(call.out or ()) * call.item)
 
 
 @_rule("index", "_unsafe_index")
@@ -198,14 +271,20 @@ def _nonzero(call: Call, chip: Chip) -> Iterator[Kernel]:
 def _scatter(call: Call, chip: Chip) -> Iterator[Kernel]:
     if not call.name.endswith("_"):
         yield Kernel(COPY, 2 * call.bytes)
-    yield Kernel("scatter", 2 * call.largest * call.item)
+    # Where each element has an index of its own, all of them are added by atomics, one by one.
+    alone = call.name.startswith("scatter_add") and len(call.given) > 2
+    yield Kernel("atomic scatter" if alone else "scatter", 2 * call.largest * call.item)
 
 
 @_rule("embedding_dense_backward")
 def _embedding_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
-    for _ in range(6):
-        yield Kernel("radix sort", 0)
-    yield Kernel("scatter", 2 * math.prod(call.given[0]) * call.item + call.bytes)
+    indices = math.prod(call.given[1]) if len(call.given) > 1 else 1
+    if indices > 3072:  # sorted first, so that rows of the same index are added up together
+        yield from _radix(indices, 8)
+        for _ in range(6):
+            yield Kernel("scan", indices * 8)
+    yield Kernel("pointwise", call.bytes)
+    yield Kernel("scatter", 2 * math.prod(call.given[0]) * call.item)
 
 
 # ---- losses and normalisation ----------------------------------------------------------------------------------------
@@ -241,14 +320,49 @@ def _layer_norm_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("reduction", 0)
 
 
-@_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "native_group_norm")
+@_rule("native_group_norm")
+def _group_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+    size = call.largest * call.item
+    yield Kernel("reduction", size)
+    yield Kernel("pointwise", 0)
+    yield Kernel("pointwise", 2 * size)
+
+
+@_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
 def _batch_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+    if call.given and len(call.given[0]) == 2:  # not by cuDNN
+        yield Kernel("column reduction", call.largest * call.item)
+        for _ in range(2):
+            yield Kernel("pointwise", 0)
+        yield Kernel("pointwise", 2 * call.largest * call.item)
+        return
     yield Kernel("batch norm", 2 * call.largest * call.item * _few_channels(call, chip))
 
 
 def _few_channels(call: Call, chip: Chip) -> float:
     """One block sees to one channel: with few of them, not all multiprocessors have work."""
     return max(chip.sms / max(call.given[0][1] if len(call.given[0]) > 1 else 1, 1), 1.0)
+
+
+@_rule(
+    *"avg_pool2d max_pool3d_with_indices avg_pool3d".split(),
+    *"upsample_bilinear2d upsample_nearest2d upsample_bicubic2d grid_sampler_2d".split(),
+)
+def _pool(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pool", (math.prod(call.given[0]) + math.prod(call.out or ())) * call.item)
+
+
+@_rule("constant_pad_nd")
+def _pad(call: Call, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pointwise", call.bytes)
+    yield Kernel("strided copy", 2 * math.prod(call.given[0]) * call.item)
+
+
+@_rule("im2col", "col2im")
+def _columns(call: Call, chip: Chip) -> Iterator[Kernel]:
+    count = call.given[0][0] if call.given and len(call.given[0]) > 2 else 1
+    for _ in range(count):  # picture by picture
+        yield Kernel("pool", call.moved / count)
 
 
 @_rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
@@ -354,6 +468,10 @@ def _products(call: Call, chip: Chip) -> Iterator[Kernel]:
     k = left[-1] if left else 1
     n = right[-1] if len(right) > 1 else 1
     batch = math.prod(left[:-2])
+    if call.name == "dot":
+        yield Kernel("reduction", 2 * k * call.item)
+        yield Kernel("reduction", 0)
+        return
     yield from product(m, n, k, batch, call.dtype, chip, chip.tf32)
 
 
@@ -362,6 +480,9 @@ def _convolution(call: Call, chip: Chip) -> Iterator[Kernel]:
     source, weight = call.given[0], call.given[1]
     assert call.out is not None
     inside, outside = math.prod(source) * call.item, math.prod(call.out) * call.item
+    if weight[1] == 1 and len(source) > 1 and source[1] > 1:  # one channel each: no product at all
+        yield Kernel("depthwise", inside + outside)
+        return
     yield from _as_product(call.out, weight, source, call.dtype, chip, forward=True)
     if len(call.given) > 2:
         yield Kernel("pointwise", 2 * outside)
@@ -373,7 +494,7 @@ def _convolution(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 def _relaid(source: Shape, weight: Shape, dtype: str) -> bool:
     """Whether cuDNN changes the layout for tensor cores, which want the channels last."""
-    return source[1] >= 16 and math.prod(source) >= 1 << 19
+    return source[1] >= 16 and math.prod(source) >= 1 << 19 and math.prod(weight[2:]) > 1
 
 
 def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip, forward: bool) -> list[Kernel]:
@@ -456,6 +577,9 @@ def _recurrent_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
     yield from _rnn(call, chip, backward=True)
 
 
+_PERSISTENT: Final = 1 << 17  # weights that multiprocessors keep while they make all steps
+
+
 def _rnn(call: Call, chip: Chip, backward: bool) -> Iterator[Kernel]:
     """For each layer a product over all steps; for each step a product with the state, and the gates."""
     data = call.given[0]
@@ -463,6 +587,16 @@ def _rnn(call: Call, chip: Chip, backward: bool) -> Iterator[Kernel]:
     weights = [shape for shape in call.given[1:] if len(shape) == 2]
     for inner, state in zip(weights[::2], weights[1::2], strict=False):
         gates, hidden = state
+        if gates * hidden <= _PERSISTENT:  # one kernel keeps the weights and makes all steps
+            for _ in range(2):
+                yield Kernel("pointwise", steps * batch * gates * call.item)
+            for _ in range(3 if backward else 1):
+                yield from product(steps * batch, inner[0], inner[1], 1, call.dtype, chip)[:1]
+            seconds = steps * (0.3e-6 + 0.6e-6 * gates / max(hidden, 1))
+            yield Kernel("persistent steps", 0.0, seconds * chip.flops["float32"])
+            if backward:
+                yield Kernel("reduction", steps * batch * gates * call.item)
+            continue
         for _ in range(2 if backward else 1):
             for kernel in product(steps * batch, inner[0], inner[1], 1, call.dtype, chip):
                 yield kernel
@@ -473,3 +607,52 @@ def _rnn(call: Call, chip: Chip, backward: bool) -> Iterator[Kernel]:
             yield Kernel("gates", batch * gates * call.item * 2)
         if backward:
             yield from product(gates, hidden, steps * batch, 1, call.dtype, chip)
+
+
+# ---- linear algebra --------------------------------------------------------------------------------------------------
+
+# Factorisations go column by column: seconds for each, on a GPU like the H200, and how many columns a kernel handles.
+_BY_COLUMN: Final = {
+    "linalg_inv_ex": (1.9e-6, 14), "linalg_lu_factor_ex": (1.4e-6, 30), "_linalg_solve_ex": (2.1e-6, 26),
+    "linalg_cholesky_ex": (0.34e-6, 100), "linalg_qr": (2.8e-6, 8), "geqrf": (2.4e-6, 16), "_linalg_svd": (16e-6, 0.5),
+    "_linalg_eigh": (10.5e-6, 0.5), "linalg_eig": (30e-6, 0.5), "linalg_lstsq": (5e-6, 8), "_linalg_det": (1.4e-6, 30),
+    "_linalg_slogdet": (1.4e-6, 30), "linalg_pinv": (16e-6, 0.5), "triangular_solve": (0.5e-6, 100),
+    "linalg_solve_triangular": (0.5e-6, 100), "cholesky_solve": (1e-6, 50), "linalg_ldl_factor_ex": (1.4e-6, 30),
+}  # fmt: skip
+
+
+@_rule(*_BY_COLUMN)
+def _factorisation(call: Call, chip: Chip) -> Iterator[Kernel]:
+    shape = call.given[0] if call.given and len(call.given[0]) > 1 else (1, 1)
+    columns, batch = min(shape[-2:]), math.prod(shape[:-2])
+    seconds, together = _BY_COLUMN[call.name]
+    launches = max(round(columns / together), 3)
+    # Matrices of a batch are handled beside each other, as many as there are multiprocessors.
+    total = seconds * columns * max(batch / chip.sms, 1) * _H200_CLOCK_RATE / max(chip.flops["float32"], 1) * chip.sms
+    for _ in range(launches):
+        yield Kernel("factorisation", 0.0, total / launches * chip.flops["float32"])
+
+
+_H200_CLOCK_RATE: Final = 51e12 / 132  # FLOPs of one multiprocessor: one column after the other is its work
+
+
+@_rule("_fft_r2c", "_fft_c2c", "_fft_c2r")
+def _fourier(call: Call, chip: Chip) -> Iterator[Kernel]:
+    for _ in range(3 if call.largest > 1 << 14 else 1):
+        yield Kernel("pointwise", 2 * call.largest * call.item)
+
+
+@_rule("_cdist_forward", "_euclidean_dist")
+def _distances(call: Call, chip: Chip) -> Iterator[Kernel]:
+    """By a product: squares, sums and ones beside each side, then a root."""
+    left, right = call.given[0], call.given[1]
+    for shape in (left, right):
+        size = math.prod(shape) * call.item
+        yield Kernel("pointwise", 2 * size)
+        yield Kernel("reduction", size)
+        yield Kernel("pointwise", 0)
+        yield Kernel("pointwise", 2 * size)
+    yield Kernel("pointwise", 2 * math.prod(left) * call.item)
+    yield from product(left[-2], right[-2], left[-1] + 2, math.prod(left[:-2]), call.dtype, chip, chip.tf32)[:1]
+    for _ in range(2):
+        yield Kernel("pointwise", 2 * math.prod(call.out or ()) * call.item)

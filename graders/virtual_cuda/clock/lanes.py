@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from virtual_cuda.clock.gpus import Gpu
+from virtual_cuda.clock.gpus import Gpu, way_of
 from virtual_cuda.clock.kernels import COPY, VIEWS, Call, Kernel, kernels_of
 from virtual_cuda.ledger import records
 from virtual_cuda.ledger.records import Row
 
 HOST: Final = "host"
+HZ: Final = 1.98e9  # cycles per second, for `torch.cuda._sleep`
 _FILLING: Final = 4  # times the least time of its kind: a kernel that takes so long has work for the whole GPU
 _SEGMENT: Final = 20 << 20  # what the allocator asks CUDA for at least, so that the next tensors cost nothing
 
@@ -25,6 +26,7 @@ class Interval(NamedTuple):
     start: float
     end: float
     kernels: int = 0  # 0 for copies and for the host
+    kind: Literal["kernel", "copy", "issue", "wait"] = "kernel"
 
     @property
     def seconds(self) -> float:
@@ -74,12 +76,12 @@ class Times(NamedTuple):
         return found
 
 
-def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None = None, tf32: bool = False) -> Times:
+def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None = None) -> Times:
     """The modelled times of the rows `first` to `until` of a whole ledger.
 
-    The rows before tell which memory is cached. `tf32` is torch's setting for matrix products.
+    The rows before tell which memory is cached, and whether products may use TF32.
     """
-    clock = Clock(ledger, gpu, first, tf32)
+    clock = Clock(ledger, gpu, first)
     clock.advance(until)
     return Times(gpu.name, clock.intervals, clock.now, clock.idle_at())
 
@@ -123,7 +125,7 @@ class Host:
             yield "transfer", 1
         elif kind == records.SCALER_CALL:
             yield "scaler", 1
-        elif kind == records.STREAM:
+        elif kind == records.STREAM and row[6] != "tf32":
             yield ("event" if row[6] == "record" else "stream"), 1
 
     def _operator(self, call: Call, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
@@ -166,14 +168,14 @@ def is_transfer(ledger: Sequence[Row], number: int) -> bool:
 class Clock:
     """Reads a ledger as it grows. All times are in seconds since its first row."""
 
-    def __init__(self, ledger: Sequence[Row], gpu: Gpu, first: int = 0, tf32: bool = False) -> None:
+    def __init__(self, ledger: Sequence[Row], gpu: Gpu, first: int = 0) -> None:
         self.gpu = gpu
         self.now = 0.0  # of the host
         self.intervals: list[Interval] = []
         self.events: dict[int, float] = {}  # row of an event's record -> when the stream reached it
         self._ledger = ledger
         self._next = first
-        self._chip = gpu.chip(tf32)
+        self._chip = gpu.chip()
         self._kernels: dict[Call, list[Kernel]] = {}
         self._host = Host()
         self._free: defaultdict[tuple[str, int], float] = defaultdict(float)  # device and stream -> when it is done
@@ -186,6 +188,8 @@ class Clock:
         for row in ledger[:first]:
             if row[0] == records.OPERATION:
                 self._reserve(row)
+            elif row[0] == records.STREAM and row[6] == "tf32":
+                self._allow_tf32(bool(row[7]))
 
     def advance(self, until: int | None = None) -> float:
         """Read the rows written since; returns the time of the host."""
@@ -195,7 +199,7 @@ class Clock:
             self._next += 1
         return self.now
 
-    def allow_tf32(self, allowed: bool) -> None:
+    def _allow_tf32(self, allowed: bool) -> None:
         """Torch's setting for matrix products, from here on."""
         if allowed != self._chip.tf32:
             self._chip = self._chip._replace(tf32=allowed)
@@ -226,14 +230,17 @@ class Clock:
             self._stream(number, row)
         if self.now > before:
             name = str(row[4]) if kind in (records.OPERATION, records.FORWARD, records.SYNC) else ""
-            self.intervals.append(Interval(number, HOST, name, before, self.now))
+            waits = kind == records.SYNC or (kind == records.TRANSFER and self.now >= self._free[self._last])
+            self.intervals.append(Interval(number, HOST, name, before, self.now, 0, "wait" if waits else "issue"))
 
     def _run(self, number: int, lane: tuple[str, int], name: str, seconds: float, kernels: int, at: float) -> None:
         self._last = lane
         start = max(self._free[lane], at + self.gpu.latency)
         self._free[lane] = start + seconds + self.gpu.gap
         stream = 0 if lane[1] == 0 else self._numbers.setdefault(lane, len(self._numbers) + 1)
-        self.intervals.append(Interval(number, f"{lane[0]} stream {stream}", name, start, start + seconds, kernels))
+        where = f"{lane[0]} stream {stream}"
+        made = Interval(number, where, name, start, start + seconds, kernels, "kernel" if kernels else "copy")
+        self.intervals.append(made)
 
     def _lane(self, device: str) -> tuple[str, int]:
         return device, self._using.get(device, 0)
@@ -266,7 +273,7 @@ class Clock:
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or out of it.
         staged = self.now + max(on_host - there, 0.0)
         self._free[lane] = max(self._free[lane], self._engines[engine], staged)
-        self._run(number, lane, direction, there, 0, self.now)
+        self._run(number, lane, way_of(direction, pinned), there, 0, self.now)
         self._engines[engine] = self._free[lane]
         if on_host:
             self.now = self._free[lane]
@@ -284,11 +291,15 @@ class Clock:
         lane = device, stream
         if what == "use":
             self._using[device] = stream
+        elif what == "tf32":
+            self._allow_tf32(bool(other))
         elif what == "record":
             self.events[number] = self._free[lane] = max(self._free[lane], self.now)
         elif what == "wait":
             self._free[lane] = max(self._free[lane], self.events.get(other, 0.0))
         elif what == "wait_stream":
             self._free[lane] = max(self._free[lane], self._free[device, other])
+        elif what == "sleep":
+            self._run(number, lane, "sleep", other / HZ, 1, self.now)
         else:
             self._awaited = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]

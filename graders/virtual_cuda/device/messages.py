@@ -31,11 +31,16 @@ def invalid_ordinal() -> RuntimeError:
     )
 
 
-def device_assert() -> RuntimeError:
+def cuda_error(text: str, name: str) -> RuntimeError:
+    """What torch makes of an error of CUDA, which has a text and a name."""
     return accelerator_error(
-        "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/"
+        f"CUDA error: {text}\nSearch for `cudaError{name}' in https://docs.nvidia.com/cuda/"
         "cuda-runtime-api/group__CUDART__TYPES.html for more information.\n" + _LATER
     )
+
+
+def device_assert() -> RuntimeError:
+    return cuda_error("device-side assert triggered", "Assert")
 
 
 def forked() -> RuntimeError:

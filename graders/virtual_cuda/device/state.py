@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,16 @@ import torch
 
 from virtual_cuda.clock.gpus import Gpu, gpu_named
 from virtual_cuda.clock.lanes import Clock, Times, times_of
+from virtual_cuda.device.layout import (
+    LARGE_ALONE,
+    LARGE_SEGMENT,
+    ROUND,
+    SMALL,
+    SMALL_SEGMENT,
+    HostMemory,
+    Layout,
+    stack,
+)
 from virtual_cuda.device.messages import invalid_ordinal
 from virtual_cuda.ledger import Ledger
 
@@ -19,11 +30,6 @@ from collections.abc import Callable
 
 # ---- the caching allocator: it counts memory and raises when none is left --------------------------------------------
 
-ROUND: Final = 512
-SMALL: Final = 1 << 20
-SMALL_SEGMENT: Final = 2 << 20
-LARGE_SEGMENT: Final = 20 << 20
-LARGE_ALONE: Final = 10 << 20
 POOLS: Final = ("all", "large_pool", "small_pool")
 MOMENTS: Final = ("current", "peak", "allocated", "freed")
 FIGURES: Final = """
@@ -58,17 +64,24 @@ class Allocator:
 
     __slots__ = tuple(
         """
-        allowed blocks blocks_ever live ooms peak peak_reserved pieces reserved_large retries small_high small_live
-        total
+        allowed asked blocks blocks_ever emptied freed index layout live ooms peak peak_reserved pieces quick
+        reserved_large retries returned since small_high small_live streams total
         """.split()
     )
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, index: int = 0, streams: dict[int, int] | None = None) -> None:
         self.total = self.allowed = total
         self.live = self.peak = self.blocks = self.blocks_ever = 0
         self.pieces: list[Piece] = []  # free stretches of large segments
         self.small_high = 0  # what the small segments must have held at once since the cache was last emptied
         self.small_live = self.reserved_large = self.peak_reserved = self.ooms = self.retries = 0
+        self.freed = 0  # bytes
+        self.since = 0, 0, 0  # blocks ever, blocks and bytes in use when such figures began
+        self.quick = 0  # up to here small blocks need nothing but counting: as small_high, or -1 while watched
+        self.asked = self.returned = self.emptied = 0  # segments, and how often all streams were waited for
+        self.index = index
+        self.streams = {} if streams is None else streams  # device -> current stream
+        self.layout: Layout | None = None  # made by the first question about an address
 
     @property
     def reserved(self) -> int:
@@ -87,7 +100,7 @@ class Allocator:
             small = self.small_live + size
             if small > self.small_high:
                 self._make_room(lambda: _segments(small) + self.reserved_large, size)
-                self.small_high = small
+                self._set_small_high(small)
                 self.peak_reserved = max(self.peak_reserved, self.reserved)
             self.small_live = small
         else:
@@ -123,30 +136,41 @@ class Allocator:
         for piece in [p for p in self.pieces if p.before is None and p.after is None]:
             self.pieces.remove(piece)
             self.reserved_large -= piece.size
-        self.small_high = self.small_live
+            self.returned += 1
+        self._set_small_high(self.small_live)
+        self.emptied += 1
+        if self.layout is not None:
+            self.layout.empty()
+
+    def _set_small_high(self, size: int) -> None:
+        segments = (_segments(size) - _segments(self.small_high)) // SMALL_SEGMENT
+        self.asked += max(segments, 0)
+        self.returned -= min(segments, 0)
+        self.small_high = size
+        if self.quick >= 0:
+            self.quick = size
+
+    def located(self) -> Layout:
+        """Where the blocks lie."""
+        if self.layout is None:
+            self.layout = Layout(self.index, self.streams)
+        return self.layout
+
+    def watch(self, watched: bool) -> None:
+        """Whether every block gets its address when it is allocated."""
+        self.quick = -1 if watched else self.small_high
+
+    def live_blocks(self) -> list[Block]:
+        """All blocks in use."""
+        return [o for o in gc.get_objects() if type(o) is Block and o.place.memory is self]
+
+    def reset_accumulated(self) -> None:
+        self.freed = 0
+        self.since = self.blocks_ever, self.blocks, self.live
 
     def reset_peaks(self) -> None:
         self.peak = self.live
         self.peak_reserved = self.reserved
-
-    def segments(self, index: int) -> list[dict[str, Any]]:
-        """The form of torch.cuda.memory_snapshot(): what is reserved in each pool, without addresses."""
-        large = self.live - self.small_live
-        pools = {"small": (self.reserved - self.reserved_large, self.small_live), "large": (self.reserved_large, large)}
-        none = {
-            "address": 0,
-            "stream": 0,
-            "segment_pool_id": (0, 0),
-            "is_expandable": False,
-            "frames": [],
-            "blocks": [],
-        }
-        return [
-            {"device": index, "segment_type": kind, "total_size": total, **none}
-            | dict.fromkeys(("allocated_size", "active_size", "requested_size"), used)
-            for kind, (total, used) in pools.items()
-            if total
-        ]
 
     def statistics(self) -> dict[str, Any]:
         """The figures torch.cuda.memory_stats() gives."""
@@ -167,15 +191,20 @@ class Allocator:
                 current = peak = now.get(figure, {}).get(pool, 0)
                 if pool == "all":
                     peak = {"allocated_bytes": self.peak, "reserved_bytes": self.peak_reserved}.get(figure, current)
-                ever = peak
+                ever, freed = peak, peak - current
                 if pool == "all" and figure in ("allocation", "active"):
-                    current, peak, ever = self.blocks, self.blocks, self.blocks_ever
-                for moment, value in zip(MOMENTS, (current, peak, ever, ever - current), strict=True):
+                    current = peak = self.blocks
+                    ever = self.blocks_ever - self.since[0]
+                    freed = ever + self.since[1] - current
+                elif pool == "all" and figure in ("allocated_bytes", "active_bytes", "requested_bytes"):
+                    peak, freed = self.peak, self.freed
+                    ever = current - self.since[2] + freed
+                for moment, value in zip(MOMENTS, (current, peak, ever, freed), strict=True):
                     found[f"{figure}.{pool}.{moment}"] = value
         for figure in ("oversize_allocations", "oversize_segments"):
             found.update({f"{figure}.{moment}": 0 for moment in MOMENTS})
         found.update(num_alloc_retries=self.retries, num_ooms=self.ooms, max_split_size=-1)
-        found.update(num_sync_all_streams=0, num_device_alloc=0, num_device_free=0)
+        found.update(num_sync_all_streams=self.emptied, num_device_alloc=self.asked, num_device_free=self.returned)
         return found
 
     def _make_room(self, wanted: Callable[[], int], size: int) -> None:
@@ -185,6 +214,8 @@ class Allocator:
             self.empty_cache()
             if wanted() > self.allowed:
                 self.ooms += 1
+                if self.layout is not None and self.layout.history is not None:
+                    self.layout.history.note("oom", self.free, size, self.layout.pool, frames=stack())
                 raise OutOfMemory(size, self)
 
     def _take_large(self, size: int) -> Piece:
@@ -196,6 +227,7 @@ class Allocator:
             segment = LARGE_SEGMENT if size < LARGE_ALONE else _segments(size)
             self._make_room(lambda: self.reserved + segment, size)
             self.reserved_large += segment
+            self.asked += 1
             self.peak_reserved = max(self.peak_reserved, self.reserved)
             piece = Piece(segment)
         piece.free = False
@@ -235,7 +267,7 @@ class Place:
         self.cuda = CUDA[index]
         self.lazy = LAZY[index]
         self.label = f"cuda:{index}"
-        self.memory = Allocator(total)
+        self.memory = Allocator(total, index, gpu.streams)
         self.note: Callable[[Any], None] = gpu.ledger.rows.append
         self.shut = False
 
@@ -249,10 +281,25 @@ class Block:
         self.place = place
         self.size = 0
         self.piece: Piece | None = None
-        self.size, self.piece = place.memory.take(wanted)
+        self.allocate(wanted)
+
+    def allocate(self, wanted: int) -> None:
+        memory = self.place.memory
+        self.size, self.piece = memory.take(wanted)
+        if memory.quick < 0 and self.size:
+            memory.located().spot(self, wanted)
+
+    def resize(self, wanted: int) -> None:
+        """In place: every tensor that looks into the storage holds this block."""
+        self.__del__()
+        self.size, self.piece = 0, None
+        self.allocate(wanted)
 
     def __del__(self) -> None:
         memory = self.place.memory
+        if memory.layout is not None:
+            memory.layout.release(self)
+        memory.freed += self.size
         if self.piece is None:
             memory.live -= self.size
             memory.blocks -= 1
@@ -269,10 +316,14 @@ class VirtualGpu:
         self.model = model  # the GPU whose times are modelled; without one, times are those of this machine
         self.ledger = Ledger()
         self._clock: Clock | None = None
+        self.streams: dict[int, int] = {}  # device -> the stream that is used there now
         self.places = [Place(self, i, memory) for i in range(devices)]
+        self.host_memory = HostMemory()
         self.sync_debug = 0  # 0 default, 1 warn, 2 error: torch.cuda.set_sync_debug_mode
         self.asserted = False  # a kernel has met a bad index, and the host does not know yet
         self.lost = False  # the host knows
+        self.oom_observers: list[Callable[[int, int, int, int], object]] = []
+        self.before_wait: Callable[[str], None] | None = None  # called with the kind of each wait
         self._current = threading.local()
 
     @property
@@ -288,17 +339,15 @@ class VirtualGpu:
         """The modelled clock, up to now; None where no GPU was chosen."""
         if self.model is None:
             return None
-        tf32 = torch.backends.cuda.matmul.allow_tf32
         if self._clock is None:
-            self._clock = Clock(self.ledger.rows, self.model, 0, tf32)
-        self._clock.allow_tf32(tf32)
+            self._clock = Clock(self.ledger.rows, self.model)
         self._clock.advance()
         return self._clock
 
     def times(self, first: int = 0, until: int | None = None, gpu: Gpu | None = None) -> Times:
         """The modelled times of a part of the ledger on the chosen GPU, or another; marks say which part."""
         model = gpu or self.model or gpu_named("H200")
-        return times_of(self.ledger.rows, model, first, until, torch.backends.cuda.matmul.allow_tf32)
+        return times_of(self.ledger.rows, model, first, until)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.places)} device(s), {len(self.ledger.rows)} rows in the ledger>"
@@ -347,17 +396,22 @@ def index_of(gpu: VirtualGpu, device: Any = None) -> int:
         if device.type != "cuda":
             raise ValueError(f"Expected a cuda device, but got: {device}")
         return gpu.current if device.index is None else int(device.index)
+    if isinstance(device, torch.cuda.device):
+        return int(device.idx)
     if isinstance(device, bool) or not isinstance(device, int):
         raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
     return device
 
 
 pinned: Final[dict[int, Any]] = {}  # weak references to pinned storages; emptied when the device closes
+registered: Final[dict[int, int]] = {}  # address -> bytes that cudaHostRegister has pinned
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     kept = pinned.get(tensor.untyped_storage()._cdata) if pinned else None
-    return kept is not None and kept() is not None
+    if kept is not None and kept() is not None:
+        return True
+    return bool(registered) and any(0 <= tensor.data_ptr() - at < nbytes for at, nbytes in registered.items())
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -368,8 +422,15 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
 def pinned_from_now(copy: torch.Tensor) -> torch.Tensor:
     """The same tensor, which nobody else holds yet; its memory counts as pinned from now on."""
     storage: Any = copy.untyped_storage()
-    key = storage._cdata
+    key, gpu = storage._cdata, now.gpu
+    size = 0 if gpu is None else gpu.host_memory.take(storage.nbytes())
+
+    def freed(_: object) -> None:
+        pinned.pop(key, None)
+        if gpu is not None:
+            gpu.host_memory.give(size)
+
     # The storage object is kept by the tensor, so that the weak reference lives exactly as long as the memory.
     copy._pinned_storage = storage  # type: ignore[attr-defined]
-    pinned[key] = weakref.ref(storage, lambda _: pinned.pop(key, None))
+    pinned[key] = weakref.ref(storage, freed)
     return copy

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from virtual_cuda.ledger import questions, records
-from virtual_cuda.ledger.drawing import MARKS, draw_timeline, mark_of, plain_lines, timeline_legend
-from virtual_cuda.ledger.exports import COLUMNS, LineRow, draw_table, file_rows, line_rows, totals, trace_of
+from virtual_cuda.ledger.drawing import MARKS, draw_timeline, duration, mark_of, plain_lines, timeline_legend
+from virtual_cuda.ledger.exports import (
+    COLUMNS,
+    LineRow,
+    columns_of,
+    draw_table,
+    file_rows,
+    line_rows,
+    totals,
+    trace_of,
+)
 from virtual_cuda.ledger.ledger import Ledger, records_of
 from virtual_cuda.ledger.records import (
     Allocation,
@@ -19,7 +28,16 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
-from virtual_cuda.ledger.timeline import MOST_CALLS, Timeline, TimelineEvent, check_timeline, same_call, timeline_of
+from virtual_cuda.ledger.timeline import (
+    MOST_CALLS,
+    Lane,
+    Scaled,
+    Timeline,
+    TimelineEvent,
+    check_timeline,
+    same_call,
+    timeline_of,
+)
 
 __all__ = [
     "COLUMNS",
@@ -29,11 +47,13 @@ __all__ = [
     "Backward",
     "Collective",
     "Forward",
+    "Lane",
     "Ledger",
     "LineRow",
     "Operation",
     "OptimizerStep",
     "Record",
+    "Scaled",
     "ScalerCall",
     "Site",
     "Sync",
@@ -41,8 +61,10 @@ __all__ = [
     "TimelineEvent",
     "Transfer",
     "check_timeline",
+    "columns_of",
     "draw_table",
     "draw_timeline",
+    "duration",
     "file_rows",
     "line_rows",
     "mark_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
+from virtual_cuda.ledger.timeline import Lane, LaneKind, Scaled, Timeline, TimelineEvent
 
 SHARE: Final = 0.75  # of the columns, at most, for events that have one each; the rest is for operations
 
@@ -135,10 +136,55 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
             ((f"{'memory':>{LABEL - 1}} ", ""), (bars, "memory")),
         ]
     lines += [((cut(text, width), ""),) for text in (*_copies(timeline), *_waits(timeline))]
+    if timeline.scaled is not None:
+        lines += draw_scaled(timeline.scaled, width)
     if not timeline.scenario:  # a whole program, which has no reference
         return lines + [((text, ""),) for text in timeline_legend(width)]
     last = compared(timeline, theirs) if theirs is not None else NOTHING_BESIDE
     return lines + [((line, ""),) for line in textwrap.wrap(last, width, subsequent_indent="  ")]
+
+
+# Of a lane to scale: the signs for what fills little of a column, more, and most of it.
+FILLED: Final[dict[LaneKind, str]] = {"kernel": "░▒▓█", "copy": "▽▼", "issue": "░▒▓█", "wait": "╎┃"}
+SHADES: Final = {"kernel": "grad", "copy": "copy", "issue": "pass", "wait": "wait"}
+FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▼ copies   ┃ waits for the GPU"
+
+
+def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
+    """The lanes of host and streams to scale, the meaning of the signs, and what limits the code."""
+    room = max(width - LABEL, 1)
+    heading = f"modelled on {shown(scaled.gpu)}, to scale: {duration(scaled.end)}, GPU idle {scaled.idle} % of the time"
+    lines: list[DrawnLine] = [((cut(heading, width), ""),)]
+    for lane in scaled.lanes:
+        label = re.sub(r"^cuda:(\d+) stream (\d+)$", r"GPU \1/\2", shown(lane.name))
+        cells = ((sign, SHADES.get(kind, "")) for sign, kind in _filled(lane, room))
+        lines.append(tuple(_joined([(f"{cut(label, LABEL - 1):>{LABEL - 1}} ", ""), *cells])))
+    lines.append(((f"{'':{LABEL}}0{duration(scaled.end):>{room - 1}}", ""),))
+    lines.append(((f"{'':{LABEL}}{cut(FILLINGS, room)}", ""),))
+    return lines + [((line, ""),) for line in textwrap.wrap(shown(scaled.limit), width)]
+
+
+def _filled(lane: Lane, room: int) -> Iterator[tuple[str, str]]:
+    """A sign and its kind for each column of a lane."""
+    count = len(lane.parts)
+    for column in range(room if count else 0):
+        parts = lane.parts[column * count // room : max((column + 1) * count // room, column * count // room + 1)]
+        kind, _ = max(parts, key=itemgetter(1))
+        share = sum(percent for _, percent in parts) / len(parts)
+        yield (
+            (FILLED[kind][min(int(share * len(FILLED[kind]) / 100), len(FILLED[kind]) - 1)], kind)
+            if share
+            else (LANE, "")
+        )
+
+
+def duration(nanoseconds: int) -> str:
+    """Short, for a picture: "12.3 ms"."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if nanoseconds >= scale * 0.9995:
+            value = nanoseconds / scale
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    return f"{nanoseconds} ns"
 
 
 def timeline_legend(width: int) -> list[str]:

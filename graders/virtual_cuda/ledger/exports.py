@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from virtual_cuda.ledger import questions
-from virtual_cuda.ledger.drawing import cut, size
+from virtual_cuda.ledger.drawing import cut, duration, size
 from virtual_cuda.ledger.drawing import shown as printable
 from virtual_cuda.ledger.questions import Records, SourceLine
 from virtual_cuda.ledger.records import (
@@ -42,6 +42,16 @@ COLUMNS: Final[dict[str, Callable[[Records], str]]] = {
 }
 
 
+# Modelled seconds of host and devices by the index of a record, and the columns that they fill.
+Spent = Mapping[int, tuple[float, float]]
+TIMES: Final = ("host", "GPU")
+
+
+def columns_of(spent: Spent | None) -> tuple[str, ...]:
+    """The headings of a table: with modelled times, those come first."""
+    return (*(TIMES if spent is not None else ()), *COLUMNS)
+
+
 @dataclass(frozen=True)
 class LineRow:
     """One line of code, and a text for each column; empty where there is nothing to tell."""
@@ -51,11 +61,14 @@ class LineRow:
     cells: tuple[str, ...]
 
 
-def line_rows(records: Records, file: str, code: Iterable[str], first: int = 1) -> list[LineRow]:
+def line_rows(
+    records: Records, file: str, code: Iterable[str], first: int = 1, spent: Spent | None = None
+) -> list[LineRow]:
     """A row for every line of the code, which begins at line `first` of the file."""
     found = by_line(records)
     return [
-        LineRow(number, text.rstrip(), totals(found.get((file, number), ()))) for number, text in enumerate(code, first)
+        LineRow(number, text.rstrip(), totals(found.get((file, number), ()), spent))
+        for number, text in enumerate(code, first)
     ]
 
 
@@ -68,9 +81,13 @@ def by_line(records: Records) -> dict[SourceLine | None, list[Record]]:
     return found
 
 
-def totals(records: Records) -> tuple[str, ...]:
+def totals(records: Records, spent: Spent | None = None) -> tuple[str, ...]:
     """A text for each column, over all of the records."""
-    return tuple(answer(records) for answer in COLUMNS.values())
+    counted = tuple(answer(records) for answer in COLUMNS.values())
+    if spent is None:
+        return counted
+    sums = [sum(spent.get(record.index, (0.0, 0.0))[lane] for record in records) for lane in range(len(TIMES))]
+    return (*(duration(round(seconds * 1e9)) if seconds else "" for seconds in sums), *counted)
 
 
 ELSEWHERE: Final = "(in libraries)"  # instead of a file: what no line of the user's caused
@@ -79,21 +96,22 @@ CODE: Final = 36  # characters of code that a table has room for, with all colum
 NARROW: Final = 24  # with less, the figures are below the code
 
 
-def file_rows(records: Records) -> dict[str, list[LineRow]]:
+def file_rows(records: Records, spent: Spent | None = None) -> dict[str, list[LineRow]]:
     """The lines that did something on a device, in order, by file."""
     found: dict[str, list[LineRow]] = {}
     lines = by_line(records)
     for place in sorted(lines, key=lambda place: place or (ELSEWHERE, 0)):
         file, number = place or (ELSEWHERE, 0)
-        row = LineRow(number, printable(linecache.getline(file, number).strip()), totals(lines[place]))
+        row = LineRow(number, printable(linecache.getline(file, number).strip()), totals(lines[place], spent))
         if any(row.cells):
             found.setdefault(file, []).append(row)
     return found
 
 
-def draw_table(files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], width: int) -> list[str]:
+def draw_table(
+    files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], width: int, headings: Sequence[str] = tuple(COLUMNS)
+) -> list[str]:
     """The lines of a table, at most `width` characters wide; columns without any figure are left out."""
-    headings = list(COLUMNS)
     rows = [row for each in files.values() for row in each]
     wide = [max(len(text) for text in (h, sums[i], *(r.cells[i] for r in rows))) for i, h in enumerate(headings)]
     shown = [i for i, _ in enumerate(headings) if sums[i] or any(row.cells[i] for row in rows)]
@@ -113,8 +131,9 @@ def draw_table(files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], widt
             lines.append(cut(file, width))
             for row in found:
                 lines.append(cut(f"{row.number or '':>{number}}  {row.code}".rstrip(), width))
-                lines += _figures([row.cells[i] if i in shown else "" for i in range(len(wide))], number + 4, width)
-        return [*lines, "total", *_figures(sums, number + 4, width)]
+                cells = [row.cells[i] if i in shown else "" for i in range(len(wide))]
+                lines += _figures(headings, cells, number + 4, width)
+        return [*lines, "total", *_figures(headings, sums, number + 4, width)]
     first = number + 2 + code
 
     def line(text: str, cells: Sequence[str]) -> str:
@@ -126,8 +145,9 @@ def draw_table(files: Mapping[str, Sequence[LineRow]], sums: Sequence[str], widt
     return [*lines, line("total", sums)]
 
 
-def _figures(cells: Sequence[str], indent: int, width: int) -> list[str]:
-    told = ", ".join(f"{h}\N{NO-BREAK SPACE}{c}".replace(" ", "\xa0") for h, c in zip(COLUMNS, cells, strict=True) if c)
+def _figures(headings: Sequence[str], cells: Sequence[str], indent: int, width: int) -> list[str]:
+    pairs = zip(headings, cells, strict=True)
+    told = ", ".join(f"{h}\N{NO-BREAK SPACE}{c}".replace(" ", "\xa0") for h, c in pairs if c)
     wrapped = textwrap.wrap(told, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
     return [" " * indent + text.replace("\xa0", " ") for text in wrapped]
 
@@ -146,17 +166,23 @@ SHORTEST: Final = 1.0
 LONGEST: Final = 10_000.0
 
 
+def named_tracks(tracks: Mapping[int, str]) -> list[TraceEvent]:
+    """The events that name tracks and put them in order."""
+    events: list[TraceEvent] = []
+    for tid, name in tracks.items():
+        where: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
+        events.append({"name": "thread_name", "args": {"name": name}, **where})
+        events.append({"name": "thread_sort_index", "args": {"sort_index": tid}, **where})
+    return events
+
+
 def trace_of(records: Sequence[Record]) -> dict[str, list[TraceEvent]]:
     """The trace events of the records, track names first."""
     devices = sorted({r.device for r in records if isinstance(r, Operation)})
     tracks = {HOST: "host", COPIES: "copies", SYNCS: "synchronisations"}
     tracks |= {tid: f"operations on {device}" for tid, device in enumerate(devices, FIRST_DEVICE)}
     device_tracks = {device: tid for tid, device in enumerate(devices, FIRST_DEVICE)}
-    events: list[TraceEvent] = []
-    for tid, name in tracks.items():
-        where: TraceEvent = {"ph": "M", "pid": PROCESS, "tid": tid, "ts": 0}
-        events.append({"name": "thread_name", "args": {"name": name}, **where})
-        events.append({"name": "thread_sort_index", "args": {"sort_index": tid}, **where})
+    events = named_tracks(tracks)
     events += _host_events([r for r in records if isinstance(r, Span)], _moments(records))
     events += _short_events(records, device_tracks)
     events += [_event(r, "i", _microseconds(r.at), HOST, s="t") for r in records if isinstance(r, ScalerCall)]
@@ -217,9 +243,8 @@ def _moments(records: Sequence[Record]) -> list[float]:
 
 
 def _event(record: Record, phase: str, start: float, tid: int, **more: Any) -> TraceEvent:
-    title, category = _TITLES[type(record)]
     where = {"ph": phase, "ts": round(start, 3), "pid": PROCESS, "tid": tid}
-    return {"name": title.format(record), "cat": category, **where, **more, "args": _details(record)}
+    return {"name": title_of(record), "cat": _TITLES[type(record)][1], **where, **more, "args": details_of(record)}
 
 
 # A record's title and category.
@@ -244,7 +269,13 @@ _DETAILS: Final[dict[type[Record], dict[str, str]]] = {
 }
 
 
-def _details(record: Record) -> TraceEvent:
+def title_of(record: Record) -> str:
+    """The name of a record in a trace."""
+    return _TITLES[type(record)][0].format(record)
+
+
+def details_of(record: Record) -> TraceEvent:
+    """What a trace tells of a record: its line, its index, and some of its attributes."""
     details: TraceEvent = {"site": None if record.site is None else str(record.site), "record": record.index}
     details |= {key: getattr(record, name) for key, name in _DETAILS.get(type(record), {}).items()}
     return {key: value for key, value in details.items() if value is not None}

@@ -63,6 +63,12 @@ class Ledger(Sequence[Record]):
         """The first of `rows` that is in this part, and the one after its last; None while it grows."""
         return self._first, self._until
 
+    def by_row(self) -> dict[int, Record]:
+        """The records of this part, each under the number of its row: not every row is a record."""
+        found, skipped = self.records, (records.END, records.STREAM)
+        numbers = (n for n, row in enumerate(self.written(), self._first) if row[0] not in skipped)
+        return dict(zip(numbers, found, strict=False))  # another thread may have written meanwhile
+
     def written(self) -> list[Row]:
         """The rows of this part, not yet records: for frequent questions, where making records would take too long."""
         return self.rows[self._first : self._until]

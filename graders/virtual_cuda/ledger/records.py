@@ -30,7 +30,8 @@ ALLOCATION: Final = 7
 # (kind, at, None, None, index of the row it closes)
 END: Final = 8
 # (kind, at, None, None, device, stream, what, other)         no record; what: "use", "record", "wait", "wait_stream",
-#   "synchronize", "synchronize_event"; other: the row that recorded the event, or the stream waited for
+#   "synchronize", "synchronize_event", "tf32"; other: the row that recorded the event, the stream waited for, or
+#   whether matrix products may use TF32 from here on
 STREAM: Final = 9
 # (kind, at, code, offset, name, device, bytes, ranks)        closed by an END row
 COLLECTIVE: Final = 10

@@ -17,11 +17,14 @@ MOST_CALLS: Final = 64  # of one function, where every call has its timeline
 LARGEST: Final = 60_000  # bytes, encoded
 MOST_LINES: Final = 60
 LONGEST: Final = 100  # characters of a line or a name
+MOST_LANES: Final = 8
+PARTS: Final = 200  # of a lane to scale
 FEWEST: Final = 50  # events, below which thinning out any more would leave no picture
 _HIGHEST: Final = 1 << 62
 
 _Small = Literal["op", "memory", "to device", "to host", "between devices", "sync", "explicit sync", "upload sync"]
 EventKind = Literal[_Small, "forward", "inner forward", "backward", "step", "scaler"]
+LaneKind = Literal["kernel", "copy", "issue", "wait"]
 # What is left out first when there is too much, and what is left out last.
 RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sync", "explicit sync", "to device", "to host", "between devices"), 0),
@@ -29,6 +32,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("op", "inner forward", "memory"), 2),
 }
 Natural = Annotated[int, msgspec.Meta(ge=0, le=_HIGHEST)]
+Percentage = Annotated[int, msgspec.Meta(ge=0, le=100)]
 LineNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 ShortText = Annotated[str, msgspec.Meta(max_length=LONGEST)]
 
@@ -44,6 +48,23 @@ class TimelineEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     autocast: bool
     live: Natural  # bytes on the devices after it
     name: ShortText  # the operator, the module, or what made the host wait
+
+
+class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the host or one stream did in each of so many equal parts of the time, and the percentage of it."""
+
+    name: ShortText
+    parts: Annotated[list[tuple[LaneKind, Percentage]], msgspec.Meta(max_length=PARTS)]
+
+
+class Scaled(msgspec.Struct, frozen=True, gc=False):
+    """A call to scale: what the host and each stream of a GPU would do when, modelled."""
+
+    gpu: ShortText
+    end: Natural  # nanoseconds
+    idle: Percentage  # of the time in which the GPU waits
+    limit: Annotated[str, msgspec.Meta(max_length=300)]  # what limits the code, in a sentence
+    lanes: Annotated[list[Lane], msgspec.Meta(max_length=MOST_LANES)]
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -62,6 +83,7 @@ class Timeline(msgspec.Struct, frozen=True):
     to_device: Natural = 0  # bytes
     to_host: Natural = 0
     place: Natural | None = None  # among the calls in its scenario, from 0; None if unknown
+    scaled: Scaled | None = None
 
     @property
     def wait_count(self) -> int:
@@ -79,6 +101,7 @@ def timeline_of(
     peak_bytes: int = 0,
     limit: int = MOST_EVENTS,
     place: int | None = None,
+    scaled: Scaled | None = None,
 ) -> Timeline:
     """The timeline of a call's records: lines are those of `file`, whose text is `source`.
 
@@ -98,6 +121,7 @@ def timeline_of(
         to_device=sum(event.bytes for event in every if event.kind == "to device"),
         to_host=sum(event.bytes for event in every if event.kind == "to host"),
         place=place,
+        scaled=scaled,
     )
     while True:
         events = _thinned(every, limit)

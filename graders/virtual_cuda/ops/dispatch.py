@@ -15,8 +15,9 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._pytree import tree_map_only
 
+from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.messages import KERNEL, SPELLED, device_assert, forked, not_implemented, out_of_memory, worded
-from virtual_cuda.device.state import CPU, SMALL, Block, OutOfMemory, Place, now, place_of
+from virtual_cuda.device.state import CPU, Block, OutOfMemory, Place, now, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
@@ -259,6 +260,8 @@ def allocate(place: Place, nbytes: int) -> Block:
     try:
         return Block(place, nbytes)
     except OutOfMemory as error:
+        for observer in place.gpu.oom_observers:  # the device, what was wanted, what is in use, what is free
+            observer(place.index, error.requested, place.memory.live, place.memory.free)
         raise out_of_memory(error, place.index) from None
 
 
@@ -417,7 +420,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     size = (nbytes + 511) & -512
     memory = place.memory
     small = memory.small_live + size
-    if size <= SMALL and small <= memory.small_high:
+    if size <= SMALL and small <= memory.quick:
         memory.small_live = small
         memory.blocks += 1
         memory.blocks_ever += 1

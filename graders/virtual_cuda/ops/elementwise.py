@@ -167,6 +167,7 @@ operator("_foreach_pow", single="pow.Tensor_Tensor")
 operator("add.Scalar", "add_.Scalar", "sub.Scalar", "sub_.Scalar", binding=False)
 operator("detach", binding=True, fast_path="detach")
 operator("alias", fast_path="detach")
+operator("_unsafe_view", fast_path="view")
 operator("zeros_like", "ones_like", "empty_like", binding=True, fast_path="like")
 operator("_local_scalar_dense", fast_path="item", waits=("item", 1))
 

@@ -274,7 +274,14 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
 
 
 _FEW: Final = {(0,): _from_one, (0, 1): _from_two}
-_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like}
+
+
+def view(func: Any, rules: Rules) -> Any:
+    """A view that the schema does not call one."""
+    return _from_one(func, rules.call, view=True)
+
+
+_FAST_PATHS: Final = {"detach": detach, "item": item, "like": like, "view": view}
 
 
 def plan_by(function: Any, func: Any) -> Any:

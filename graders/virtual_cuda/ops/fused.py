@@ -85,6 +85,11 @@ class FusedRmsNorm(torch.autograd.Function):
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 
+def _captured() -> bool:
+    """Whether a CUDA graph is being captured: it repeats operators, so nothing is fused then."""
+    return torch.cuda.is_current_stream_capturing()
+
+
 def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     if weight is not None and _mixed(input, weight):
         raise argument_elsewhere("weight", label_of(weight), label_of(input), "wrapper_CUDA___fused_rms_norm")
@@ -93,7 +98,7 @@ def _rms_norm(original: Any, input: Any, normalized_shape: Any, weight: Any = No
     if usual and weight is not None:
         same = type(weight) in VIRTUAL and weight._block.place is input._block.place
         usual = same and weight.dtype is input.dtype and list(weight.shape) == shape
-    if not usual or not input.is_floating_point() or input._block.place.shut:
+    if not usual or not input.is_floating_point() or input._block.place.shut or _captured():
         return original(input, normalized_shape, weight, eps)
     return _fused_rms_norm(input, weight, shape, eps)
 
@@ -226,7 +231,7 @@ def _attention(
         with torch.autocast("cuda", enabled=False):
             query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
             return _attention(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
-    if not named.get("enable_gqa") and _fits(query, key, value, attn_mask):
+    if not named.get("enable_gqa") and _fits(query, key, value, attn_mask) and not _captured():
         return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
     together = type(query) in VIRTUAL and not _mixed(query, key, value)
     if together and query.dim() == 4 and _mixed(query, attn_mask):
@@ -388,7 +393,7 @@ def _layer(kind: str, original: Any, data: Any, *args: Any) -> Any:
     state, weights, biases, layers, dropout, train, bidirectional = args[1:8] if packed else args[:7]
     states = tuple(state) if kind == "lstm" else (state,)
     place = _place([data, *states, *weights]) if isinstance(data, torch.Tensor) else None
-    if place is None or not data.numel() or not torch.backends.cudnn.enabled:
+    if place is None or not data.numel() or not torch.backends.cudnn.enabled or _captured():
         return original(data, *args)
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.float16  # whatever autocast was asked for: cuDNN's layers are cast to half

@@ -31,6 +31,8 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
     if gpu is None:
         return
     code, offset = where or site(2)
+    if gpu.before_wait is not None:
+        gpu.before_wait(kind)
     for _ in range(times):
         gpu.ledger.rows.append((SYNC, perf_counter(), code, offset, kind, explicit))
         if gpu.sync_debug and (not explicit if warned is None else warned):

@@ -12,8 +12,9 @@ import torch
 import torch.utils._device
 
 from virtual_cuda.device import state
+from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.messages import forked
-from virtual_cuda.device.state import CPU, SMALL, Place, is_pinned, now, place_named, place_of
+from virtual_cuda.device.state import CPU, Place, is_pinned, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast, elementwise
@@ -125,6 +126,7 @@ class _AnyDevice(type):
 
 device: Final = _AnyDevice("device", (), {"__module__": "torch", "__doc__": _real.__doc__})
 
+_EXABYTE: Final = 1 << 60
 EMPTY: Final = (aten.empty.memory_format, aten.empty_strided.default)
 
 
@@ -142,7 +144,9 @@ def _create(op: Any, *args: Any, **kwargs: Any) -> Any:
     place = place_of(kwargs["device"])
     assert place is not None
     nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
-    if nbytes > SMALL and nbytes < 1 << 62 and nbytes > place.memory.allowed - place.memory.live:
+    if _EXABYTE <= nbytes < 8 * _EXABYTE:  # what is more, C++ cannot count
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
+    if SMALL < nbytes < _EXABYTE and nbytes > place.memory.allowed - place.memory.live:
         allocate(place, nbytes)  # refused, before the host tries to find it
     kwargs["device"] = CPU
     kwargs.pop("pin_memory", None)

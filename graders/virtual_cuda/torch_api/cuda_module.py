@@ -131,14 +131,13 @@ class Devices:
         for place in self.gpu.places:
             place.memory.empty_cache()
 
-    def patches(self) -> Iterator[Patch]:
-        def at(device: Any) -> int:
-            return index_of(self.gpu, device)
+    def _shared(self) -> dict[str, Any]:
+        """What `torch.cuda` and `torch.accelerator` both have; functions of its own for each."""
 
         def of(device: Any) -> Allocator:
             return allocator_of(self.gpu, device)
 
-        shared = {
+        return {
             "is_available": lambda: True,
             "device_count": lambda: len(self.gpu.places),
             "synchronize": self.synchronize,
@@ -151,8 +150,16 @@ class Devices:
             "memory_stats": lambda device=None: dict(sorted(of(device).statistics().items())),
             "get_device_capability": lambda device=None: self.properties(device) and self.capability,
         }
+
+    def patches(self) -> Iterator[Patch]:
+        def at(device: Any) -> int:
+            return index_of(self.gpu, device)
+
+        def of(device: Any) -> Allocator:
+            return allocator_of(self.gpu, device)
+
         cuda = {
-            **shared,
+            **self._shared(),
             "current_device": lambda: self.gpu.current,
             "set_device": self.set_device,
             "_exchange_device": self.exchange,
@@ -173,23 +180,20 @@ class Devices:
             "memory_cached": lambda device=None: of(device).reserved,
             "reset_max_memory_allocated": lambda device=None: of(device).reset_peaks(),
             "reset_max_memory_cached": lambda device=None: of(device).reset_peaks(),
-            "reset_accumulated_memory_stats": lambda device=None: None,
+            "reset_accumulated_memory_stats": lambda device=None: of(device).reset_accumulated(),
             "mem_get_info": lambda device=None: (of(device).free, of(device).total),
             "set_per_process_memory_fraction": self.set_fraction,
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "get_allocator_backend": lambda: "native",
-            "memory_snapshot": lambda *args, **kwargs: [s for p in self.gpu.places for s in p.memory.segments(p.index)],
         }
         accelerator = {
-            **{key: value for key, value in shared.items() if key != "get_device_capability"},
+            **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
             "current_accelerator": lambda check_available=False: torch.device("cuda"),
             "current_device_index": lambda: self.gpu.current,
             "current_device_idx": lambda: self.gpu.current,
-            "set_device_index": self.set_device,
-            "set_device_idx": self.set_device,
-            "reset_accumulated_memory_stats": lambda device=None: None,
+            "reset_accumulated_memory_stats": lambda device=None: of(device).reset_accumulated(),
             "get_memory_info": lambda device=None: (of(device).free, of(device).total),
         }
         internals = {
@@ -198,7 +202,21 @@ class Devices:
             "_accelerator_setDeviceIndex": self.set_device,
             "_accelerator_getDeviceIndex": lambda: self.gpu.current,
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+            "_accelerator_isAllocatorInitialized": lambda: True,
         }
+        compiled = {  # what a build with CUDA has
+            "_cuda_getDevice": lambda: self.gpu.current,
+            "_cuda_setDevice": self.exchange,
+            "_cuda_synchronize": self.synchronize,
+            "_cuda_emptyCache": self.empty_cache,
+            "_cuda_memoryStats": lambda index: _as_tree(of(index).statistics()),
+            "_cuda_resetPeakMemoryStats": lambda index: of(index).reset_peaks(),
+            "_cuda_resetAccumulatedMemoryStats": lambda index: of(index).reset_accumulated(),
+            "_cuda_attach_out_of_memory_observer": lambda observer: self.gpu.oom_observers.append(observer),
+            "_cuda_getCurrentBlasHandle": lambda: id(self.gpu),
+            "_cuda_getCurrentSolverHandle": lambda: id(self.gpu) + 8,
+        }
+        yield from ((torch._C, name, value) for name, value in compiled.items())
         yield from ((torch.cuda, name, value) for name, value in cuda.items())
         for home, functions in ((torch.cuda.memory, cuda), (torch.accelerator, accelerator), (torch._C, internals)):
             yield from ((home, name, value) for name, value in functions.items() if hasattr(home, name))

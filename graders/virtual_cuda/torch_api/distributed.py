@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.cuda.nccl
 import torch.distributed
+from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import VIRTUAL
@@ -140,6 +141,13 @@ def _divide(size: int, tensor: torch.Tensor) -> None:
 _NAMES: Final = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
 
 
+_FLAT: Final = (*_NAMES.values(), "allgather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced")
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1) if tensor.is_contiguous() else tensor
+
+
 class _Collective:
     """One collective operation of this rank: its inner tensors, and its rows in the ledger."""
 
@@ -180,29 +188,33 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     position = names.index("process_group")
     group = dist.ProcessGroup.unbox(args[position])
     each.inner[position] = _twin(group).boxed()
+    if each.name in _FLAT:  # gloo cuts the tensor along its first dimension, NCCL its memory
+        each.inner[:2] = [tree_map_only(torch.Tensor, _flat, value) for value in each.inner[:2]]
     each.begin(group.size())
     out = func(*each.inner, **kwargs)
+    # Gloo's thread lets go of the tensors when it is done, and must not be the last that knows the group.
+    each.inner[position] = None
     if not func._schema.returns:  # a barrier that has waited
         each.end()
         return None
     *tensors, work = out if isinstance(out, tuple) else (out,)
-    work = _watched(dist.Work.unbox(work), each).boxed()
+    work = _watched(dist.Work.unbox(work), each, args[0]).boxed()
     if each.name == "barrier":
         placement.note("barrier", explicit=True)
-    return (*each.seen.close(tensors, each.place)[0], work) if tensors else work
+    return (args[0], work) if tensors else work
 
 
-def _watched(work: Any, each: _Collective) -> Any:
+def _watched(work: Any, each: _Collective, written: Any) -> Any:
     """The same work, which gives device tensors and is recorded as ended."""
 
     def ended(future: Any) -> Any:
         try:
-            value = future.value()
+            future.value()
         except Exception:
             each.end(complete=False)
             raise
         each.end()
-        return each.seen.close(value, None)[0]
+        return [*tensors_in(written)]
 
     try:
         future = work.get_future()
@@ -334,7 +346,6 @@ _REDUCING: Final = """
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.cuda.nccl, "version", lambda: _VERSION
-    yield torch.cuda.nccl, "is_available", lambda tensors: True
     if not dist.is_available() or not dist.is_gloo_available():
         return
     opening.undo.callback(_forget)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import CUDA, VirtualGpu, index_of, now
+from virtual_cuda.device.state import CUDA, Place, VirtualGpu, index_of, now
 from virtual_cuda.device.tensor import PLANS
 from virtual_cuda.ops.dispatch import general
 from virtual_cuda.ops.fast_paths import make_plan, plan_by
-from virtual_cuda.ops.registry import facts_of, operator
+from virtual_cuda.ops.registry import call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.streams import capture
 
 aten: Final = torch.ops.aten
 _HostGenerator = torch.Generator
 # Device and host streams differ on hardware for the same seed; here because one is seeded with another number.
 _OTHER: Final = 0x5EED
+_WORD: Final = 0xFFFFFFFFFFFFFFFF
+_STATE: Final = _HostGenerator().get_state().numel()
+_EXTRA: Final = 16  # bytes at the end of a state: the seed and the offset
+_REMEMBERED: Final = 64  # states by offset
+_DRAWN_AT_ONCE: Final = 132 * 2048 * 4  # random numbers that an H200 draws while its offset grows by 4
 # C++ hands a generator back as another Python object; its address tells whose it is.
 _known: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
@@ -27,8 +35,13 @@ def is_device_generator(generator: Any) -> bool:
     return isinstance(generator, Generator) or generator._cdata in _known
 
 
+def generator_of(generator: Any) -> Generator:
+    """The device's generator that C++ has handed back as another object, or that is itself."""
+    return generator if isinstance(generator, Generator) else _known[generator._cdata]
+
+
 class Generator(_HostGenerator):
-    """`torch.Generator(device="cuda")`: a host generator that says where it is."""
+    """`torch.Generator(device="cuda")`: a host generator that says where it is, and counts how far it has come."""
 
     index: int | None = None
 
@@ -37,17 +50,32 @@ class Generator(_HostGenerator):
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
-        self._seed = 0
+        self._shares: Generator | None = None  # whose state this generator has, where it is not its own
+        self._seed = self.offset = 0
+        self._states: dict[int, torch.Tensor] = {}  # by offset, where that was asked for
+        self._marks: dict[bytes, torch.Tensor] = {}  # states that CUDA graphs restore: in the capture -> in a replay
         _HostGenerator.manual_seed(self, _OTHER)
         _known[self._cdata] = self  # type: ignore[attr-defined]
+
+    @property
+    def core(self) -> Generator:
+        """The generator that holds the state."""
+        return self._shares or self
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cuda") if self.index is None else CUDA[self.index]
 
     def manual_seed(self, seed: int) -> Generator:
-        self._seed = int(seed)
-        _HostGenerator.manual_seed(self, (int(seed) ^ _OTHER) & 0xFFFFFFFFFFFFFFFF)
+        core = self.core
+        if capture.graph is not None and int(seed) != core._seed:
+            raise RuntimeError(
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
+                "as the original seed."
+            )
+        core._seed, core.offset = int(seed), 0
+        core._states.clear()
+        _HostGenerator.manual_seed(core, (int(seed) ^ _OTHER) & _WORD)
         return self
 
     def seed(self) -> int:
@@ -56,7 +84,71 @@ class Generator(_HostGenerator):
         return fresh
 
     def initial_seed(self) -> int:
-        return self._seed
+        return self.core._seed
+
+    def get_state(self) -> torch.Tensor:
+        """The host generator's state, the seed and the offset."""
+        core = self.core
+        seed = core._seed & _WORD
+        numbers = torch.tensor([seed - (1 << 64) if seed >> 63 else seed, core.offset])
+        state = torch.cat([_HostGenerator.get_state(core), numbers.view(torch.uint8)])
+        if capture.graph is not None:
+            capture.graph.add(functools.partial(self._mark, bytes(state)))
+        return state
+
+    def set_state(self, new_state: torch.Tensor) -> Generator:
+        core = self.core
+        if capture.graph is not None:
+            capture.graph.add(functools.partial(self._return, bytes(new_state)))
+        if new_state.numel() == _STATE + _EXTRA:
+            core._seed, core.offset = new_state[-_EXTRA:].clone().view(torch.int64).tolist()
+            new_state = new_state[:-_EXTRA]
+        _HostGenerator.set_state(core, new_state)
+        return self
+
+    def _mark(self, known: bytes) -> None:
+        """In a replay: where the capture has read the state."""
+        self.core._marks[known] = self.get_state()
+
+    def _return(self, known: bytes) -> None:
+        """In a replay: go back to where the capture has read the state that it then restored."""
+        if known in self.core._marks:
+            self.set_state(self.core._marks[known])
+
+    def get_offset(self) -> int:
+        core = self.core
+        if len(core._states) < _REMEMBERED:
+            core._states[core.offset] = _HostGenerator.get_state(core)
+        return core.offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Go to where `get_offset` was asked; elsewhere, to a state of its own for each seed and offset."""
+        if offset % 4:
+            raise RuntimeError("offset must be a multiple of 4")
+        core = self.core
+        if offset in core._states:
+            _HostGenerator.set_state(core, core._states[offset])
+        else:
+            _HostGenerator.manual_seed(core, hash((core._seed, offset)) & _WORD)
+        core.offset = offset
+        return self
+
+    def clone_state(self) -> Generator:
+        twin = Generator(self.index)
+        twin.set_state(self.get_state())
+        twin._states = dict(self.core._states)
+        return twin
+
+    def graphsafe_get_state(self) -> Generator:
+        """A generator with the same state, whatever this one's will be."""
+        twin = Generator(self.index)
+        twin._shares = self.core
+        return twin
+
+    def graphsafe_set_state(self, _new_state: Any) -> Generator:
+        core = generator_of(_new_state).core
+        self._shares = None if core is self else core
+        return self
 
 
 Generator.__module__ = "torch._C"
@@ -70,6 +162,11 @@ class _AnyGenerator(type):
 
     def __call__(cls, device: Any = "cpu") -> Any:
         chosen = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if chosen.type == "cuda" and capture.graph is not None:
+            raise RuntimeError(
+                "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be "
+                "captured, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+            )
         return Generator(chosen.index) if chosen.type == "cuda" else _HostGenerator(device=chosen)
 
 
@@ -148,36 +245,84 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     return _open[0].patches()
 
 
+def is_random(func: Any) -> bool:
+    """Whether an operator draws from a generator; dropout does so without an argument for it."""
+    return any(a.name == "generator" for a in func._schema.arguments) or facts_of(func).plan in _BORROWING
+
+
+def _chosen(given: Any, place: Place | None) -> Generator:
+    """The generator to draw from: the one given, or the device's default; raises what CUDA raises for another."""
+    assert now.gpu is not None
+    if given is None:
+        return _open[0].generators[now.gpu.current if place is None else place.index].core
+    if not is_device_generator(given):
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+    core, graph = generator_of(given).core, capture.graph
+    if graph is not None and not any(core is g.core for g in (*_open[0].generators, *graph.generators)):
+        raise RuntimeError(
+            "RNG op during graph capture but generator is not registered with the capturing graph. Call "
+            "graph.register_generator_state() before capture_begin()."
+        )
+    return core
+
+
+def _drawn(core: Generator, out: Any) -> Any:
+    """The result, of which the generator takes note."""
+    numel = next((t.numel() for t in tensors_in(out)), 0)
+    core.offset += 4 * -(-numel // _DRAWN_AT_ONCE)
+    return out
+
+
+def _with_generator(func: Any, args: Any, kwargs: Any, place: Place | None) -> tuple[Any, Any, Generator | None]:
+    position = [a.name for a in func._schema.arguments].index("generator")
+    given = args[position] if position < len(args) else kwargs.get("generator")
+    if not _open or now.gpu is None:
+        return args, kwargs, None
+    core = _chosen(given, place)
+    if position < len(args):
+        return (*args[:position], core, *args[position + 1 :]), kwargs, core
+    return args, {**kwargs, "generator": core}, core
+
+
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """A random operator: the device's generator, unless one was passed, which must be the device's."""
-    position = [a.name for a in func._schema.arguments].index("generator")
-    by_position = position < len(args)
-    given = args[position] if by_position else kwargs.get("generator")
-    if given is None and _open and now.gpu is not None:
-        place = next((a._block.place for a in args if hasattr(a, "_block")), None)
-        chosen = _open[0].generators[place.index if place is not None else now.gpu.current]
-        if by_position:
-            args = (*args[:position], chosen, *args[position + 1 :])
-        else:
-            kwargs = {**kwargs, "generator": chosen}
-    elif given is not None and not is_device_generator(given):
-        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-    return general(func, args, kwargs)
+    place = next((a._block.place for a in args if hasattr(a, "_block")), None)
+    args, kwargs, core = _with_generator(func, args, kwargs or {}, place)
+    out = general(func, args, kwargs)
+    return out if core is None else _drawn(core, out)
 
 
 def dropout(func: Any, args: Any, kwargs: Any) -> Any:
     """Dropout has no generator argument: the host's generator borrows the device's state where the two differ."""
-    if not _open or _open[0].following_host:
-        return general(func, args, kwargs)
-    chosen = _open[0].generators[args[0]._block.place.index]
-    host = torch.default_generator
+    return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs), follows=True)
+
+
+def alike(func: Any, args: Any, kwargs: Any) -> Any:
+    """`rand_like` and its kin have none either, and draw what `rand` would."""
+    return _borrowed(args[0]._block.place, lambda: general(func, args, kwargs))
+
+
+def _borrowed(place: Place, call: Callable[[], Any], follows: bool = False) -> Any:
+    if not _open or (follows and _open[0].following_host and capture.graph is None):
+        return call()
+    core, host = _open[0].generators[place.index].core, torch.default_generator
     before = host.get_state()
-    host.set_state(chosen.get_state())
+    host.set_state(_HostGenerator.get_state(core))
     try:
-        return general(func, args, kwargs)
+        return _drawn(core, call())
     finally:
-        chosen.set_state(host.get_state())
+        _HostGenerator.set_state(core, host.get_state())
         host.set_state(before)
+
+
+def replayed(func: Any, inner: Any, kwargs: Any, place: Place) -> Callable[[], Any]:
+    """The call of a random operator on inner tensors that a CUDA graph repeats, from the generator chosen now."""
+    call = functools.partial(call_of(func), *inner, **kwargs)
+    if (plan := facts_of(func).plan) in _BORROWING:
+        return lambda: _borrowed(place, call, follows=plan is dropout)
+    inner, kwargs, core = _with_generator(func, tuple(inner), kwargs, place)
+    call = functools.partial(call_of(func), *inner, **kwargs)
+    return call if core is None else lambda: _drawn(core, call())
 
 
 def make_random_plan(func: Any) -> Any:
@@ -186,5 +331,7 @@ def make_random_plan(func: Any) -> Any:
     return plan_by(draw, func) if random and facts_of(func).plan is None else make_plan(func)
 
 
+_BORROWING: Final = (dropout, alike)
 operator("native_dropout", "_fused_dropout", plan=dropout)
+operator("rand_like", "randn_like", "randint_like", "randint_like.low_dtype", plan=alike)
 PLANS.maker = make_random_plan

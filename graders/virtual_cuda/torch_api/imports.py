@@ -72,13 +72,27 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
 
+# Where modules of torch ask, while they are imported, whether there is a device and what it can do. Not where they ask
+# how torch was built: they import names then that this build of torch does not have.
+_ASKED: Final = (torch.cuda, torch.accelerator, torch.version, torch.backends.cudnn)
+
+
+def _answers(patch: Replaced) -> bool:
+    """Whether a patch answers questions about the device; classes and all else are in torch's tables as they were."""
+    return any(patch.owner is home for home in _ASKED) and not isinstance(patch.put, type)
+
+
 class OriginalImports(_Finder):
-    """While the device is open: runs torch's own modules, and all that they import, with the patches put aside."""
+    """While the device is open: runs torch's own modules, and all that they import, with most patches put aside.
+
+    What they learn about the device stays with them; functions of ours that they have imported by name do not.
+    """
 
     def __init__(self, patches: list[Replaced]) -> None:
         self.patches = patches
         self.busy = False
         self.lock = threading.RLock()
+        self.loaded: list[ModuleType] = []
 
     def wants(self, fullname: str) -> bool:
         return not self.busy and fullname.startswith("torch.")
@@ -90,11 +104,26 @@ class OriginalImports(_Finder):
                 yield
                 return
             self.busy = True
+            before = set(sys.modules)
             try:
-                with aside(self.patches):
+                with aside(self.patches, _answers):
                     yield
             finally:
                 self.busy = False
+                names = [name for name in sys.modules if name not in before and name.startswith("torch.")]
+                self.loaded += [module, *(sys.modules[name] for name in names)]
+
+    def close(self) -> None:
+        """Give modules that were imported meanwhile the functions that they would have without the device."""
+        first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
+        for one in self.patches:
+            first.setdefault((id(one.owner), one.name), one.before)
+        ours = [one for one in self.patches if _answers(one) and callable(one.put)]
+        originals = {id(one.put): first[id(one.owner), one.name] for one in reversed(ours)}
+        for module in self.loaded:
+            for name, value in list(vars(module).items()):
+                if id(value) in originals and module not in _ASKED:
+                    setattr(module, name, originals[id(value)])
 
 
 class _Awaiting(_Finder):
@@ -122,7 +151,8 @@ def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Ite
         yield from maker(sys.modules[name])
         return
     if not _awaiting.makers:
-        _awaiting.undo = opening.undo
+        _awaiting.undo = contextlib.ExitStack()
+        opening.undo.callback(_awaiting.undo.close)
         sys.meta_path.insert(0, _awaiting)
         opening.undo.callback(_awaiting.makers.clear)
         opening.undo.callback(sys.meta_path.remove, _awaiting)

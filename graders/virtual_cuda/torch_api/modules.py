@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
-import torch.cuda.comm
-import torch.nn.parallel.comm as comm
+import torch.cuda.nccl
 import torch.optim.swa_utils
 import torch.utils._foreach_utils as foreach
 from torch import nn
@@ -157,38 +156,114 @@ def _materialize(original: Any, self: Any, shape: Any, device: Any = None, dtype
     exchange(self, fresh, self.requires_grad)
 
 
-def _on(device: Any) -> Any:
-    place = place_named(device)
+# ---- torch.cuda.comm: torch's own functions check most arguments, and call these in C++ ----------------------------
+
+
+def _on(index: int | None) -> Any:
+    place = None if index is not None and index < 0 else place_named("cuda" if index is None else index)
     return torch.device("cpu") if place is None else place.cuda
 
 
-def scatter(
-    tensor: Any, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, streams: Any = None, *, out: Any = None
-) -> Any:
-    pieces = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)
-    return tuple(piece.to(_on(device), non_blocking=True) for piece, device in zip(pieces, devices, strict=False))
+def _check_device(kind: str, index: int, tensor: Any) -> None:
+    if not tensor.is_cuda:
+        raise RuntimeError(f"Expected all {kind} at index {index} has device '{tensor.device}'")
 
 
-def broadcast(tensor: Any, devices: Any = None, *, out: Any = None) -> Any:
-    return [tensor.to(_on(device)) for device in devices]
+def _scatter(tensor: Any, devices: Any, chunk_sizes: Any = None, dim: int = 0, streams: Any = None) -> Any:
+    if not devices:
+        raise RuntimeError("Expected at least one device to scatter to")
+    if chunk_sizes is not None and len(chunk_sizes) != len(devices):
+        raise RuntimeError(
+            "Expected devices and chunk_sizes to be of same length, but got "
+            f"len(devices) = {len(devices)} and len(chunk_sizes) = {len(chunk_sizes)}"
+        )
+    pieces = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
+    return [piece.to(_on(device), non_blocking=True) for piece, device in zip(pieces, devices, strict=False)]
 
 
-def broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
-    return [[tensor.detach().to(_on(device)) for tensor in tensors] for device in devices]
+def _scatter_out(tensor: Any, out: Any, dim: int = 0, streams: Any = None) -> Any:
+    if not out:
+        raise RuntimeError("Expected at least one output tensor to scatter to")
+    dim, shape = dim % tensor.dim(), list(tensor.shape)
+    for index, target in enumerate(out):
+        _check_device("output tensors to be CUDA tensors, but output tensor", index, target)
+        if not _alike(list(target.shape), shape, dim):
+            raise RuntimeError(
+                f"Output tensor at index {index} has incorrect shape: {list(target.shape)}. Expected same shape except "
+                f"for scatter dim {dim} as the source tensor: {shape}"
+            )
+    sizes = [target.shape[dim] for target in out]
+    if sum(sizes) != shape[dim]:
+        raise RuntimeError(
+            f"Total size for output tensors along scatter dim {dim} does not match the source tensor size at "
+            f"dim {dim}. Expected {shape[dim]}, but got total size {sum(sizes)}"
+        )
+    for piece, target in zip(tensor.split(sizes, dim), out, strict=True):
+        target.copy_(piece, non_blocking=True)
+    return out
 
 
-def reduce_add(inputs: Any, destination: Any = None) -> Any:
-    target = inputs[0].device if destination is None else _on(destination)
-    return functools.reduce(torch.add, [tensor.to(target) for tensor in inputs])
+def _alike(shape: list[int], other: list[int], dim: int) -> bool:
+    """Whether two shapes differ in one dimension at most."""
+    return len(shape) == len(other) and all(
+        a == b for i, (a, b) in enumerate(zip(shape, other, strict=True)) if i != dim
+    )
 
 
-def reduce_add_coalesced(inputs: Any, destination: Any = None, buffer_size: int = 0) -> Any:
-    return tuple(reduce_add(same, destination) for same in zip(*inputs, strict=True))
+def _broadcast(tensor: Any, devices: Any) -> Any:
+    return [tensor.to(_on(device), non_blocking=True) for device in devices]
 
 
-def gather(tensors: Any, dim: int = 0, destination: Any = None, *, out: Any = None) -> Any:
-    target = _on(0 if destination is None else destination)
-    return torch.cat([tensor.to(target) for tensor in tensors], dim)
+def _broadcast_out(tensor: Any, out: Any) -> Any:
+    for index, target in enumerate(out):
+        _check_device("output tensors to be CUDA tensors, but output tensor", index, target)
+        if target.shape != tensor.shape:
+            raise RuntimeError(
+                f"Expected all output tensors to have same shape as the source tensor {list(tensor.shape)}, but output "
+                f"tensor at index {index} has shape {list(target.shape)}"
+            )
+    return [target.copy_(tensor, non_blocking=True) for target in out]
+
+
+def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int = 0) -> Any:
+    if any(tensor.get_device() != devices[0] for tensor in tensors):
+        raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
+    return [list(tensors), *([tensor.detach().to(_on(device)) for tensor in tensors] for device in devices[1:])]
+
+
+def _gather(tensors: Any, dim: int = 0, destination: Any = None) -> Any:
+    _gathered(tensors, dim)
+    return torch.cat([tensor.to(_on(destination)) for tensor in tensors], dim)
+
+
+def _gather_out(tensors: Any, out: Any, dim: int = 0) -> Any:
+    expected = _gathered(tensors, dim)
+    if list(out.shape) != expected:
+        raise RuntimeError(f"Expected out tensor to have shape {expected}, but got {list(out.shape)}")
+    for piece, source in zip(out.split([t.shape[dim] for t in tensors], dim), tensors, strict=True):
+        piece.copy_(source, non_blocking=True)
+    return out
+
+
+def _gathered(tensors: Any, dim: int) -> list[int]:
+    """The shape of tensors in one; raises what C++ raises for tensors that do not fit together."""
+    if not tensors:
+        raise RuntimeError("Expected at least one tensor to gather from")
+    shape = list(tensors[0].shape)
+    dim = dim % len(shape) if shape else 0
+    for index, tensor in enumerate(tensors):
+        _check_device("input tensors to be CUDA tensors, but tensor", index, tensor)
+        if tensor.dim() != len(shape):
+            raise RuntimeError(
+                f"Expected all input tensors to have the same number of dimensions, but tensor at index {index}has "
+                f"{tensor.dim()} dimensions, (expected {len(shape)})"
+            )
+        if not _alike(list(tensor.shape), shape, dim):
+            expected = [tensor.shape[dim] if i == dim else size for i, size in enumerate(shape)]
+            raise RuntimeError(
+                f"Input tensor at index {index} has invalid shape {list(tensor.shape)}, but expected {expected}"
+            )
+    return [sum(t.shape[dim] for t in tensors) if i == dim else size for i, size in enumerate(shape)]
 
 
 @torch_patches()
@@ -200,9 +275,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield nn.Module, "_apply", apply
     yield nn.Parameter, "__new__", staticmethod(functools.partial(_new_parameter, nn.Parameter.__new__))
     yield around(UninitializedTensorMixin, "materialize", _materialize)
-    for function in (scatter, broadcast, broadcast_coalesced, reduce_add, reduce_add_coalesced, gather):
-        yield comm, function.__name__, function
-        yield torch.cuda.comm, function.__name__, function
+    for function in (_scatter, _scatter_out, _broadcast, _broadcast_out, _broadcast_coalesced, _gather, _gather_out):
+        yield torch._C, function.__name__, function
+    yield torch.cuda.nccl, "is_available", lambda tensors: False  # `reduce_add` adds then
     # Gradient clipping and optimizers ask which classes and devices have kernels for lists of tensors.
     supported = [*foreach._get_foreach_kernels_supported_devices(), "lazy"]
     for home in (foreach, swa_utils):

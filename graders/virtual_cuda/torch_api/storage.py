@@ -74,9 +74,9 @@ _copy: Final = _Raw.copy_
 _new: Final = _Raw.__new__
 
 
-def address(storage: int, pointer: int) -> int:
-    """A pointer into a storage, on the device: CUDA's blocks begin at multiples of 512 bytes, the host's of 64."""
-    return (storage << 3) + pointer - storage
+def _address(block: Block, offset: int) -> int:
+    """The device's own address of a byte in a block; a block of nothing is at 0."""
+    return block.place.memory.located().spot(block).address + offset if block.size else 0
 
 
 class UntypedStorage(torch.UntypedStorage):
@@ -95,12 +95,11 @@ class UntypedStorage(torch.UntypedStorage):
         return on_device(_Base.__getitem__(self, *args, **kwargs), self._block)
 
     def data_ptr(self) -> int:
-        pointer = int(super().data_ptr())
-        return address(pointer, pointer)
+        return _address(self._block, 0)
 
     def resize_(self, size: int) -> Any:
         super().resize_(size)
-        _resize(self._block, self.nbytes())
+        self._block.resize(self.nbytes())
         return self
 
     def is_shared(self) -> bool:
@@ -127,14 +126,6 @@ class UntypedStorage(torch.UntypedStorage):
 UntypedStorage.__module__ = "torch.storage"
 
 
-def _resize(block: Block, nbytes: int) -> None:
-    """In place: every tensor that looks into the storage holds this block."""
-    memory = block.place.memory
-    memory.give(block.size, block.piece)
-    block.size, block.piece = 0, None
-    block.size, block.piece = memory.take(nbytes)
-
-
 def on_device(storage: Any, block: Block) -> Any:
     """The same storage object, saying from now on that it is on the device."""
     if type(storage) is not UntypedStorage:
@@ -151,7 +142,7 @@ def storage_of(tensor: Any) -> Any:
 def data_ptr(tensor: Any) -> int:
     """`x.data_ptr()`."""
     inner = tensor._inner
-    return address(_Raw.data_ptr(inner.untyped_storage()), inner.data_ptr())
+    return _address(tensor._block, inner.data_ptr() - _Raw.data_ptr(inner.untyped_storage())) if inner.numel() else 0
 
 
 def as_bytes(storage: Any) -> torch.Tensor:
@@ -270,8 +261,19 @@ def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:
     original(tensor, metadata)
 
 
+def _wrapped(original: Any, self: Any, storage: Any) -> Any:
+    """A typed storage like `self` around an untyped one."""
+    if type(storage) is not UntypedStorage:
+        return original(self, storage)
+    typed: Any = torch.storage.TypedStorage
+    if type(self) is typed:
+        return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
+    return type(self)(wrap_storage=storage)
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
+    yield around(torch.storage.TypedStorage, "_new_wrapped_storage", _wrapped)
     dlpack: Any = torch.utils.dlpack
     for home in (torch, dlpack):
         yield around(home, "from_dlpack", _from_dlpack)

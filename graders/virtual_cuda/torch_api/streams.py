@@ -1,29 +1,31 @@
-"""Streams, events and CUDA graphs of the virtual device."""
+"""Streams and events of the virtual device."""
 
 from __future__ import annotations
 
-import contextlib
+import bisect
+import ctypes
 import itertools
+import threading
 import time
-import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
-import torch.cuda.graphs
 import torch.nn.parallel._functions
 
-from virtual_cuda.device.messages import accelerator_error
-from virtual_cuda.device.state import CPU, CUDA, Block, Place, VirtualGpu, index_of, now
+from virtual_cuda.clock.lanes import HZ
+from virtual_cuda.device.messages import cuda_error, device_assert
+from virtual_cuda.device.state import CUDA, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, write
-from virtual_cuda.ops.placement import inner_of
-from virtual_cuda.ops.registry import call_of
-from virtual_cuda.patching import Opening, Patch, torch_patches
-from virtual_cuda.recorder import tensors_in
+from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
+
+_POOL: Final = 32  # streams of one priority on a device; the next one is the first again
+_PRIORITIES: Final = (0, -3)  # the least and the greatest that torch has streams for
+_REMEMBERED: Final = 4096  # changes of the current stream that a backward pass looks back on
 
 
 class AnyEvent:
@@ -37,19 +39,36 @@ class AnyEvent:
         self.interprocess = interprocess
         self._at: float | None = None
         self._row = -1  # where the ledger says that it was recorded
+        self._index: int | None = None  # the device it was recorded on
 
     def record(self, stream: Any = None) -> None:
         self._at = time.perf_counter()
+        if now.gpu is None:
+            return
+        stream = stream or _current()
+        if self._index not in (None, stream.device_index):
+            raise RuntimeError(
+                f"Event device {self._index} does not match recording stream's device {stream.device_index}."
+            )
+        self._index = stream.device_index
+        self._at = max(self._at, stream._busy_until)
         self._row = _note("record", stream)
 
     def wait(self, stream: Any = None) -> None:
-        _note("wait", stream, self._row)
+        if now.gpu is not None and self._at is not None:
+            stream = stream or _current()
+            stream._busy_until = self._at
+            _note("wait", stream, self._row)
 
     def query(self) -> bool:
-        return True
+        clock = None if now.gpu is None else now.gpu.clock()
+        if clock is not None and self._row in clock.events:
+            return clock.events[self._row] <= clock.now
+        return self._at is None or self._at <= time.perf_counter()
 
     def synchronize(self) -> None:
         _note("synchronize_event", None, self._row)
+        _wait_until(self._at or 0.0)
         placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -57,21 +76,37 @@ class AnyEvent:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if self._index != end_event._index:
+            raise cuda_error("invalid resource handle", "InvalidResourceHandle")
         clock = None if now.gpu is None else now.gpu.clock()
         if clock is not None and self._row in clock.events and end_event._row in clock.events:
             return (clock.events[end_event._row] - clock.events[self._row]) * 1e3
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return float(end_event._at - self._at) * 1e3
 
     @property
     def device(self) -> torch.device | None:
-        return None if self._at is None or now.gpu is None else CUDA[now.gpu.current]
+        if self._at is None or now.gpu is None:
+            return None
+        return CUDA[now.gpu.current if self._index is None else self._index]
+
+    @property
+    def event_id(self) -> int:
+        return id(self) if self._at is not None else 0
 
     @property
     def cuda_event(self) -> int:
-        return id(self) if self._at is not None else 0
+        return self.event_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_event)
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
+        index = -1 if self._index is None else self._index
+        flag = 0 if self.enable_timing else 2
+        return f"torch.Event device_type=cuda, device_index={index}, event_flag={flag}, event_id={self.event_id}"
 
 
 class Event(AnyEvent):
@@ -82,43 +117,85 @@ class Event(AnyEvent):
     ) -> None:
         super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {'uninitialized' if self._at is None else hex(self.cuda_event)}>"
+
 
 class Stream:
-    """`torch.cuda.Stream`: in order by nature."""
+    """`torch.cuda.Stream`: in order by nature. Two objects of one device and id are the same stream."""
 
     device_type = 1
 
-    def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, device_index: int | None = None,
+        device_type: int = 1, stream_ptr: int | None = None,
+    ) -> None:  # fmt: skip
         assert now.gpu is not None
-        self.device_index = index_of(now.gpu, device)
-        self.device = CUDA[self.device_index]
-        self.priority = priority
-        self.stream_id = id(self) if stream_id is None else stream_id
+        index = index_of(now.gpu, device) if device_index is None else device_index
+        self.device_index = now.gpu.current if index < 0 and device_index is None else index
+        if stream_id is None:
+            self.priority = min(max(priority, _PRIORITIES[1]), _PRIORITIES[0])
+            stream_id = stream_ptr
+            if stream_id is None:
+                number = next(_numbers[self.device_index, self.priority]) % _POOL
+                stream_id = number << 5 | 3 - 2 * self.priority
+        else:  # as C++ makes it: the priority is in the id of a stream of a pool
+            self.priority = 0 if stream_id > _POOL << 5 else min((3 - (stream_id & 31)) // 2, 0)
+        self.stream_id: int = stream_id
+
+    @property
+    def device(self) -> torch.device:
+        return CUDA[self.device_index]
 
     @property
     def cuda_stream(self) -> int:
+        if now.gpu is not None and not 0 <= self.device_index < len(now.gpu.places):
+            raise RuntimeError(f"Device index value {self.device_index} is out of index range")
         return self.stream_id
+
+    @property
+    def native_handle(self) -> int:
+        return self.stream_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.stream_id)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream_id
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the greatest priority of an H200."""
-        return 0, -5
+        """The least and the greatest priority of a stream."""
+        return _PRIORITIES
+
+    @property
+    def _busy_until(self) -> float:
+        """When the work of `torch.cuda._sleep` on the stream ends; all other work is done at once."""
+        return _busy.get((self.device_index, self.stream_id), 0.0)
+
+    @_busy_until.setter
+    def _busy_until(self, at: float) -> None:
+        if at > self._busy_until:
+            _busy[self.device_index, self.stream_id] = at
 
     def synchronize(self) -> None:
         _note("synchronize", self)
+        _wait_until(self._busy_until)
         placement.note("stream.synchronize", explicit=True, warned=True)
 
     def wait_stream(self, stream: Any) -> None:
+        self._busy_until = stream._busy_until
         _note("wait_stream", self, stream.stream_id)
 
     def wait_event(self, event: Any) -> None:
         event.wait(self)
 
     def query(self) -> bool:
-        return True
+        return self._busy_until <= time.perf_counter()
 
     def is_capturing(self) -> bool:
-        return capturing()
+        return capture.graph is not None
 
     def record_event(self, event: Any = None) -> Any:
         event = event or Event()
@@ -135,219 +212,204 @@ class Stream:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={hex(self.cuda_stream)}>"
 
     def __enter__(self) -> Stream:
-        _stacks[self.device_index].append(self)
-        _note("use", self)
+        _thread.outer.append(torch.cuda.StreamContext(self))  # type: ignore[arg-type]
+        _thread.outer[-1].__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        _stacks[self.device_index].pop()
-        _note("use", None, device=self.device_index)
+        _thread.outer.pop().__exit__(*error)
 
 
-for _cls in (Event, Stream):
+class ExternalStream(Stream):
+    """A stream of another library, known by its address."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device, stream_ptr=stream_ptr)
+
+
+for _cls in (Event, Stream, ExternalStream):
     _cls.__module__ = "torch.cuda.streams"
 
-_stacks: Final[defaultdict[int, list[Stream]]] = defaultdict(list)  # the streams in use, by device
+_numbers: Final[defaultdict[tuple[int, int], Iterator[int]]] = defaultdict(itertools.count)
+_busy: Final[dict[tuple[int, int], float]] = {}  # device and stream -> when `_sleep` there ends
 
 
-def _note(what: str, stream: Any = None, other: int = 0, device: int | None = None) -> int:
+class _Capture:
+    """The capture of a CUDA graph that is under way in this process: CUDA allows one."""
+
+    graph: Any = None
+
+
+capture: Final = _Capture()
+
+
+class _Thread(threading.local):
+    """Which streams are in use; as in CUDA, each thread has its own."""
+
+    def __init__(self) -> None:
+        self.gpu: Any = None
+        self.streams: dict[int, Stream] = {}
+        self.outer: list[Any] = []
+        # When these changed, in autograd's numbers of the thread's nodes, and what they were from then on.
+        self.changes: list[tuple[int, dict[int, Stream]]] = []
+
+    def current(self, index: int) -> Stream | None:
+        if self.gpu is not now.gpu:  # those of a device that is closed
+            self.gpu, self.streams, self.changes = now.gpu, {}, []
+        return self.streams.get(index)
+
+    def use(self, stream: Stream) -> None:
+        self.current(0)
+        self.streams = {**self.streams, stream.device_index: stream}
+        self.gpu.streams[stream.device_index] = stream.stream_id
+        _note("use", stream)
+
+
+_thread: Final = _Thread()
+
+
+def _note(what: str, stream: Any = None, other: int = 0) -> int:
     """Write about a stream, or else the current one, into the ledger of the open device; gives the row's number."""
     gpu = now.gpu
     if gpu is None:
         return -1
-    index = stream.device_index if stream is not None else gpu.current if device is None else device
-    stack = _stacks[index]
-    used = stream.stream_id if stream is not None else stack[-1].stream_id if stack else 0
+    if gpu.lost:
+        raise device_assert()
+    index = gpu.current if stream is None else stream.device_index
+    used = stream or _thread.current(index)
     rows = gpu.ledger.rows
-    rows.append((STREAM, time.perf_counter(), None, None, gpu.places[index].label, used, what, other))
+    row = gpu.places[index].label, 0 if used is None else used.stream_id, what, other
+    rows.append((STREAM, time.perf_counter(), None, None, *row))
     return len(rows) - 1
 
 
-class Streams:
-    """The functions of `torch.cuda` that hand out streams."""
-
-    def __init__(self, gpu: VirtualGpu) -> None:
-        self.use(gpu)
-
-    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
-        self.gpu = gpu
-        _stacks.clear()
-        return ()
-
-    def default(self, device: Any = None) -> Stream:
-        return Stream(index_of(self.gpu, device), stream_id=0)
-
-    def current(self, device: Any = None) -> Stream:
-        stack = _stacks[index_of(self.gpu, device)]
-        return stack[-1] if stack else self.default(device)
-
-    def set_stream(self, stream: Any) -> None:
-        if stream is not None:
-            _stacks[stream.device_index][-1:] = [stream]
-            _note("use", stream)
+def _wait_until(at: float) -> None:
+    """The host waits until a stream has slept."""
+    while (left := at - time.perf_counter()) > 0 and _busy:
+        time.sleep(left)
 
 
-class _Using:
-    """`with torch.cuda.stream(s)`."""
+def _before_wait(kind: str) -> None:
+    """Before a wait is recorded: for all streams, for the current one, or for nothing, if that was waited for."""
+    gpu = now.gpu
+    assert gpu is not None
+    if kind == "synchronize":
+        _wait_until(max((at for (device, _), at in _busy.items() if device == gpu.current), default=0.0))
+    elif kind not in ("stream.synchronize", "event.synchronize"):
+        _wait_until(_current()._busy_until)
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
 
-    def __enter__(self) -> None:
-        assert self.stream.device is not None
-        self.stream.__enter__()
+def _sleep(cycles: int) -> None:
+    gpu = now.gpu
+    assert gpu is not None
+    stream = _current()
+    _note("sleep", stream, cycles)
+    if gpu.model is None:
+        stream._busy_until = max(stream._busy_until, time.perf_counter()) + cycles / HZ
+        gpu.before_wait = _before_wait
 
-    def __exit__(self, *error: object) -> None:
-        self.stream.__exit__(*error)
+
+# ---- what torch.cuda asks C++ for ------------------------------------------------------------------------------------
+
+
+def _packed(stream: Stream | None, index: int) -> tuple[int, int, int]:
+    return (0 if stream is None else stream.stream_id), index, Stream.device_type
+
+
+def _set_stream(stream_id: int, device_index: int, device_type: int = 1) -> None:
+    assert now.gpu is not None
+    torch.cuda.set_device(device_index)
+    _thread.use(Stream(stream_id=stream_id, device_index=device_index))
+    _thread.changes.append((torch._C._autograd._get_sequence_nr(), _thread.streams))
+    del _thread.changes[: -_REMEMBERED if len(_thread.changes) > 2 * _REMEMBERED else 0]
+
+
+def _default_of(device: Any = None) -> Stream:
+    return Stream(device, stream_id=0)
+
+
+def _current(device: Any = None) -> Stream:
+    assert now.gpu is not None
+    return _thread.current(index_of(now.gpu, device)) or _default_of(device)
 
 
 def _record_stream(self: Any, stream: Any) -> None:
     if not self.is_cuda:
         raise RuntimeError("unsupported operation: record_stream on a CPU tensor")
+    if self._block.size:
+        self._block.place.memory.located().record_stream(self._block, stream)
+
+
+# ---- a backward pass runs on the streams of the forward pass ---------------------------------------------------------
+
+
+class _Backward:
+    """One backward pass of a thread that has used several streams."""
+
+    def __init__(self) -> None:
+        self.began = dict(_thread.streams)
+        self.used: set[Stream] = set()
+
+    def follow(self, number: int) -> None:
+        """Use the streams that were in use when the node with this number was made."""
+        place = bisect.bisect_right(_thread.changes, number, key=lambda change: change[0])
+        wanted = _thread.changes[place - 1][1] if 0 < place <= len(_thread.changes) else {}
+        if number > _thread.changes[-1][0] + (1 << 40):  # a leaf's node has the greatest number there is
+            wanted = self.began
+        for index in {*wanted, *_thread.streams}:
+            before, stream = _thread.streams.get(index), wanted.get(index) or _default_of(index)
+            if stream != (before or _default_of(index)):
+                _thread.use(stream)
+                stream.wait_stream(before or _default_of(index))
+                self.used.add(stream)
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            self.follow(node._sequence_nr())
+        return _dispatch(func, types, args, kwargs)
+
+    def end(self) -> None:
+        for index in dict(_thread.streams):
+            _thread.use(self.began.get(index) or _default_of(index))
+        for stream in self.used:
+            _current(stream.device_index).wait_stream(stream)
 
 
 _dispatch: Final = Tensor.__torch_dispatch__
-_pools: Final = itertools.count(1)
-_SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
 
 
-class _Seeds:
-    """Shared by all graphs that are alive."""
-
-    def __init__(self, place: Place) -> None:
-        self.blocks: list[Block] = [allocate(place, _SEED_AND_OFFSET) for _ in range(2)]
+class _Running(threading.local):
+    backward: _Backward | None = None
 
 
-class _State:
-    """The capture that is under way in this process: CUDA allows one."""
-
-    graph: CUDAGraph | None = None
-    seeds: weakref.ref[_Seeds] | None = None
+_running: Final = _Running()
 
 
-_state: Final = _State()
+def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    backward = _running.backward
+    return _dispatch(func, types, args, kwargs) if backward is None else backward.dispatch(func, types, args, kwargs)
 
 
-def _storages(value: Any) -> set[int]:
-    return {t.untyped_storage()._cdata for t in tensors_in(value) if t.layout is torch.strided}
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The device tensors an operator changes."""
-    found: list[Any] = []
-    for position, argument in enumerate(func._schema.arguments):
-        # Of a list torch does not say from Python whether it is written to: of an operator that writes, it may be.
-        listed = func._schema.is_mutable and "List[" in str(argument.type)
-        if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        found += [t for t in tensors_in(value) if isinstance(t, Tensor)]
-    return found
-
-
-class CUDAGraph:
-    """`torch.cuda.CUDAGraph`."""
-
-    def __init__(self, keep_graph: bool = False) -> None:
-        self._steps: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> its bytes, and what they were
-        self._made: set[int] = set()  # storages that the capture itself made
-        self._held: list[Any] = []
-        self._note: Any = None
-        self._captured = self._broken = False
-        self._pool: tuple[int, int] = (0, 0)
-        self._seeds: _Seeds | None = None
-        self._place: Place | None = None
-
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
-        gpu = now.gpu
-        assert gpu is not None
-        if torch.cuda.current_stream() == torch.cuda.default_stream():
-            raise RuntimeError(
-                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
-                "on the default stream.)"
-            )
-        self._place = gpu.places[gpu.current]
-        self._seeds = (_state.seeds and _state.seeds()) or _Seeds(self._place)
-        _state.seeds = weakref.ref(self._seeds)
-        self._pool = pool or (0, next(_pools))
-        _state.graph = self
-        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
-        self._note, placement.note = placement.note, _refuse
-
-    def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        given = [inner_of(value) for value in args]
-        named = {key: CPU if isinstance(value, torch.device) else inner_of(value) for key, value in kwargs.items()}
-        for tensor in _written(func, args, kwargs):
-            storage = tensor._inner.untyped_storage()
-            if storage._cdata not in self._before and storage._cdata not in self._made:
-                raw = torch.empty(0, dtype=torch.uint8).set_(storage)
-                self._before[storage._cdata] = (raw, raw.clone())
-        out = _dispatch(func, types, args, kwargs)
-        results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
-        if not func.is_view and results + _written(func, args, kwargs):
-            self._steps.append((func, given, named, [t._inner for t in results]))
-        self._made |= _storages([t._inner for t in results]) - _storages([given, named])
-        self._held += results  # the graph's own pool: its tensors stay where they are
-        return out
-
-    def capture_end(self) -> None:
+def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
+    _thread.current(0)
+    if not _thread.changes or capture.graph is not None or _running.backward is not None:
+        return original(*args, **kwargs)
+    _running.backward = backward = _Backward()
+    Tensor.__torch_dispatch__ = staticmethod(_dispatched)  # type: ignore[method-assign]
+    try:
+        return original(*args, **kwargs)
+    finally:
+        _running.backward = None
         Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
-        placement.note = self._note
-        _state.graph = None
-        for raw, kept in self._before.values():
-            raw.copy_(kept)
-        self._before.clear()
-        if self._broken:
-            self.reset()
-            raise accelerator_error("CUDA error: operation failed due to a previous error during capture\n")
-        self._captured = True
-
-    def replay(self) -> None:
-        if not self._captured:
-            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        assert self._place is not None
-        for func, given, named, results in self._steps:
-            again = call_of(func)(*given, **named)
-            write(str(func), self._place, 0)
-            for result, value in zip(results, tensors_in(again), strict=False):
-                if result is not value:
-                    result.copy_(value)
-
-    def reset(self) -> None:
-        self._steps.clear()
-        self._held.clear()
-        self._captured = self._broken = False
-        self._seeds = None
-
-    def pool(self) -> tuple[int, int]:
-        return self._pool
-
-    def instantiate(self) -> None:
-        """Done at the end of the capture."""
-
-    def enable_debug_mode(self) -> None:
-        """There is no debug information to keep."""
-
-    def debug_dump(self, debug_path: str) -> None:
-        """There is nothing to dump."""
+        backward.end()
 
 
-CUDAGraph.__module__ = "torch.cuda.graphs"
-
-
-def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    graph = _state.graph
-    if graph is None:
-        return _dispatch(func, types, args, kwargs)
-    return graph.record(func, types, args, kwargs or {})
-
-
-def _refuse(*args: Any, **kwargs: Any) -> None:
-    """The host cannot wait for work that is being written down."""
-    if _state.graph is not None:
-        _state.graph._broken = True
-    raise accelerator_error("CUDA error: operation not permitted when stream is capturing\n")
+def _custom(original: Any, self: Any, *args: Any) -> Any:
+    """A student's own `autograd.Function.backward`."""
+    if _running.backward is not None:
+        _running.backward.follow(self._sequence_nr())
+    return original(self, *args)
 
 
 # Records that the host waited for the device; takes the arguments of `ops.placement.note`.
@@ -359,28 +421,56 @@ def wait_patch(function: Any) -> Patch:
     return placement, "note", function
 
 
-def capturing() -> bool:
-    return _state.graph is not None
+def tf32_allowed() -> bool:
+    """Whether products of float32 may use tensor cores. The old name may raise once the new one was used."""
+    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return bool(ask("cuda", "matmul") == "tf32" if ask else torch._C._get_cublas_allow_tf32())
+
+
+def _noting_tf32(setter: Any) -> Any:
+    """The same setter; the ledger says from where on products may use TF32."""
+
+    def noted(*args: Any) -> Any:
+        before, result = tf32_allowed(), setter(*args)
+        if tf32_allowed() is not before:
+            _note("tf32", other=int(not before))
+        return result
+
+    return noted
+
+
+_PRECISION: Final = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
 
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    streams = Streams(opening.gpu)
-    opening.again.append(streams.use)
+    opening.closing.append(_busy.clear)
+    if tf32_allowed():
+        opening.gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, "cuda:0", 0, "tf32", 1))
+    for name in filter(partial(hasattr, torch._C), _PRECISION):
+        yield torch._C, name, _noting_tf32(getattr(torch._C, name))
     for home in (torch.cuda, torch.cuda.streams, torch):
         yield home, "Event", AnyEvent if home is torch else Event
         yield home, "Stream", Stream
-    for home in (torch.cuda, torch.accelerator):
-        yield home, "current_stream", streams.current
-        yield home, "set_stream", streams.set_stream
-    for home in (torch.cuda, torch.cuda.graphs):
-        yield home, "CUDAGraph", CUDAGraph
-        yield home, "is_current_stream_capturing", capturing
-        yield home, "graph_pool_handle", lambda: (0, next(_pools))
-    yield torch.cuda, "default_stream", streams.default
-    yield torch.cuda, "stream", lambda stream: contextlib.nullcontext() if stream is None else _Using(stream)
-    yield torch.cuda.graphs.graph, "default_capture_stream", None
+    yield torch.cuda, "ExternalStream", ExternalStream
+    yield torch.cuda.streams, "ExternalStream", ExternalStream
+    internals = {
+        "_cuda_getCurrentStream": lambda index: _packed(_thread.current(index), index),
+        "_cuda_getDefaultStream": lambda index: _packed(None, index),
+        "_cuda_getCurrentRawStream": lambda index: _packed(_thread.current(index), index)[0],
+        "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, index, Stream.device_type),
+        "_cuda_setStream": _set_stream,
+        "_cuda_sleep": _sleep,
+        "_accelerator_getStream": _current,
+        "_accelerator_setStream": lambda s: _set_stream(s.stream_id, s.device_index),
+    }
+    yield from ((torch._C, name, value) for name, value in internals.items())
     yield torch.nn.parallel._functions, "_streams", None
     yield torch.Tensor, "record_stream", _record_stream
-    if not hasattr(torch._C, "_host_emptyCache"):
-        yield torch._C, "_host_emptyCache", lambda: None
+
+
+@torch_patches(Stage.WRAP)
+def _backward_patches(opening: Opening) -> Iterator[Patch]:
+    yield around(torch.autograd, "backward", _backward)
+    yield around(torch.autograd, "grad", _backward)
+    yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)

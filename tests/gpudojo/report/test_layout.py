@@ -101,7 +101,7 @@ def test_a_large_window_is_used(visit: Open, pages: Path) -> None:
         assert other["y"] < one["y"] + one["height"]
         assert right(other) == pytest.approx(end, abs=2)
     page = visit(student(pages, 15), **LARGE).page
-    assert right(box(page, "nav")) < box(page, "#first")["x"]
+    assert right(box(page, "nav[aria-label=Exercises]")) < box(page, "#first")["x"]
 
 
 def test_claims_are_aligned_whatever_their_outcome(visit: Open, pages: Path) -> None:

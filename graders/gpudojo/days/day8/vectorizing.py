@@ -463,6 +463,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         """It is several times as fast as the loop, by the modelled clock of a T4."""
         found, speed = seen[timed], seen[pictures].speed
         if (raised := found.raised or speed.raised) is not None:
+            seen.about(timed.name if found.raised else pictures.name)  # the line shown is one of that call
             raise Failed(f"a timed call raised {raised.short}", "no error", raised.line, None, ("return",))
         judge_outputs(found, wanted[timed], same, partial(seen.about, timed.name))
         if not same(speed.output, wanted[pictures].speed.output):

@@ -1,0 +1,262 @@
+"""CUDA graphs of the virtual device."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+import torch.cuda.graphs
+
+from virtual_cuda.device.messages import cuda_error
+from virtual_cuda.device.state import CPU, Block, Place, is_pinned, now
+from virtual_cuda.device.tensor import Tensor
+from virtual_cuda.ops import placement
+from virtual_cuda.ops.dispatch import allocate, write
+from virtual_cuda.ops.placement import inner_of
+from virtual_cuda.ops.registry import call_of
+from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.recorder import tensors_in
+from virtual_cuda.torch_api.generators import Generator, generator_of, is_random, replayed
+from virtual_cuda.torch_api.memory import pool_numbers
+from virtual_cuda.torch_api.streams import capture
+
+_dispatch: Final = Tensor.__torch_dispatch__
+_SEED_AND_OFFSET: Final = 8  # bytes each: what a graph keeps on the device so that replays draw new random numbers
+
+
+class _Seeds:
+    """Shared by all graphs that are alive."""
+
+    def __init__(self, place: Place) -> None:
+        self.blocks: list[Block] = [allocate(place, _SEED_AND_OFFSET) for _ in range(2)]
+
+
+_shared: Final[list[weakref.ref[_Seeds]]] = []
+
+
+def _storages(value: Any) -> set[int]:
+    return {t.untyped_storage()._cdata for t in tensors_in(value) if t.layout is torch.strided}
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The device tensors an operator changes."""
+    found: list[Any] = []
+    for position, argument in enumerate(func._schema.arguments):
+        # Of a list torch does not say from Python whether it is written to: of an operator that writes, it may be.
+        listed = func._schema.is_mutable and "List[" in str(argument.type)
+        if not listed and (argument.alias_info is None or not argument.alias_info.is_write):
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        found += [t for t in tensors_in(value) if isinstance(t, Tensor)]
+    return found
+
+
+_COPIES: Final = ("aten::copy_", "aten::_to_copy")
+_UNPINNED: Final = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
+    "tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+
+
+def _copies_pageable(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether this is a copy from or to host memory that is not pinned."""
+    if func._schema.name not in _COPIES:
+        return False
+    hosts = [t for t in args[:2] if isinstance(t, torch.Tensor) and not isinstance(t, Tensor) and t.numel()]
+    to_host = func._schema.name == _COPIES[1] and kwargs.get("device") == CPU and not kwargs.get("non_blocking")
+    return to_host or any(not is_pinned(tensor) for tensor in hosts)
+
+
+class CUDAGraph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._keep = keep_graph
+        self._steps: list[Callable[[], object]] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # storage -> its bytes, and what they were
+        self._made: set[int] = set()  # storages that the capture itself made
+        self._held: list[Any] = []
+        self._undo: list[tuple[Generator, torch.Tensor]] = []  # generators, and their states before the capture
+        self._note: Any = None
+        self._captured = self._broken = self._instantiated = False
+        self._pool: tuple[int, int] = (0, 0)
+        self._seeds: _Seeds | None = None
+        self._place: Place | None = None
+        self._stream: Any = None
+        self.generators: list[Generator] = []  # registered ones, besides the default generators
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **kwargs: Any) -> None:
+        gpu = now.gpu
+        assert gpu is not None
+        if self._captured:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+            )
+        self._stream = torch.cuda.current_stream()
+        if self._stream == torch.cuda.default_stream():
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
+            )
+        self._place = gpu.places[gpu.current]
+        self._seeds = (_shared and _shared[0]()) or _Seeds(self._place)
+        _shared[:] = [weakref.ref(self._seeds)]
+        self._pool = pool or (0, next(pool_numbers))
+        known: Any = (*torch.cuda.default_generators, *self.generators)
+        self._undo = [(generator, generator.get_state()) for generator in known]
+        capture.graph = self
+        Tensor.__torch_dispatch__ = staticmethod(_captured)  # type: ignore[method-assign]
+        self._note, placement.note = placement.note, _refuse
+
+    def record(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if _copies_pageable(func, args, kwargs):
+            raise RuntimeError(_UNPINNED)
+        given = [inner_of(value) for value in args]
+        named = {key: CPU if isinstance(value, torch.device) else inner_of(value) for key, value in kwargs.items()}
+        for tensor in _written(func, args, kwargs):
+            storage = tensor._inner.untyped_storage()
+            if storage._cdata not in self._before and storage._cdata not in self._made:
+                raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+                self._before[storage._cdata] = (raw, raw.clone())
+        out = _dispatch(func, types, args, kwargs)
+        results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
+        if not func.is_view and results + _written(func, args, kwargs):
+            assert self._place is not None
+            again: Callable[[], Any] = functools.partial(call_of(func), *given, **named)
+            again = replayed(func, given, named, self._place) if is_random(func) else again
+            self._steps.append(functools.partial(self._run, str(func), again, [t._inner for t in results]))
+        self._made |= _storages([t._inner for t in results]) - _storages([given, named])
+        self._held += results  # the graph's own pool: its tensors stay where they are
+        return out
+
+    def _run(self, name: str, call: Callable[[], Any], results: list[Any]) -> None:
+        """One step of a replay, into the memory that the capture has given its results."""
+        again = call()
+        assert self._place is not None
+        write(name, self._place, 0)
+        for result, value in zip(results, tensors_in(again), strict=False):
+            if result is not value:
+                result.copy_(value)
+
+    def add(self, step: Callable[[], object]) -> None:
+        """Something else than an operator that a replay repeats: events, states of generators."""
+        self._steps.append(step)
+
+    def register_generator_state(self, generator: Any) -> None:
+        self.generators.append(generator_of(generator))
+
+    def capture_end(self) -> None:
+        if capture.graph is not self:
+            raise RuntimeError("capture_end() called before capture_begin().")
+        self.leave()
+        for raw, kept in self._before.values():
+            raw.copy_(kept)
+        self._before.clear()
+        for tensor in self._held:  # nothing was computed; what was written down will be
+            if tensor._inner.untyped_storage()._cdata in self._made:
+                torch.empty(0, dtype=torch.uint8).set_(tensor._inner.untyped_storage()).zero_()
+        for generator, state in self._undo:  # a capture draws nothing
+            generator.set_state(state)
+        self._undo.clear()
+        if torch.cuda.current_stream() != self._stream:
+            self.reset()
+            raise RuntimeError("Capture must end on the same stream it began on.")
+        if self._broken:
+            self.reset()
+            raise cuda_error("operation failed due to a previous error during capture", "StreamCaptureInvalidated")
+        if not self._steps and sys.exc_info()[0] is None:  # else that exception says why
+            warnings.warn(
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
+                "device or stream.",
+                stacklevel=2,
+            )
+        self._captured = True
+        self._instantiated = not self._keep
+
+    def leave(self) -> None:
+        """From now on operators run."""
+        Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+        placement.note = self._note
+        capture.graph = None
+
+    def replay(self) -> None:
+        if not self._captured:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        self._instantiated = True
+        for step in self._steps:
+            step()
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._held.clear()
+        self._captured = self._broken = self._instantiated = False
+        self._seeds = None
+
+    def pool(self) -> tuple[int, int]:
+        if not self._captured:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._pool
+
+    def instantiate(self) -> None:
+        if not self._captured:
+            raise RuntimeError("capture_end() must have been called before calling instantiate")
+        if self._instantiated and not self._keep:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+        self._instantiated = True
+
+    def raw_cuda_graph(self) -> int:
+        if not self._keep:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
+            )
+        if not self._captured:
+            raise RuntimeError("You cannot access the raw cudaGraph_t instance until capture_end() has been called")
+        return id(self)
+
+    def raw_cuda_graph_exec(self) -> int:
+        if not self._instantiated:
+            raise RuntimeError("You cannot access the raw cudaGraphExec_t instance until instantiate() has been called")
+        return id(self) + 8
+
+    def enable_debug_mode(self) -> None:
+        """There is no debug information to keep."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """There is nothing to dump."""
+
+
+CUDAGraph.__module__ = "torch.cuda.graphs"
+
+
+def _captured(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    graph = capture.graph
+    if graph is None:
+        return _dispatch(func, types, args, kwargs)
+    return graph.record(func, types, args, kwargs or {})
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    """The host cannot wait for work that is being written down."""
+    if capture.graph is not None:
+        capture.graph._broken = True
+    raise cuda_error("operation not permitted when stream is capturing", "StreamCaptureUnsupported")
+
+
+def _abandon() -> None:
+    if capture.graph is not None:
+        capture.graph.leave()
+
+
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    opening.closing.append(_abandon)
+    for home in (torch.cuda, torch.cuda.graphs):
+        yield home, "CUDAGraph", CUDAGraph
+        yield home, "is_current_stream_capturing", lambda: capture.graph is not None
+        yield home, "graph_pool_handle", lambda: (0, next(pool_numbers))
+    yield torch.cuda.graphs.graph, "default_capture_stream", None

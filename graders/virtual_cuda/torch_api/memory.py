@@ -1,0 +1,232 @@
+"""What `torch.cuda.memory` and the CUDA runtime module ask C++ for: snapshots, history, pools, pinned memory."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+import torch.cuda.memory
+
+from virtual_cuda.device.layout import NO_POOL, History, Pool
+from virtual_cuda.device.state import Block, VirtualGpu, registered
+from virtual_cuda.ops.dispatch import allocate
+from virtual_cuda.patching import Opening, Patch, torch_patches
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
+    "expandable_segments": False, "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": False,
+    "pinned_use_cuda_host_register": False, "graph_capture_record_stream_reuse": False, "max_round_threshold": -1,
+    "max_cached_size": -1, "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
+}  # fmt: skip
+pool_numbers: Final = itertools.count(1)  # of memory pools and of CUDA graphs' own
+
+
+class Memory:
+    """The functions of C++ about memory."""
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self.raw: dict[int, Block] = {}  # by address: blocks that were allocated without a tensor
+        self.use(gpu)
+
+    def use(self, gpu: VirtualGpu) -> Iterable[Patch]:
+        self.gpu = gpu
+        self.metadata = ""
+        return ()
+
+    # ---- history and snapshots ----
+
+    def record(
+        self, enabled: str | None = "all", context: str | None = "all", stacks: str = "all", max_entries: int = 1,
+        clear_history: bool = False, compile_context: bool = False, annotations: bool = False, skipped: Any = (),
+    ) -> None:  # fmt: skip
+        for name, value, allowed in (
+            ("enabled", enabled, ("state", "all")),
+            ("context", context, ("state", "alloc", "all")),
+            ("stacks", stacks, ("python", "all")),
+        ):
+            if value is not None and value not in allowed:
+                raise RuntimeError(
+                    f"expected state to be {' or '.join(repr(a) for a in allowed)}, got {name}={value!r}"
+                )
+        for place in self.gpu.places:
+            memory, layout = place.memory, place.memory.located()
+            before = layout.history
+            if enabled is None:
+                layout.history = None
+            else:
+                for block in memory.live_blocks():
+                    if block.size:
+                        layout.spot(block)
+                layout.history = History(context, max_entries if enabled == "all" else 1, skipped)
+                layout.history.metadata = self.metadata
+                if before is not None and not clear_history:
+                    layout.history.entries.extend(before.entries)
+            memory.watch(enabled is not None or layout.pool != NO_POOL)
+
+    def record_legacy(
+        self, enabled: bool, context: bool = True, most: int = 1, of_events: bool = False, cpp: bool = False,
+        clear_history: bool = False, compile_context: bool = False, annotations: bool = False, skipped: Any = (),
+    ) -> None:  # fmt: skip
+        chosen = "all" if of_events else "state" if context else None
+        self.record("all" if enabled else None, chosen, "all", most, clear_history, skipped=skipped)
+
+    def set_metadata(self, metadata: str) -> None:
+        self.metadata = metadata
+        for place in self.gpu.places:
+            if (history := place.memory.located().history) is not None:
+                history.metadata = metadata
+
+    def snapshot(self, wanted: Any = None) -> dict[str, Any]:
+        """Of one pool, where `wanted` is its id and whether traces are wanted; of (0, 0) or None, of everything."""
+        pool = NO_POOL if wanted is None else tuple(wanted[:2])
+        segments: list[dict[str, Any]] = []
+        traces: list[list[dict[str, Any]]] = []
+        for place in self.gpu.places:
+            memory, layout = place.memory, place.memory.located()
+            found = layout.snapshot(memory.live_blocks(), memory.reserved)
+            segments += [s for s in found if pool in (NO_POOL, s["segment_pool_id"])]
+            traces.append(layout.traces() if wanted is None or len(wanted) < 3 or wanted[2] else [])
+            if layout.history is not None:
+                layout.history.note("snapshot", 0, memory.live)
+        settings = {"allocator_settings": {**_SETTINGS}, "external_annotations": []}
+        return {"segments": segments, "device_traces": traces, **settings}
+
+    def traceback(self, address: int) -> list[dict[str, Any]] | None:
+        layouts = (place.memory.located() for place in self.gpu.places)
+        return next((frames for layout in layouts if (frames := layout.frames_at(address)) is not None), None)
+
+    # ---- memory without tensors, and pools ----
+
+    def allocate(self, size: int, stream: int) -> int:
+        if size < 0:
+            raise ValueError(f"Invalid memory size: {size}. caching_allocator_alloc requires a non-negative size.")
+        block = allocate(self.gpu.places[self.gpu.current], size)
+        address = block.place.memory.located().spot(block, size).address
+        self.raw[address] = block
+        return address
+
+    def begin_pool(self, index: int, pool: Pool) -> None:
+        memory = self.gpu.places[index].memory
+        memory.located().pool = pool
+        memory.watch(True)
+        _uses[pool] = _uses.get(pool, 1) + 1
+
+    def end_pool(self, index: int, pool: Pool) -> None:
+        memory = self.gpu.places[index].memory
+        layout = memory.located()
+        layout.pool = NO_POOL
+        memory.watch(layout.history is not None)
+
+    def patches(self) -> Iterator[Patch]:
+        internals = {
+            "_cuda_record_memory_history": self.record,
+            "_cuda_record_memory_history_legacy": self.record_legacy,
+            "_cuda_memorySnapshot": self.snapshot,
+            "_cuda_allocationTraceback": self.traceback,
+            "_cuda_setMemoryMetadata": self.set_metadata,
+            "_cuda_getMemoryMetadata": lambda: self.metadata,
+            "_cuda_cudaCachingAllocator_raw_alloc": self.allocate,
+            "_cuda_cudaCachingAllocator_raw_delete": lambda address: self.raw.pop(address, None) and None,
+            "_cuda_hostMemoryStats": lambda: self.gpu.host_memory.statistics(),
+            "_cuda_resetPeakHostMemoryStats": lambda: self.gpu.host_memory.reset("peak"),
+            "_cuda_resetAccumulatedHostMemoryStats": lambda: self.gpu.host_memory.reset("allocated", "freed"),
+            "_host_emptyCache": lambda: self.gpu.host_memory.empty_cache(),
+            "_cuda_clearCublasWorkspaces": lambda: None,  # a product here needs none
+        }
+        yield from ((torch._C, name, value) for name, value in internals.items())
+        for name, function in {
+            "_cuda_beginAllocateCurrentThreadToPool": self.begin_pool,
+            "_cuda_beginAllocateToPool": self.begin_pool,
+            "_cuda_endAllocateToPool": self.end_pool,
+            "_cuda_releasePool": lambda index, pool: _uses.update({pool: _uses.get(pool, 2) - 1}),
+        }.items():
+            yield torch.cuda.memory, name, function
+            yield torch._C, name, function
+        for home in (torch.cuda, torch.cuda.memory):
+            yield home, "MemPool", MemPool
+
+
+_uses: Final[dict[Pool, int]] = {}  # how many hold a pool; 1 where nothing is said
+
+
+class MemPool:
+    """`torch.cuda.MemPool`: what is allocated in it has segments of its own."""
+
+    def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        self.allocator = allocator
+        self.id: Pool = (0, next(pool_numbers))
+
+    def use_count(self) -> int:
+        return _uses.get(self.id, 1)
+
+    def snapshot(self, include_traces: bool = True) -> Any:
+        return torch.cuda.memory_snapshot(self.id)
+
+
+MemPool.__module__ = "torch.cuda.memory"
+
+
+# ---- the CUDA runtime ------------------------------------------------------------------------------------------------
+
+_ERRORS: Final = {
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    400: "invalid resource handle",
+    600: "device not ready",
+    710: "device-side assert triggered",
+    712: "part or all of the requested memory range is already mapped",
+    713: "pointer does not correspond to a registered memory region",
+    900: "operation not permitted when stream is capturing",
+}
+
+
+class cudaError(int):
+    """A result of a function of the runtime."""
+
+    success: Final = 0
+
+
+def _register(address: int, nbytes: int, flags: int) -> cudaError:
+    if address in registered:
+        return cudaError(712)
+    registered[address] = nbytes
+    return cudaError(0)
+
+
+def _create_stream(address: int) -> cudaError:
+    ctypes.c_ulonglong.from_address(address).value = next(_streams)
+    return cudaError(0)
+
+
+_streams: Final = itertools.count(0x7D00_0000_0000, 0x100)  # addresses of streams that are not torch's
+
+
+def _runtime(memory: Memory) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        cudaError=cudaError,
+        cudaGetErrorString=lambda code: _ERRORS.get(int(code), "unrecognized error code"),
+        cudaProfilerStart=lambda: cudaError(0),
+        cudaProfilerStop=lambda: cudaError(0),
+        cudaHostRegister=_register,
+        cudaHostUnregister=lambda address: cudaError(713 if registered.pop(address, None) is None else 0),
+        cudaStreamCreate=_create_stream,
+        cudaStreamDestroy=lambda stream: cudaError(0),
+        cudaMemGetInfo=lambda index: ((at := memory.gpu.places[index].memory).free, at.total),
+    )
+
+
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    memory = Memory(opening.gpu)
+    opening.closing.extend((registered.clear, _uses.clear, memory.raw.clear))
+    opening.again.append(memory.use)
+    yield from memory.patches()
+    yield torch.cuda, "_cudart", _runtime(memory)
