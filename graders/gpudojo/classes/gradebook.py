@@ -184,6 +184,7 @@ class ClassTally:
 
     def add(self, row: SubmissionRow) -> None:
         self.statuses[str(row.status)] += 1
+        self.statistics.add(row)
         if row.status is not Became.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
         if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is
