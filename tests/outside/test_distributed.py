@@ -136,7 +136,7 @@ assert [each.name for each in every] == ["barrier", "allreduce", "barrier"]
 assert (reduced.bytes, reduced.ranks, reduced.device) == (4000, 2, f"cuda:{rank}")
 assert (reduced.seconds > 0.3) is (rank == 0)
 assert reduced.site.function == "<module>"
-assert [wait.what for wait in gpu.ledger.syncs()] == ["barrier", "barrier"], gpu.ledger.syncs()
+assert [wait.what for wait in gpu.ledger.explicit_syncs()] == ["barrier", "barrier"]
 assert not gpu.ledger.transfers()
 gpu.ledger.save_trace(f"trace{rank}.json")
 """,
