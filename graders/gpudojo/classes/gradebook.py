@@ -125,8 +125,8 @@ def key_of_student(entry: SubmissionEntry) -> str:
     return f"plain:{folded(entry.name)}"
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def now(timespec: str = "seconds") -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec=timespec)
 
 
 class ScoreChange(NamedTuple):
@@ -184,6 +184,7 @@ class ClassTally:
 
     def add(self, row: SubmissionRow) -> None:
         self.statuses[str(row.status)] += 1
+        self.statistics.add(row)
         if row.status is not Became.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
         if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is

@@ -14,6 +14,7 @@ from gpudojo.platforms import _checkout
 from gpudojo.platforms._checkout import judged_by
 
 from tests.gpudojo.platforms.classroom import readers
+from tests.gpudojo.platforms.classroom.conftest import IDENTITY
 
 REFERENCE = Path(__file__).parents[4] / "reference" / "day8"
 
@@ -98,7 +99,8 @@ def test_a_folder_in_the_place_of_the_result(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "result.json" / "full").mkdir(parents=True)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.setattr(_checkout, "graded", lambda *_, **__: graded("no"))
-    done = CliRunner().invoke(main, ["classroom", str(tmp_path), "--out", str(tmp_path), "--for", "classroom50"])
+    arguments = ["classroom", str(tmp_path), "--out", str(tmp_path), "--for", "classroom50"]
+    done = CliRunner(env=IDENTITY).invoke(main, arguments)
     assert done.exit_code == 1
     assert "result.json" in done.output
     assert os.listdir(tmp_path) == ["result.json"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms._checkout import Graded
 from gpudojo.platforms.github_classroom import reporting as messages
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.gpudojo.platforms.classroom import readers
+from tests.gpudojo.platforms.classroom.conftest import IDENTITY
 
 NASTY = ["::error::x", "a,b=c:d%e", "x\r\n::notice::y", "##[error]z", "\u2028::debug::s", "%0A::error::t", "|a|b|\n|c|"]
 
@@ -97,8 +99,13 @@ def test_what_appears_in_a_workflows_files_meanwhile_is_taken_back(tmp_path: Pat
 
 def test_without_a_workflow_the_same_goes_into_files(tmp_path: Path) -> None:
     report = messages.Report(graded("no"), None, ("a note",))
-    written = messages.write(report, ("github", "classroom50"), tmp_path / "new", {})
+    both = ("github", "classroom50")
+    written = messages.write(report, both, tmp_path / "new", IDENTITY)
     assert [path.name for path in written] == ["result.json", "github-outputs.txt", "summary.md"]
+    written = messages.write(report, both, tmp_path / "new", {})
+    assert [path.name for path in written] == ["github-outputs.txt", "summary.md"], "Classroom 50 would refuse the file"
+    with pytest.raises(CannotExport, match="CLASSROOM, ASSIGNMENT, SUBMISSION_TAG, COMMIT_URL, RELEASE_URL are not"):
+        messages.write(report, ("classroom50",), tmp_path / "new", {})
     assert "a note" in (tmp_path / "new" / "summary.md").read_text()
     assert "exercise01=" in (tmp_path / "new" / "github-outputs.txt").read_text()
 
