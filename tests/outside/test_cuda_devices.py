@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.cuda import comm
 from virtual_cuda import virtual_cuda
 
@@ -90,6 +91,15 @@ def test_storages_are_copied_on_their_device() -> None:
             assert str(twin.device) == "cuda:1"
             assert twin.data_ptr() != storage.data_ptr()
             assert twin.tolist() == storage.tolist()
+
+
+@pytest.mark.usefixtures("two")
+def test_a_dual_tensor_is_copied_to_the_host() -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2, device="cuda"), torch.full((2,), 5.0, device="cuda"))
+        tangent = forward_ad.unpack_dual(torch.zeros(2).copy_(dual)).tangent
+    assert tangent is not None
+    assert tangent.tolist() == [5, 5]
 
 
 def test_modules_of_torch_imported_meanwhile_see_the_device(warm_python: WarmPython, tmp_path: Path) -> None:

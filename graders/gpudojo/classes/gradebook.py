@@ -125,8 +125,8 @@ def key_of_student(entry: SubmissionEntry) -> str:
     return f"plain:{folded(entry.name)}"
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def now(timespec: str = "seconds") -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec=timespec)
 
 
 class ScoreChange(NamedTuple):

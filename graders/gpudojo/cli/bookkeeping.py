@@ -107,7 +107,7 @@ def override(
     try:
         book = open_gradebook(folder, state, course_at(folder, state))
         who = by or _login()
-        at = now()
+        at = now("microseconds")  # tells commands apart
         if log:
             _show_log(book)
         elif items:
@@ -191,7 +191,7 @@ def _show_log(book: Gradebook) -> None:
 
     for one in book.overrides.log:
         what = f"{number(one.points)}  {one.comment}".rstrip() if one.action == "set" else "undone"
-        click.echo(printable(f"{one.at}  {one.by}  {one.student}  {one.item}  {what}"))
+        click.echo(printable(f"{one.at[:19]}  {one.by}  {one.student}  {one.item}  {what}"))
     if not book.overrides.log:
         click.echo("Nothing was overridden yet.")
 

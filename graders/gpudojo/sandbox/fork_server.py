@@ -9,7 +9,6 @@ import importlib
 import io
 import os
 import pkgutil
-import random
 import selectors
 import signal
 import socket
@@ -18,18 +17,14 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
 from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
 from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepared
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
-
-if TYPE_CHECKING:
-    from gpudojo.model.exercise import Exercise
 
 assert sys.platform != "win32"  # forks
 
@@ -101,39 +96,6 @@ def _train(backward: bool) -> None:
                 loss.item()
             torch.rand(2, device="cuda").argmax().cpu().numpy()
             torch.cuda.synchronize()
-
-
-REHEARSED: Final = frozenset({"bench", "a gpu", "one gpu", "two gpus"})  # others start processes, or take the time
-
-
-def rehearsals() -> Iterator[None]:
-    """Run the scenarios of every day with a function that does nothing, one in each step.
-
-    What the first run of a scenario makes and finds out is then there in every process that is forked.
-    """
-    import torch
-
-    from gpudojo.grading.load import Submission
-    from gpudojo.grading.observe import observe_one
-
-    for each in registered().values():
-        exercises: tuple[Exercise, ...] = ()
-        with contextlib.suppress(Exception):  # a mistake in a day that is not graded
-            exercises = day(each.name)
-        for exercise, function in ((e, f) for e in exercises for f in e.functions):
-            nothing = Submission(Path(f"{exercise.stem}.py"), {function.name: lambda *args, **kwargs: None})
-            for probe in (p for p in function.probes if p.machine in REHEARSED):
-                numbers = random.getstate()
-                with (
-                    contextlib.suppress(Exception),
-                    contextlib.redirect_stdout(io.StringIO()),
-                    warnings.catch_warnings(),
-                    torch.random.fork_rng(devices=[]),
-                ):
-                    warnings.simplefilter("ignore")
-                    observe_one(exercise, function, probe, nothing, "virtual", 0)
-                random.setstate(numbers)
-                yield
 
 
 OWN: Final = ("RssAnon", "RssShmem", "VmSwap", "HugetlbPages")  # memory of a process
@@ -253,22 +215,17 @@ def main(number: int, gpu: bool) -> None:
         # Here, since they import torch, which must come after the namespaces.
         from gpudojo.sandbox import child, integrity, reaching
 
+        changed = None
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
             warm_up(gpu)
         reached = reaching.install()
-
-        def ready() -> Callable[..., None]:
-            """What children do, of which everything is in place."""
-            changed = None
-            if LINUX:
-                changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)
-            gc.collect()
-            gc.freeze()
-            return functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
-
-        run = ready()
+        if LINUX:
+            changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)
         isolation.finish()
-        ForkServer(control, isolation, run, ready if LINUX and not gpu else None).serve()
+        gc.collect()
+        gc.freeze()
+        run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
+        ForkServer(control, isolation, run).serve()
 
 
 @dataclass
@@ -291,26 +248,12 @@ class Child:
         return self.waited > self.told + MEASURED
 
 
-FEW: Final = 3  # children for whom it is not worth it to rehearse
-
-
 class ForkServer:
-    """Starts and ends children on request, and reports each that has ended.
+    """Starts and ends children on request, and reports each that has ended."""
 
-    Once there were a few children it rehearses whenever nobody asks; `ready` then returns what later children run.
-    """
-
-    def __init__(
-        self,
-        control: socket.socket,
-        isolation: Isolation,
-        run: Callable[..., None],
-        ready: Callable[[], Callable[..., None]] | None = None,
-    ) -> None:
-        self.control, self.isolation, self.run_child, self.ready = control, isolation, run, ready
+    def __init__(self, control: socket.socket, isolation: Isolation, run: Callable[..., None]) -> None:
+        self.control, self.isolation, self.run_child = control, isolation, run
         self.children: dict[int, Child] = {}  # by process number
-        self.spawned = 0
-        self.rehearsals = rehearsals() if ready else iter(())
         self.memory = MemoryWatch(isolation.gpu_watch) if LINUX else None
         self.waiting = selectors.DefaultSelector()
 
@@ -326,10 +269,7 @@ class ForkServer:
         self.control.sendall(EVENT.pack(Event.READY, 0, 0, 0, 0, 0))
         measured = 0.0
         while True:
-            rehearses = self.ready is not None and self.spawned > FEW
-            ready = self.waiting.select(0 if rehearses else MEASURED if self.children and self.memory else None)
-            if rehearses and not ready:
-                self._rehearse()
+            ready = self.waiting.select(MEASURED if self.children and self.memory else None)
             if self.memory and self.children and time.monotonic() > measured + MEASURED:
                 measured = time.monotonic()
                 self._limit_memory(self.memory)
@@ -341,12 +281,6 @@ class ForkServer:
                     for pid in self.children:
                         _kill(pid)
                     return
-
-    def _rehearse(self) -> None:
-        """One step; after the last one, what is there now is what children must not change."""
-        if next(self.rehearsals, self) is self and self.ready is not None:
-            self.run_child, self.ready = self.ready(), None
-            self.memory = MemoryWatch(self.isolation.gpu_watch)
 
     def _limit_memory(self, memory: MemoryWatch) -> None:
         for pid, usage in memory.usages().items():
@@ -375,7 +309,6 @@ class ForkServer:
                 _kill(pid)
         elif request == Request.SPAWN:
             pid = self._spawn(number, descriptors)
-            self.spawned += 1
             if pid > 0:
                 self.children[pid] = Child(number, MemoryLimits(memory, gpu_memory))
         return True

@@ -94,7 +94,7 @@ def _block_diag(call: OperatorCall) -> Any:
 
 operator("mm", "addmm", "bmm", "baddbmm", binding=True, product=True)
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=True)
+    operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
 operator("mv", "dot", binding=True)
 operator("trace", emulate=widened((*HALF, torch.bool), torch.float32, torch.int64))
 operator("block_diag", placement=_block_diag)

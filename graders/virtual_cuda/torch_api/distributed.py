@@ -219,6 +219,11 @@ def _watched(work: Any, each: _Collective, written: Any) -> Any:
     try:
         future = work.get_future()
     except RuntimeError:  # of a message from one rank to another
+        if not hasattr(internals, "PythonCallbackWork"):  # an older torch: how long it takes is not known
+            if each.factor is not None:
+                work.wait()
+            each.end()
+            return work
 
         def waited(timeout: Any) -> bool:
             done = bool(work.wait())

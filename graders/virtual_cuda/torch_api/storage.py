@@ -211,6 +211,8 @@ operator("set_.source_Storage", "set_.source_Storage_storage_offset", plan=_set_
 operator("set_.source_Tensor", "set_.source_Tensor_storage_offset", plan=_set_)
 # Asked by `x.data = y` of two device tensors; nothing runs on a device for it.
 operator("_has_compatible_shallow_copy_type", plan=lambda func, args, kwargs: True)
+# Asked by forward-mode differentiation, also of tensors on two devices.
+operator("_has_same_storage_numel", plan=lambda func, args, kwargs: func(*placement.inner_of(args)))
 
 # Forward-mode differentiation makes zeros that have no memory. The key that stands for them is off while an inner
 # kernel runs, and the kernel would read from nowhere: the process dies. So they are real zeros here.

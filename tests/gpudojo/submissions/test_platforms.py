@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from gpudojo.submissions.entries import Kind, Naming, SubmissionEntry
-from gpudojo.submissions.listing import list_submissions
+from gpudojo.submissions.entries import Kind, Naming, SubmissionEntry, Submitter
+from gpudojo.submissions.listing import commit_time, list_submissions
 
 from tests.gpudojo.submissions.making import FILE, write
 
@@ -126,3 +128,61 @@ def test_repositories_of_a_classroom_name_an_account(tmp_path: Path, folder: str
     (found,) = list_submissions([tmp_path / folder]).entries
     assert (found.name, found.student, found.identifier) == (name, account, account)
     assert (found.naming, found.kind) == (Naming.CLASSROOM, Kind.CHECKOUT)
+
+
+def test_files_that_canvas_has_twice_are_two_attempts(tmp_path: Path) -> None:
+    for name in (
+        f"examplead_101_9001_{FILE}",
+        "examplead_101_9002_day8.py",
+        "examplead_LATE_101_9007_day8-1.py",
+    ):
+        write(tmp_path / name)
+    listed = by_name(list_submissions([tmp_path]).entries)
+    first, last = listed["examplead (attempt 1)"], listed["examplead"]
+    assert [name for name, _ in first.members] == [FILE, "day8.py"]
+    assert [name for name, _ in last.members] == ["day8-1.py"]
+    assert (first.attempt, last.attempt, first.late, last.late) == (1, 2, False, True)
+    assert first.identifier == last.identifier == "101"
+
+
+def test_gradescope_says_who_and_when(tmp_path: Path) -> None:
+    for number in ("11111", "22222"):
+        write(tmp_path / f"submission_{number}" / FILE)
+    nested = METADATA.replace(
+        "created_at: 2026-01-01 10:00:00.000000000 Z\n  :submitters",
+        "created_at: !ruby/object:ActiveSupport::TimeWithZone\n    utc: 2026-01-02 10:00:00.5 Z\n  :submitters",
+    )
+    write(tmp_path / "submission_metadata.yml", nested.encode())
+    listed = by_name(list_submissions([tmp_path]).entries)
+    assert listed["submission_11111"].submitted == "2026-01-01T10:00:00+00:00"
+    assert listed["submission_22222"].submitted == "2026-01-02T10:00:00+00:00"
+    assert listed["submission_11111"].people == (Submitter("Ada Example", "17", "ada@example.org"),)
+    assert len(listed["submission_22222"].people) == 2
+
+
+def test_a_checkout_was_handed_in_when_its_last_commit_was_made(tmp_path: Path) -> None:
+    """Also where the repository's own settings name programs to run: none of them is run."""
+    checkout = tmp_path / "class" / "day8-ada"
+    write(checkout / FILE)
+    date = {"GIT_COMMITTER_DATE": "2026-11-01T10:00:00+0200", "GIT_AUTHOR_DATE": "2026-10-01T10:00:00+0200"}
+    who = ("-c", "user.name=a", "-c", "user.email=a@x.org")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x")):
+        subprocess.run(["git", *words], cwd=checkout, env=os.environ | date, check=True)
+    trap = f"touch {tmp_path}/ran; false"
+    with (checkout / ".git" / "config").open("a") as file:
+        file.write(f'[core]\n\tfsmonitor = "{trap}"\n\tpager = "{trap}"\n\tsshCommand = "{trap}"\n')
+        file.write(f'[log]\n\tshowSignature = true\n[gpg]\n\tprogram = "{trap}"\n')
+    assert commit_time(checkout) == "2026-11-01T10:00:00+02:00"
+    subprocess.run(["git", "-c", "core.fsmonitor=false", "gc", "-q"], cwd=checkout, check=True)
+    (entry,) = list_submissions([tmp_path / "class"]).entries
+    assert entry.submitted == "2026-11-01T10:00:00+02:00"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("head", ["", "ref: refs/heads/../../../etc/passwd", "ref: refs/heads/none", "f" * 40, "\0"])
+def test_a_checkout_without_a_commit_has_no_date(tmp_path: Path, head: str) -> None:
+    write(tmp_path / ".git" / "HEAD", head.encode())
+    assert commit_time(tmp_path) == ""
+    os.unlink(tmp_path / ".git" / "HEAD")
+    os.mkfifo(tmp_path / ".git" / "HEAD")
+    assert commit_time(tmp_path) == ""
