@@ -320,7 +320,8 @@ class _Run:
                 yield from textwrap.wrap(sentence, width, break_on_hyphens=False)
         if every := questions.collectives(records):
             sent, waited = sum(each.bytes for each in every), sum(each.seconds or 0 for each in every)
-            yield f"{len(every):,} collectives of {format_size(sent)}, complete after {waited:.2f} s in all."
+            said = f"{len(every):,} collective{'s' * (len(every) > 1)}"
+            yield f"{said} of {format_size(sent)}, complete after {waited:.2f} s in all."
         if self.options.timeline and records:
             yield ""
             yield from self.drawn(width)

@@ -276,9 +276,9 @@ def test_torchrun(words: list[str], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     said = sorted(line for line in done.stdout.splitlines() if line)
     assert said == ["rank 0 of 2: 4.0 on cuda:0", "rank 1 of 2: 4.0 on cuda:1"]
-    assert done.stderr.count("What each line did on the virtual GPU of rank 0 of 2:") == 1
+    assert done.stderr.count("What each line did on the virtual GPU of rank 0 of 2") == 1
     assert "did nothing" not in done.stderr
-    assert "1 collectives of 8 bytes" in done.stderr
+    assert "1 collective of 8 bytes" in done.stderr
 
 
 SPAWNED = """

@@ -277,13 +277,12 @@ def _frames(
     job: protocol.Job, layers: dict[str, str], home: Path, limits: Limits
 ) -> Iterator[protocol.Frame | protocol.Glimpse]:
     try:
-        from virtual_cuda import keep_patches, limit_memory
-
         if job.on_gpu:
+            from virtual_cuda import limit_memory
+
             limit_memory(job.gpu_memory)
         yield protocol.Isolated(layers)
-        with keep_patches():
-            paused = yield from grade(job, home, limits)
+        paused = yield from grade(job, home, limits)
     except Exception as error:  # errors of student code are evidence: this is our own, or was provoked
         yield protocol.Stumbled(": ".join(described(error))[: protocol.MESSAGE])
         traceback.print_exc()
