@@ -50,7 +50,8 @@ class LanguageModel(nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         hidden = self.body(self.embed(words))
-        return self.decode(hidden[0] if isinstance(hidden, tuple) else hidden).flatten(0, 1)
+        logits: torch.Tensor = self.decode(hidden[0] if isinstance(hidden, tuple) else hidden)
+        return logits.flatten(0, 1)
 
 
 class LanguageTraining:
