@@ -32,6 +32,10 @@ def takes(student: float, loop: float = 0.1) -> Modelled:
     return Modelled(student, loop, ONE)
 
 
+def judge(found: Modelled, wanted: Modelled, measured: float = 1.0) -> None:
+    judge_speed(found, wanted, Race(1.0, measured), Race(1.0, 40.0))
+
+
 def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
@@ -47,12 +51,12 @@ def test_the_graders_loops_are_those_students_are_given() -> None:
 
 def test_a_fast_one_passes_whatever_was_measured() -> None:
     for measured in (0.1, 50.0, math.nan):
-        judge_speed(takes(0.002), takes(0.002), measured)
+        judge(takes(0.002), takes(0.002), measured)
 
 
 def test_a_slow_one_is_shown_three_numbers_and_what_was_measured() -> None:
     with pytest.raises(Failed, match=r"2\.0 times as fast as the loop") as caught:
-        judge_speed(takes(0.05), takes(0.002), 31.4159)
+        judge(takes(0.05), takes(0.002), 31.4159)
     assert caught.value.happened.splitlines()[1:] == [
         "the loop   ████████████████████████    100.00 ms     1.0 ×",
         "yours      ████████████                 50.00 ms     2.0 ×",
@@ -63,21 +67,31 @@ def test_a_slow_one_is_shown_three_numbers_and_what_was_measured() -> None:
 
 
 def test_where_the_reference_gains_little_less_is_asked() -> None:
-    judge_speed(takes(0.05), takes(0.02), 1.0)
+    judge(takes(0.05), takes(0.02))
 
 
 def test_too_good_to_be_true() -> None:
     for student in (1e-9, 0.0, -1.0):
         with pytest.raises(Failed, match="too good to be true"):
-            judge_speed(takes(student), takes(0.002), 1.0)
+            judge(takes(student), takes(0.002))
     for student in (math.inf, math.nan):
-        with pytest.raises(Failed, match="the time of the student"):
-            judge_speed(takes(student), takes(0.002), 1.0)
+        with pytest.raises(Failed, match="the times are"):
+            judge(takes(student), takes(0.002))
 
 
 def test_a_loop_that_was_slowed_down_is_not_compared_with() -> None:
     with pytest.raises(Failed, match=r"2\.0 times as fast as the loop"):
-        judge_speed(takes(0.05, loop=100.0), takes(0.002), 1.0)
+        judge(takes(0.05, loop=100.0), takes(0.002))
+
+
+def test_on_a_real_gpu_the_measured_times_are_judged() -> None:
+    nothing = takes(0.0, loop=0.0)
+    judge_speed(nothing, nothing, Race(0.01, 0.4), Race(0.01, 0.4))
+    with pytest.raises(Failed, match=r"2\.0 times as fast as the loop") as caught:
+        judge_speed(nothing, nothing, Race(0.2, 0.4), Race(0.01, 0.4))
+    assert caught.value.happened.endswith("measured on this machine")
+    with pytest.raises(Failed, match=r"0\.8 times as fast"):  # the loop was slowed down
+        judge_speed(nothing, nothing, Race(2.0, 40.0), Race(0.01, 0.4))
 
 
 def test_every_timed_output_is_checked() -> None:

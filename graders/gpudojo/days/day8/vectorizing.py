@@ -468,7 +468,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         judge_outputs(found, wanted[timed], same, partial(seen.about, timed.name))
         if not same(speed.output, wanted[pictures].speed.output):
             raise Failed("the result of the timed call is wrong", "the loop's values", at=("return",))
-        judge_speed(speed, wanted[pictures].speed, found.speedup)
+        judge_speed(speed, wanted[pictures].speed, found, wanted[timed])
 
 
 # The timed sizes make each loop take some milliseconds: sixty times a vectorized call and more.
