@@ -111,6 +111,7 @@ def test_every_check_named_here_is_one_of_the_curriculum() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_claims_hold_for_the_references_and_not_for_mistakes_in_values(tmp_path: Path) -> None:
     from benchmarks.bench_verdicts import by_plain_tests
 

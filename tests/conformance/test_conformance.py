@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from functools import cache
@@ -43,12 +44,14 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     return lambda name: every()[name]
 
 
+@pytest.mark.slow
 @each_corpus
 def test_no_snippet_kills_its_process(tried: Tried, name: str) -> None:
     _, records = tried(name)
     assert {id_: r["message"] for id_, r in records.items() if r["outcome"] == "crash"} == {}
 
 
+@pytest.mark.slow
 @each_corpus
 def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
     corpus, records = tried(name)
@@ -57,6 +60,7 @@ def test_agreement_is_high_enough_on_any_torch(tried: Tried, name: str) -> None:
     assert {aspect: percent for aspect, percent in reached.items() if percent < wanted[aspect]} == {}
 
 
+@pytest.mark.slow
 @each_corpus
 @on_pinned_torch
 def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
@@ -65,6 +69,7 @@ def test_agreement_is_the_pinned_one(tried: Tried, name: str) -> None:
     assert not changes, "\n".join([*changes, "(raise pins with: python -m tests.conformance --pin)"])
 
 
+@pytest.mark.slow
 @on_pinned_torch
 def test_every_difference_has_a_reason_and_every_reason_a_difference(tried: Tried) -> None:
     known = pins.listed()
@@ -73,3 +78,18 @@ def test_every_difference_has_a_reason_and_every_reason_a_difference(tried: Trie
         real += differences(corpus.golden, records)
     assert pins.unexplained(real, known) == []
     assert pins.outdated(real, known) == []
+
+
+@on_pinned_torch
+def test_a_sample_differs_only_as_listed() -> None:
+    sample = [
+        dataclasses.replace(corpus, snippets={id_: corpus.snippets[id_] for id_ in sorted(corpus.snippets)[::10]})
+        for corpus in corpora.load_all()
+    ]
+    records = run(*sample)
+    real: list[Difference] = []
+    for corpus in sample:
+        golden = {id_: corpus.golden[id_] for id_ in corpus.snippets}
+        real += differences(golden, {id_: records[id_] for id_ in golden})
+    assert len(records) > 140
+    assert pins.unexplained(real, pins.listed()) == []

@@ -160,6 +160,7 @@ def forked(codes: dict[str, str]) -> dict[str, Record]:
     )
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_snippet_may_leave_a_mess_or_die_and_the_next_one_runs() -> None:
     records = forked(

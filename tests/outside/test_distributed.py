@@ -167,6 +167,7 @@ assert abs(list(losses(hooked, "cuda"))[-1] - ours[-1]) < 0.05
     )
 
 
+@pytest.mark.slow
 def test_batch_statistics_are_shared(warm_python: WarmPython, tmp_path: Path) -> None:
     ran(
         warm_python,

@@ -81,6 +81,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder, python
 
 
+@pytest.mark.slow
 def test_a_hole_is_found_and_closed_and_an_equivalent_mutant_has_a_reason(course: tuple[Path, Path]) -> None:
     folder, python = course
     command = ("gpudojo", "lint", "--day", "day9", "--mutants", "--jobs", "2")

@@ -61,6 +61,7 @@ def graded(python: WarmPython, repository: Path, submissions: Path) -> dict[str,
     return {row.submission: row for row in read(repository / "results" / "results.json").submissions}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_followed_literally_ends_in_an_exercise_that_grades(warm_python: WarmPython, tmp_path: Path) -> None:
     repository = copy_of_the_repository(tmp_path / "repository")

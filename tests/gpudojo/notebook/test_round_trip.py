@@ -56,6 +56,7 @@ def pytested(python: WarmPython, *paths: Path) -> subprocess.CompletedProcess[st
     return python.run("pytest", *options, *place, *map(str, paths), cwd=root, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(250)
 def test_pytest_passes_all_checks_of_all_solved_notebooks(warm_python: WarmPython, folder: Path) -> None:
     done = pytested(warm_python, *sorted((folder / "sheets").iterdir()), folder / "days" / "day8.ipynb")

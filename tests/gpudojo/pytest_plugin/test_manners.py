@@ -99,6 +99,7 @@ def test_an_unrelated_project_loads_the_thin_module_only(student: Student, numbe
     assert "points" not in done.stdout
 
 
+@pytest.mark.slow
 def test_an_unrelated_project_with_other_plugins(student: Student) -> None:
     project(student, failures=1)
     done = run(student, *beside())

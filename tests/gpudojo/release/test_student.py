@@ -161,6 +161,7 @@ def test_no_reference_is_run_and_none_is_there(solved: Path, python: WarmPython,
     assert run(python, str(script), cwd=solved).strip() == "Recorded"
 
 
+@pytest.mark.slow
 def test_the_same_bytes_every_time(released: Released) -> None:
     again = recording.recorded(REFERENCE, "day8")
     assert again == released.evidence

@@ -64,6 +64,7 @@ def test_hostile_texts_stay_texts(visit: Open, pages: Path) -> None:
         assert f"printed {name}".replace("\u202e", "⟨U+202E⟩") in found.page.locator("pre.output").text_content()
 
 
+@pytest.mark.slow
 def test_injected_code_cannot_send_requests(visit: Open, pages: Path) -> None:
     asked: list[str] = []
 
@@ -279,6 +280,7 @@ def test_contrast_and_labels_pass_an_automated_check(visit: Open, pages: Path, w
     assert "color-contrast" in {rule["id"] for rule in found.response["passes"]}
 
 
+@pytest.mark.slow
 def test_a_class_of_a_thousand_is_made_and_opened_quickly(visit: Open, tmp_path: Path) -> None:
     results = thousand(tmp_path)
     began = time.process_time()

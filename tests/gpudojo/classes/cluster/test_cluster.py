@@ -87,6 +87,7 @@ def test_a_run_can_be_resumed_here_or_on_a_cluster(
         assert rows(results) == slow_rows
 
 
+@pytest.mark.slow
 def test_no_more_is_sent_than_fits(
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_wheel_that_is_not_the_released_one_grades_nobody(bundle: Path, tmp_pa
     assert not (tmp_path / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_the_bundle_is_the_same_bytes_each_time_and_shows_no_solution(
     bundle: Path, released: Path, tmp_path: Path
 ) -> None:

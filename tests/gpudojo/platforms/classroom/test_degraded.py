@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fences thes
 SAME_USER = "import gpudojo.sandbox.isolation as confinement\nconfinement.first_user = lambda: None"
 
 
+@pytest.mark.slow
 def test_nothing_forged_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpudojo.sandbox import fork_client as keeper
 
