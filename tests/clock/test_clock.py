@@ -145,6 +145,15 @@ def test_a_sentence_says_what_limits_the_code() -> None:
         )
         assert told(lambda: None, 1) == "Nothing ran on the GPU."
 
+        def few_launches() -> None:
+            for tensor in [torch.ones(8)] * 5:
+                tensor.to("cuda")
+            _ = small + 1
+
+        limited = r"The GPU waits \d+% of the time: the CPU takes [\d.]+ µs for"
+        assert re.match(f"{limited} 1 copy, the GPU", told(lambda: torch.ones(8).to("cuda"), 1))
+        assert re.match(f"{limited} 5 copies and 1 launch, the GPU", told(few_launches, 1))
+
 
 def test_the_cpu_is_faster_for_small_batches_and_the_gpu_for_large_ones() -> None:
     def told(batch: int) -> list[str]:

@@ -114,4 +114,5 @@ def test_the_line_that_says_how_to_run_a_file_runs_it_on_a_gpu() -> None:
     assert f"\nRun me: dojo run exercises/day8/{file.name}\n" in file.read_text(encoding="utf-8")
     done = python("-m", "gpudojo", "run", str(file))
     assert (done.returncode, "ghosts, moved from cpu to cuda:0:" in done.stdout) == (0, True), done.stdout + done.stderr
-    assert "What each line did on the virtual GPU:" in done.stderr
+    heading = "What each line did on the virtual GPU, and how long it would take on T4 (modelled):"
+    assert heading in done.stderr

@@ -103,6 +103,15 @@ def test_statistics_that_change_without_eval_are_told_after_it() -> None:
         assert (found[first], found["leaves_batch_norm_as_it_was"]) == (None, first), name
 
 
+def test_a_pass_without_a_step_is_told_after_the_remainder_where_others_step() -> None:
+    first, second = "steps_for_the_remainder", "returns_the_number_of_steps"
+    for name in ("remainder_dropped", "last_batches_never_read"):
+        results = graded(WRONG / "09_managing_memory" / f"{name}.py")
+        found = told_after(results)
+        assert (found[first], found[second]) == (None, first), name
+        assert "missing-step" not in {each.misconception for each in results}
+
+
 def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path) -> None:
     clock = (WRONG / TIMING.stem / "clock_never_waits.py").read_text(encoding="utf-8").partition("def compare")[0]
     compare = "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"

@@ -34,6 +34,13 @@ def test_what_happened_is_told(name: str, told: str) -> None:
     assert told in first.happened
 
 
+def test_a_batch_with_something_else_instead_of_a_tensor() -> None:
+    results = graded(WRONG / "03_moving_batches" / "named_tuple_constructor.py")
+    told = next(result for result in results if result.check == "moves_every_tensor")
+    assert told.happened == "nested, non_blocking=True: `batch['labels'][1].images` is a list"
+    assert told.expected == "a tensor, moved"
+
+
 @pytest.mark.parametrize("function", ["time_on_device", "compare_devices"])
 def test_recorded_times_do_not_depend_on_how_long_the_machine_is_up(
     monkeypatch: pytest.MonkeyPatch, function: str

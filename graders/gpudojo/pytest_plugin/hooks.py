@@ -34,6 +34,10 @@ STATUSES: Final = {
 }
 
 
+def _reported(item: CheckItem) -> ReportedCheck:
+    return ReportedCheck(item.path, item.checks.exercise, item.check)
+
+
 class ExerciseHooks:
     """Registered as a plugin when a run has its first exercise file.
 
@@ -52,19 +56,19 @@ class ExerciseHooks:
         """pytest's own collector for an exercise file, which must not import it."""
         return collection.NoTests.from_parent(parent, path=path)
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        # What is to be mended first is told first, also where a plugin such as pytest-randomly shuffles tests.
-        before = [item for item in items if isinstance(item, CheckItem)]
+        # What is to be mended first is told first, as the summary's `next` does: also where a plugin such as
+        # pytest-randomly shuffles tests, or where the command names a function before the one it calls.
         yield
-        kept = {*items}
-        ordered = (item for item in before if item in kept)
+        checks = [item for item in items if isinstance(item, CheckItem)]
+        ordered = iter(sorted(checks, key=lambda item: _reported(item).position))
         items[:] = [next(ordered) if isinstance(item, CheckItem) else item for item in items]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if isinstance(item, CheckItem):
-                self.checks[item.nodeid] = ReportedCheck(item.path, item.checks.exercise, item.check)
+                self.checks[item.nodeid] = _reported(item)
 
     def collected_by_worker(self, ids: Sequence[str]) -> None:
         """Notes the checks that a worker of pytest-xdist has collected, and writes the first line of the run."""

@@ -39,12 +39,17 @@ def what_limits(times: Times) -> str:
             else "pin the memory, or copy once, before the loop"
         )
         return f"Copies take {copied:.0%} of the time: {advice}."
-    if waits >= MUCH and times.kernels:
-        issue, run = times.issued / times.kernels, times.kernel_seconds / times.kernels
-        return (
-            f"The GPU waits {waits:.0%} of the time: {_number(times.kernels, 'launch', 'launches')} of {spent(issue)}, "
-            f"for kernels of {spent(run)}. Fewer and larger operations, or a larger batch, keep it busy."
-        )
+    if waits >= MUCH:
+        copies, launches = sum(i.kind == "copy" for i in times.on_device), _number(times.kernels, "launch", "launches")
+        if times.kernels >= copies:
+            issue, run = times.issued / times.kernels, times.kernel_seconds / times.kernels
+            what = f"{launches} of {spent(issue)}, for kernels of {spent(run)}"
+            larger = "operations, or a larger batch,"
+        else:
+            work = _number(copies, "copy", "copies") + (f" and {launches}" if times.kernels else "")
+            busy = spent(times.kernel_seconds + times.copy_seconds)
+            what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {busy}", "copies"
+        return f"The GPU waits {waits:.0%} of the time: {what}. Fewer and larger {larger} keep it busy."
     return f"The GPU works {1 - waits:.0%} of the time: the work itself limits the speed."
 
 

@@ -91,7 +91,7 @@ def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("before", "after", "found"),
     [
         ("range(5)", "range(6)", f"lessons/{STEM}.md: what was recorded is out of date; run: dojo lesson 04 --remake"),
-        ("<!-- run: setup -->\n", "", "line 25: nothing runs this code; write <!-- run: NAME --> above it"),
+        ("<!-- run: setup -->\n", "", "line 27: nothing runs this code; write <!-- run: NAME --> above it"),
         ("run: wrong", "run: other", "has no snippet called wrong"),
         ("</details>", "", "does not have 3 questions with answers"),
         ("opt.step()", "opt.jump()", "the snippet called right ends with an error"),

@@ -130,6 +130,25 @@ def test_exercises_with_other_plugins(student: Student) -> None:
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
+def test_what_is_to_be_mended_first_is_told_first_in_any_order(student: Student) -> None:
+    clock = REPOSITORY / "tests" / "day8" / "wrong" / "10_timing_and_profiling" / "clock_never_waits.py"
+    compare = "return {str(each): time_on_device(make_work(each), each, repeats) for each in devices}"
+    source = clock.read_text(encoding="utf-8").partition("def compare")[0]
+    path = "day8/10_timing_and_profiling.py"
+    student.write(path, f"{source}\n\ndef compare_devices(make_work, devices, repeats=3):\n    {compare}\n")
+    target = student.write(f"reference/{path}", "")
+    shutil.copy(REPOSITORY / "reference" / path, target)
+    _, *options = PLUGINS["randomly"]
+    shuffled = ["-p", "pytest_randomly", *options] if util.find_spec("pytest_randomly") else []
+    asked = [f"{path}::{name}" for name in ("compare_devices", "time_on_device")]
+    said = student.pytest(*shuffled, *asked).stdout
+    callee, caller = said.partition("= points =")[0].split("_ compare_devices: times_each_as_it_should _")
+    assert "_ time_on_device: waits_for_the_device _" in callee
+    assert "mistake   timing without synchronising" in callee
+    assert "first     mend time_on_device::waits_for_the_device" in caller
+    assert ("mistake " in caller, "first " in callee) == (False, False)
+
+
 def test_without_the_conftest_only_the_long_options_exist(student: Student) -> None:
     (student.folder / "conftest.py").unlink()
     student.write("day8/01_checking_device.py", "def select_device(prefer=None):\n    return 'cuda'\n")

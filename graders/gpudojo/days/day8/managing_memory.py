@@ -640,21 +640,30 @@ def works_on_the_device(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.5)
 def steps_after_every_group(seen: Seen, wanted: Seen) -> None:
     """The optimizer steps after every `steps` batches, with the mean of their gradients."""
+    anywhere = _steps_somewhere(seen)
     for name, found, right in _passes_over(
         seen, wanted, "model_on_the_cpu", "told_to_use_the_cpu", "in_evaluation_mode"
     ):
         if found.taken != right.taken or not close(found.after, right.after):
-            raise _unlike(name, found, right)
+            raise _unlike(name, found, right, anywhere)
 
 
-def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
-    """Why the weights are not those of the reference."""
+def _steps_somewhere(seen: Seen) -> bool:
+    """Whether any pass made a step: then in one without a step, the call is there and the condition is wrong.
+
+    To be asked before the passes are looked at: the line shown for a failure is one of the pass looked at last.
+    """
+    return any(found.taken for found in dict.values(seen[accumulations]))
+
+
+def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -> Failed:
+    """Why the weights are not those of the reference; `anywhere`: some pass made a step."""
     where, steps, step_line, backward_line = f"({name}) ", right.steps, found.step_line, found.backward_line
     if not found.scales:
         happened, expected = f"{where}there was no backward pass", "a backward pass for every batch"
         return Failed(happened, expected, misconception="missing-backward")
     if found.taken != right.taken:
-        key = "missing-step" if found.taken == 0 else None
+        key = None if anywhere else "missing-step"
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
         line = found.extra_line if found.taken > right.taken else step_line
         return Failed(f"{where}the optimizer {stepped}", times(right.taken), line, key)
@@ -691,6 +700,7 @@ def _unlike(name: str, found: Accumulated, right: Accumulated) -> Failed:
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
 def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
     """Batches left over at the end get one more step."""
+    anywhere = _steps_somewhere(seen)
     # The longer one first: with one batch, different mistakes look alike.
     for name, found, right in _passes_over(seen, wanted, "with_a_remainder", "model_already_there"):
         if found.taken < right.taken:
@@ -698,7 +708,7 @@ def steps_for_the_remainder(seen: Seen, wanted: Seen) -> None:
             happened = f"({name}) no step used the gradients of {unused} of {right.batches} batches"
             raise Failed(happened, "one more step for them", misconception="remainder-dropped")
         if not close(found.after, right.after):
-            raise _unlike(name, found, right)
+            raise _unlike(name, found, right, anywhere)
 
 
 @accumulate.check(points=0.25, needs=("runs", "steps_after_every_group"))
@@ -727,9 +737,13 @@ def leaves_the_mode_alone(seen: Seen, wanted: Seen) -> None:
 @accumulate.check(points=0.25)
 def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
     """It returns the number of optimizer steps, as an int."""
+    anywhere = _steps_somewhere(seen)
     for name, found, right in _passes_over(seen, wanted, *TRAINED):
         if not found.taken:
-            raise Failed(f"({name}) the optimizer never stepped", times(right.taken), misconception="missing-step")
+            # Without a remainder it steps: then what is missing is the step after the loop.
+            group = "remainder-dropped" if right.batches < right.steps else None
+            key = group if anywhere else "missing-step"
+            raise Failed(f"({name}) the optimizer never stepped", times(right.taken), misconception=key)
         if found.value is None or found.value != found.taken:
             raise Failed(f"({name}) it returned {found.shown}", f"{found.taken}, the number of steps")
 

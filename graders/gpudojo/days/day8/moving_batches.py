@@ -243,7 +243,7 @@ def moved(call: Call) -> dict[str, Cases[Moved]]:
     already.add(_group(call, "cpu", {"on the CPU": list(pair(seed))}))
     # Containers of all kinds: the code for one may have another device than that for the others.
     back = _group(call, torch.device("cpu"), {"from the device": (there, there_too)})
-    back.add(_group(call, "cpu", {"to the CPU, not waiting": {"a": there, "b": there_too}}, non_blocking=True))
+    back.add(_group(call, "cpu", {"to the CPU, non_blocking=True": {"a": there, "b": there_too}}, non_blocking=True))
     back.add(_group(call, "cpu", {"a named tuple to the CPU": Masked(there, there_too)}))
     return {
         "a_pair": pairs.add(_group(call, str(device), {"a tuple": pair(seed)})),
@@ -260,10 +260,10 @@ def _without_waiting(call: Call) -> Cases[Moved]:
     if call.device.type == "cuda":
         sprites, classes = sprites.pin_memory(), classes.pin_memory()
     both, nested = [sprites, classes], {"images": [sprites], "labels": (classes, Alone(sprites))}
-    asked = {"a pair, not waiting": both, "nested, not waiting": nested}
+    asked = {"a pair, non_blocking=True": both, "nested, non_blocking=True": nested}
     found = _group(call, call.device, asked, non_blocking=True)
-    found.add(_group(call, call.device, {"a pair, waiting": both}))
-    return found.add(_group(call, call.device, {"nested, waiting": nested}, non_blocking=False))
+    found.add(_group(call, call.device, {"a pair, by default": both}))
+    return found.add(_group(call, call.device, {"nested, non_blocking=False": nested}, non_blocking=False))
 
 
 @move.probe(machine="two gpus")
@@ -374,12 +374,17 @@ def _all_moved(name: str, case: Moved, reference: Moved) -> None:
         if place is None or not place.fits:
             root = case.places[0]
             shown = root.found if place is None else place.found
+            happened = f"`{right.path}` is {shown}"
+            if place is None:
+                happened = f"it returned {shown}" + (f" without `{right.path}`" if shown == root.was else "")
+            elif place is root:
+                happened = f"it returned {shown}"
             # None is a forgotten return; anything else instead of a list is another structure.
             other = place is None and root.found not in ("None", root.was)
             key = "structure-changed" if other else None
-            happened = f"{name}: it returned {shown}, and `{right.path}` is no tensor"
             at = ("return",) if shown == "None" else _holder(case, right.path)
-            raise Failed(happened, "a tensor, moved", None, key, at)
+            expected = "a tensor, moved" if place is not None else f"{root.was} with all of its tensors, moved"
+            raise Failed(f"{name}: {happened}", expected, None, key, at)
         if place.device != right.device:
             thrown = case.copies > 0 and not any(each.device == case.device for each in case.places)
             targets = name in PAIRS and right.path == "batch[1]"
@@ -447,7 +452,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
                 continue
             key = None
             if place.device.startswith("cuda") and name.endswith(
-                ("on the CPU", "to the CPU", "to the CPU, not waiting")
+                ("on the CPU", "to the CPU", "to the CPU, non_blocking=True")
             ):
                 key = "hard-coded-cuda"
             elif name in second and place.device == "cuda:0":
@@ -460,7 +465,7 @@ def uses_the_device_it_is_given(seen: Seen, wanted: Seen) -> None:
 def passes_non_blocking_on(seen: Seen, wanted: Seen) -> None:
     """Every copy uses the `non_blocking` value you were given."""
     for name, case in seen[moved]["without_waiting"].items():
-        asked = "not waiting" in name
+        asked = "non_blocking=True" in name
         if wrong := case.waits.count(asked):
             happened = f"{name}: {wrong} of {len(case.waits)} copies had non_blocking={not asked}"
             key = "non-blocking-dropped" if asked else "always-non-blocking"
