@@ -50,7 +50,7 @@ def test_the_graders_loops_are_those_students_are_given() -> None:
 
 
 def test_a_fast_one_passes_whatever_was_measured() -> None:
-    for measured in (0.1, 50.0, math.nan):
+    for measured in (0.0, 0.1, 50.0):
         judge(takes(0.002), takes(0.002), measured)
 
 
@@ -75,7 +75,7 @@ def test_too_good_to_be_true() -> None:
         with pytest.raises(Failed, match="too good to be true"):
             judge(takes(student), takes(0.002))
     for student in (math.inf, math.nan):
-        with pytest.raises(Failed, match="the times are"):
+        with pytest.raises(Failed, match="a time is"):
             judge(takes(student), takes(0.002))
 
 

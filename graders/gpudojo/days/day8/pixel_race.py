@@ -136,15 +136,20 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
     """
     given = tuple(tensor.to(call.device, copy=True) for tensor in make(0))
     watch = Skipping()  # knows how long the student slept
+    virtual = call.bench.kind == "virtual"
+    allocated = _allocated(call) if virtual else 0
     try:
         with running(watch):
             result, lines = stepped(call, *given)
+            allocated = _allocated(call) - allocated if virtual else 0
             output = arrived(result)
     except StudentRaised as error:
         return Modelled(0.0, 0.0, None, error.evidence)
-    if call.bench.kind != "virtual":  # what a real GPU's ledger lacks for the model is measured there
+    if not virtual:  # what a real GPU's ledger lacks for the model is measured there
         return Modelled(0.0, 0.0, output)
     student = _seconds(call.ledger) + watch.now() + PYTHON * lines.total()
+    if 2 * len(call.ledger.allocations()) + 16 < allocated:  # the allocator knows of work that the ledger does not have
+        student = 0.0
     took = [0.0, 0.0]
     with contextlib.suppress(Exception):  # student code may have replaced what the loop uses; its time is not judged
         for number in (1, 2):
@@ -153,6 +158,11 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
             loop(*picture)
             took[number - 1] = _seconds(call.bench.ledger.since(mark))
     return Modelled(student, took[0] + (took[1] - took[0]) * (pixels - 1), output)
+
+
+def _allocated(call: Call) -> int:
+    found: int = torch.cuda.memory_stats(call.device)["allocation.all.allocated"]
+    return found
 
 
 def _seconds(ledger: Ledger) -> float:
@@ -205,14 +215,15 @@ def judge_speed(found: Modelled, wanted: Modelled, measured: Race, reference: Ra
     was measured on this machine is only shown; where the reference ran on a real GPU, it is judged.
     """
     clock = f"modelled on a {GPU}"
+    for each in (found.student, found.loop, measured.student, measured.loop):
+        if not math.isfinite(each):
+            raise Failed(f"a time is {each}", "a number of seconds")
     if not wanted.loop:
         seconds, clock = min(measured.loop, SLOWED * reference.loop), "measured on this machine"
         wanted = Modelled(seconds * reference.student / reference.loop, seconds)
         found = Modelled(measured.student, seconds)
     elif math.isfinite(measured.speedup):
         clock += f"; measured on this machine's CPU: {measured.speedup:.1f} ×"
-    if not (math.isfinite(found.student) and math.isfinite(wanted.loop)):
-        raise Failed(f"the times are {found.student} and {wanted.loop}", "numbers of seconds")
     loop, best, speedup = wanted.loop, _ratio(wanted.loop, wanted.student), _ratio(wanted.loop, found.student)
     needed = min(BAR, best / 3)  # on a device where the reference itself gains little, less is enough
     shown = f"{bars(loop, found.student, wanted.student)}\n{clock}"
