@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -147,8 +147,6 @@ class ClassGrading:
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
             self._keep_settings()
-            if self.reference and not options.alone:
-                self.store.keep_sources(self.state.reference, self.reference)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]
@@ -156,6 +154,8 @@ class ClassGrading:
                 self.progress.prepares(f"course file: {self.course.path}")
             self.progress.begins(len(entries), len(ready), ignored)
             self._all_run(entries, ready)
+            if self.reference:
+                self._keep_sources(self.state.reference, self.reference)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
             changes = self.gradebook.add([(entry, self.sent[entry.name]) for entry in entries])
             save_state(options.out, self.state)
@@ -238,6 +238,7 @@ class ClassGrading:
             submission, terms = self._read(entry), self._terms(entry)
             if submission and terms.verdicts.has(key := terms.key(submission.digest)):
                 ready[entry.name] = key
+                self._keep_sources(submission.digest, submission.contents)
         return ready
 
     def _read(self, entry: SubmissionEntry) -> ReadSubmission | None:
@@ -259,11 +260,12 @@ class ClassGrading:
             submitted=entry.submitted,
             late=entry.late,
         )
-        if submission.problem is not None:
-            return None
+        return submission if submission.problem is None else None
+
+    def _keep_sources(self, digest: str, files: Mapping[str, bytes]) -> None:
+        """For pages and comparisons; only of what runs or has run, so that a run that is refused leaves nothing."""
         if not self.options.alone:
-            self.store.keep_sources(submission.digest, {file.path: file.data for file in submission.files})
-        return submission
+            self.store.keep_sources(digest, files)
 
     # Running
 
@@ -337,7 +339,8 @@ class ClassGrading:
             if submission is None:
                 self._tell(entry, ran=False)
                 continue
-            key = terms.key(submission.digest)
+            key, files = terms.key(submission.digest), submission.contents
+            self._keep_sources(submission.digest, files)
             if key in busy:
                 busy[key].append(entry)
                 continue
@@ -345,7 +348,6 @@ class ClassGrading:
                 self._tell(entry, ran=False)
                 continue
             busy[key] = [entry]
-            files = {file.path: file.data for file in submission.files}
             run = SubmissionRun(submission.digest, files, terms.run_options)
 
             def done(record: Record, key: str = key) -> None:

@@ -202,16 +202,19 @@ class SubmissionRun:
 
     def postpone(self, seconds: float) -> None:
         """The grader was stopped for so long (Ctrl-Z, a stalled machine): no time has run out meanwhile."""
-        self.deadline += seconds
-        self.began += seconds
+        self._put_off(seconds)
         self.stood_still = self.stood_still or seconds >= GAP
 
     def waited(self, seconds: float) -> None:
         """The child has waited so long, in all, for a processor that others used: that is no time of its own."""
         more = min(seconds - self._waited, self._spare)
         self._waited, self._spare = seconds, self._spare - more
-        self.deadline += more
-        self.began += more
+        self._put_off(more)
+
+    def _put_off(self, seconds: float) -> None:
+        self.deadline += seconds
+        # Some of it may have been before the beginning, or counted already: the grader is stopped while a child waits.
+        self.began = min(self.began + seconds, self.clock())
 
     def overdue(self, now: float) -> bool:
         return now > self.deadline or now - self.began > WHOLE * self.options.seconds + GRACE + STARTING

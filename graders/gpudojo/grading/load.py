@@ -285,7 +285,8 @@ def load(
     # dataclasses and pickle look a class's module up by its name
     sys.modules[module.__name__] = module
     found.names = module.__dict__
-    found.reference = any(SOLUTION in source for source, _ in parts)
+    # What was typed in a session is the student's, whatever it was copied from.
+    found.reference = left(path) is None and any(SOLUTION in source for source, _ in parts)
     known = set(sys.modules)
     sys.path.insert(0, str(path.parent))  # as when the file is run as a script
     failures: dict[int, Raised] = {}  # by the number of the cell

@@ -310,6 +310,11 @@ class ReadSubmission:
     notes: tuple[str, ...] = ()
     digest: str = ""
 
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The files by path."""
+        return {file.path: file.data for file in self.files}
+
 
 class Unreadable(Exception):
     """A file cannot be used; the text continues a sentence that its name begins: "… is encrypted"."""

@@ -19,7 +19,7 @@ import pytest
 from gpudojo.classes import grading_options, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
-from gpudojo.classes.store import Record
+from gpudojo.classes.store import Record, Store
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.model.results import SubmissionStatus as Became
@@ -68,6 +68,11 @@ def grade(folder: Path, out: Path, **more: Any) -> tuple[GradedClass, Quiet, Cla
 
 def by_name(results: ClassResults) -> dict[str, SubmissionRow]:
     return {row.submission: row for row in results.submissions}
+
+
+def digests(results: ClassResults) -> set[str]:
+    """Of the submissions that could be read."""
+    return {row.digest for row in results.submissions if row.record}
 
 
 def wrong(name: str) -> str:
@@ -159,9 +164,14 @@ def test_the_mistake_is_named_at_the_line_of_the_file_or_the_cell(graded: tuple[
 def test_a_second_run_runs_nothing_and_says_the_same(graded: tuple[Path, Quiet, ClassResults], folder: Path) -> None:
     out, _, results = graded
     before = (out / "results.json").read_bytes()
+    sources = {digest: Store(out).sources(digest) for digest in (results.reference, *digests(results))}
+    assert all(sources.values())
+    assert sources[results.reference] == {path.name: path.read_bytes() for path in REFERENCE.glob("*.py")}
+    shutil.rmtree(Store(out).folder / "sources")  # as in a folder of an earlier version
     outcome, watcher, again = grade(folder, out)
     assert (outcome.ran, watcher.ran) == (0, [])
     assert again == results
+    assert sources == {digest: Store(out).sources(digest) for digest in sources}
     assert (out / "results.json").read_bytes() == before
 
 
@@ -346,7 +356,8 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )
     until = time.monotonic() + 100
-    while not list((tmp_path / "out").rglob("*.mp")) and process.poll() is None and time.monotonic() < until:
+    records = tmp_path / "out" / ".dojo" / "records"
+    while not list(records.rglob("*.mp")) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     for _ in range(2):
         process.send_signal(signal.SIGSTOP)

@@ -240,6 +240,18 @@ def test_while_the_grader_stands_still_nobodys_time_runs_out() -> None:
     assert one.finish(0, 0.0).seconds == 5.0 + GRACE
 
 
+def test_a_submission_does_not_begin_later_than_now() -> None:
+    clock = Clock()
+    one = submission_run(clock)
+    one.postpone(12.0)  # the grader was stopped before it began
+    clock.now += 2.0
+    assert one.finish(0, 0.0).seconds == 2.0
+    clock.now += 12.0
+    one.postpone(12.0)
+    one.waited(3.0)  # while the grader was stopped
+    assert one.finish(0, 0.0).seconds == 0.0
+
+
 def test_time_in_which_others_had_the_processors_is_not_the_child_s() -> None:
     clock = Clock()
     one = submission_run(clock)
