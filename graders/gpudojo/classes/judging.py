@@ -308,10 +308,15 @@ def judged_in_parallel(verdicts: Verdicts, keys: Sequence[str], jobs: int) -> It
     fresh = multiprocessing.get_context("spawn")
     # A copy has not read the reference yet, which each process does for itself.
     copy = dataclasses.replace(verdicts)
+    others = {process.pid for process in multiprocessing.active_children()}
     pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (copy,))
     try:
         yield from pool.map(_judge_again, keys, chunksize=CHUNK)
     except BrokenProcessPool:
+        # One that started while another was killed is not ended by the pool, which would wait for it for ever.
+        for process in multiprocessing.active_children():
+            if process.pid not in others:
+                process.kill()
         raise BadClass("a process that judges was killed; run the same command again") from None
     finally:
         pool.shutdown(cancel_futures=True)
