@@ -61,7 +61,7 @@ def operators() -> dict[str, Any]:
         from torch.testing._internal.common_methods_invocations import op_db
 
         # That import forbids to set flags of backends in this process, which other tests do.
-        setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+        torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     if sys.modules["expecttest"] is stand_in:
         del sys.modules["expecttest"]
     assert not torch.cuda.is_available()  # functions of torch as they are without the device
