@@ -312,7 +312,9 @@ def judged_in_parallel(verdicts: Verdicts, keys: Sequence[str], jobs: int) -> It
     pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (copy,))
     try:
         yield from pool.map(_judge_again, keys, chunksize=CHUNK)
-    except BrokenProcessPool:
+    except (BrokenProcessPool, OSError, ValueError) as error:
+        if not _is_broken(pool, error):
+            raise
         # One that started while another was killed is not ended by the pool, which would wait for it for ever.
         for process in multiprocessing.active_children():
             if process.pid not in others:
@@ -320,6 +322,19 @@ def judged_in_parallel(verdicts: Verdicts, keys: Sequence[str], jobs: int) -> It
         raise BadClass("a process that judges was killed; run the same command again") from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _is_broken(pool: ProcessPoolExecutor, error: Exception) -> bool:
+    """Whether a process was killed. If that happens while another one starts, its start fails in other ways, too."""
+    if isinstance(error, BrokenProcessPool):
+        return True
+    try:
+        pool.submit(int)
+    except BrokenProcessPool:
+        return True
+    except (OSError, ValueError):  # it is breaking right now
+        return True
+    return False
 
 
 _verdicts: Verdicts | None = None  # in a process of the pool
