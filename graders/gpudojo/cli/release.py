@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -97,13 +98,22 @@ def gradescope(out: Path, secret: str | None, day: str, root: Path | None) -> No
     click.echo(f"written: {out}, {len(data) / 1e6:.1f} MB, with scenarios from {seed}")
 
 
+def with_image(command: Callable[..., None]) -> Callable[..., None]:
+    """The arguments of a bundle with an image: its folder, the image's name, the secret, the day and the repository."""
+    for decorate in (
+        day_and_root,
+        secret_seed(help="A secret from which scenarios are made."),
+        click.option(
+            "--image", default="gpudojo-@DAY@", metavar="NAME", help="What you call the image (default: gpudojo-DAY)."
+        ),
+        click.argument("target", metavar="DIR", type=click.Path(path_type=Path)),
+    ):
+        command = decorate(command)
+    return command
+
+
 @release.command()
-@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--image", default="gpudojo-@DAY@", metavar="NAME", help="What you call the image (default: gpudojo-DAY)."
-)
-@secret_seed(help="A secret from which scenarios are made.")
-@day_and_root
+@with_image
 def prairielearn(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
     """Make a question for PrairieLearn's external grader in DIR, and the folder of its image."""
     image = image.replace("@DAY@", day)
@@ -114,12 +124,7 @@ def prairielearn(target: Path, image: str, secret: str | None, day: str, root: P
 
 
 @release.command()
-@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--image", default="gpudojo-@DAY@", metavar="NAME", help="What you call the image (default: gpudojo-DAY)."
-)
-@secret_seed(help="A secret from which scenarios are made.")
-@day_and_root
+@with_image
 def autolab(target: Path, image: str, secret: str | None, day: str, root: Path | None) -> None:
     """Make an assessment for Autolab in DIR, and the folder of its image, which is built on Tango's."""
     image = image.replace("@DAY@", day)
