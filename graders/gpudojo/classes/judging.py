@@ -330,9 +330,7 @@ def _is_broken(pool: ProcessPoolExecutor, error: Exception) -> bool:
         return True
     try:
         pool.submit(int)
-    except BrokenProcessPool:
-        return True
-    except (OSError, ValueError):  # it is breaking right now
+    except (BrokenProcessPool, OSError, ValueError):
         return True
     return False
 
