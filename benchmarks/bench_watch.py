@@ -21,8 +21,7 @@ from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
-from gpudojo.watch.course import Course, Work
-from gpudojo.watch.session import Event, Session
+from gpudojo.watch.session import Course, Event, Session, Work
 
 from benchmarks.tables import Table, options
 

@@ -26,7 +26,7 @@ from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, U
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import Opening, Patch, Patched, around, claim, kept, patch, registry
-from virtual_cuda.real.context import device_count, real_device
+from virtual_cuda.real import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels

@@ -15,7 +15,7 @@ import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, scaled, times_of, virtual_cuda, what_limits
 from virtual_cuda.clock.kernels import COPY, Call, kernels_of
-from virtual_cuda.clock.summary import compared
+from virtual_cuda.clock.lanes import compared
 from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.fitting import (
     Agreement,
@@ -29,7 +29,7 @@ from virtual_cuda.fitting import (
     without_arithmetic,
 )
 from virtual_cuda.ledger import duration, plain_lines
-from virtual_cuda.ledger.drawing import draw_scaled
+from virtual_cuda.ledger.timeline import draw_scaled
 
 from tests.clock.__main__ import PINNED, RECORD, modelled
 

@@ -29,7 +29,7 @@ from gpudojo.classes.local_runner import TICK, GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
-from gpudojo.sandbox.layers import Layers, missing
+from gpudojo.sandbox.isolation import Layers, missing
 from gpudojo.sandbox.protocol import RunOptions
 
 if TYPE_CHECKING:

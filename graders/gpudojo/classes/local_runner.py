@@ -19,7 +19,7 @@ from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.model.results import SubmissionRow
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
 from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, devices, room_for
-from gpudojo.sandbox.layers import Layers
+from gpudojo.sandbox.isolation import Layers
 from gpudojo.sandbox.protocol import TOKEN, RunOptions
 from gpudojo.submissions.entries import IgnoredPath
 

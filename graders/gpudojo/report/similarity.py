@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from gpudojo.grading.load import NotANotebook, Unparsable, is_demo, parse
 from gpudojo.report.rendering import Person, page
-from gpudojo.submissions.definitions import PARSED, PARSED_IN_ALL, parts
 from gpudojo.submissions.entries import SOURCES, suffix
+from gpudojo.submissions.reading import PARSED, PARSED_IN_ALL, parts
 
 SMALLEST: Final = 7  # nodes of a statement that is compared: `x = x.to(device)` has as many
 FEWEST: Final = 3  # statements that a pair shares

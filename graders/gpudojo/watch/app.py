@@ -17,8 +17,7 @@ from textual.message import Message
 from textual.widgets import Footer, OptionList, Static
 
 from gpudojo.watch import view
-from gpudojo.watch.course import Course, Work
-from gpudojo.watch.session import Event, Session
+from gpudojo.watch.session import Course, Event, Session, Work
 
 TICK: Final = 0.5  # seconds between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room

@@ -17,10 +17,10 @@ from rich.text import Text
 from rich.theme import Theme
 from virtual_cuda.ledger import draw_timeline, timeline_legend
 
-from gpudojo.grading.wording import bar, compose, hint_parts, hints_about
-from gpudojo.model.lessons import lesson_of
+from gpudojo.grading.checks import bar, compose, hint_parts, hints_about
+from gpudojo.model.catalogue import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.watch.course import Course, Work
+from gpudojo.watch.session import Course, Work
 
 AROUND: Final = 2  # lines of code above and below the one that is shown
 MOST_PRINTED: Final = 40  # lines

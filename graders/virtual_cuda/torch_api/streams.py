@@ -16,8 +16,7 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.messages import cuda_error, device_assert
-from virtual_cuda.device.state import CUDA, index_of, now
+from virtual_cuda.device.state import CUDA, cuda_error, device_assert, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.judge import result_of
+from gpudojo.grading.engine import result_of
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
-from gpudojo.watch.course import MEMORY, Course, Work, to_grade
+from gpudojo.watch.session import MEMORY, Course, Work, to_grade
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FILE = """\
