@@ -23,8 +23,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from gpudojo.model.exercise import Exercise
-
 if TYPE_CHECKING:
     from gpudojo.model.exercise import Exercise, Misconception
 
