@@ -275,3 +275,15 @@ def test_weights_of_a_bag_have_gradients_in_bfloat16() -> None:
     bags.sum().backward()
     assert weights.grad is not None
     assert weights.grad.tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_precision_are_rounded_once(dtype: torch.dtype) -> None:
+    image, weight = torch.randn(1, 64, 6, 6).to(dtype), torch.randn(4, 64, 3, 3).to(dtype)
+    on_device, wide = weight.cuda().requires_grad_(), weight.float().requires_grad_()
+    found, exact = F.conv2d(image.cuda(), on_device), F.conv2d(image.float(), wide)
+    assert torch.equal(found.cpu(), exact.to(dtype))
+    mine, theirs = torch.autograd.grad(found.sum(), on_device), torch.autograd.grad(exact.sum(), wide)
+    assert torch.equal(mine[0].cpu(), theirs[0].to(dtype))
+    factors = torch.full((2000,), 1 + torch.finfo(dtype).eps, dtype=dtype, device="cuda")
+    assert factors.prod().item() == factors.double().prod().to(dtype).item()

@@ -286,6 +286,15 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
 # ---- other kernels ---------------------------------------------------------------------------------------------------
 
 
+def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+    """Half precision is summed up in single precision; CPUs without such units also take a hundred times as long."""
+    dtype = image.dtype
+    if dtype not in HALF or weight.dtype is not dtype:
+        return torch.convolution(image, weight, bias, *settings)
+    bias = None if bias is None else bias.float()
+    return torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
+
+
 def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
     """Places and pixels of half precision are computed in single precision.
 
@@ -311,8 +320,14 @@ def _in_single_backward(func: Any, *args: Any) -> Any:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 operator(
-    "convolution", placement=_convolution, refuse=_refuse_integers, words=_convolution_words, binding=True, by_hand=True
+    "convolution",
+    kernel=_convolved,
+    placement=_convolution,
+    refuse=_refuse_integers,
+    words=_convolution_words,
+    by_hand=True,
 )
+operator("convolution_backward", kernel=partial(_in_single_backward, aten.convolution_backward.default))
 operator("_convolution", placement=_convolution)
 
 _RUNNING: Final[dict[str, Any]] = {
