@@ -99,7 +99,8 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
 
     session = Session(course, show, kind)
     console.print(f"{course.title}: {course.folder}", markup=False, soft_wrap=True)
-    console.print(*([note] if note else []), "Save a file to grade it. Ctrl-C ends this.", sep="\n", markup=False)
+    said = "First what is here now, then what you save. Ctrl-C ends this."
+    console.print(*filter(None, [note, said]), sep="\n", markup=False)
     with contextlib.suppress(KeyboardInterrupt):
         session.loop()
 

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gpudojo.model.exercise import Exercise, Misconception
 
-
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
 BUILT_IN: Final = Path(__file__).resolve().parents[1] / "days"
@@ -220,11 +219,11 @@ def every_exercise() -> Iterator[tuple[str, Exercise]]:
 FOLDER: Final = "lessons"
 SETUP: Final = "setup"
 _COMMENT: Final = re.compile(r"(?m)^<!-- .*? -->\n")
-_ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\n\n(.*?)\n</details>\n", re.S)
+_ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\s*(.*?)\s*</details>\n", re.S)
 _FENCE: Final = re.compile(r"(?ms)^```python\n(.*?)^```\n")
 _SNIPPET: Final = re.compile(
     r"(?ms)^<!-- run: (?P<name>\w+)(?P<options>[^\n]*?) -->\n```python\n(?P<code>.*?)^```\n"
-    r"(?:<!-- recorded -->\n```text\n(?P<recorded>.*?)^```\n)?"
+    r"(?:```text\n(?P<recorded>.*?)^```\n)?"
 )
 
 
