@@ -95,9 +95,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str | None
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
-    from gpudojo.platforms._autograder import classroom50_bundle
-
-    files = classroom50_bundle(released)
+    files = autograder.classroom50_bundle(released)
     student_files.write(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
     click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")

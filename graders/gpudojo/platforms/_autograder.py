@@ -39,7 +39,6 @@ from gpudojo.model.results_file import read, replacing
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._entries import one_line, save, save_json
 from gpudojo.release import leaks, manifest
-from gpudojo.release.manifest import LARGEST, dumped, of_folder
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import wheel
 from gpudojo.sandbox.isolation import missing
@@ -51,6 +50,20 @@ DATE: Final = (2020, 1, 1, 0, 0, 0)
 EXECUTABLE: Final = ("setup.sh", "run_autograder", "run.sh")
 BASES: Final = {"prairielearn": "ubuntu:24.04", "autolab": "autograding_image"}
 TIMEOUT: Final = 600  # seconds for a submission
+
+
+def classroom50_bundle(released: Path) -> dict[str, bytes]:
+    """The files of the bundle, for a repository that `dojo release student` has written; raises CannotRelease."""
+    found = manifest.of_folder(released)
+    try:
+        packed = fetch(released / found.wheel, manifest.LARGEST)
+    except Unreadable as error:
+        raise CannotRelease(f"{found.wheel} of {released} {error}") from None
+    return {
+        "autograder.py": (HERE / "classroom50" / "autograder.py").read_text(encoding="utf-8").encode(),
+        "release.json": f"{manifest.dumped(found)}\n".encode(),
+        PurePosixPath(found.wheel).name: packed,
+    }
 
 
 def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:
@@ -364,17 +377,3 @@ def _log(found: Graded) -> None:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])))
-
-
-def classroom50_bundle(released: Path) -> dict[str, bytes]:
-    """The files of the bundle, for a repository that `dojo release student` has written."""
-    found = of_folder(released)
-    try:
-        wheel = fetch(released / found.wheel, LARGEST)
-    except Unreadable as error:
-        raise CannotRelease(f"{found.wheel} of {released} {error}") from None
-    return {
-        "autograder.py": (HERE / "classroom50" / "autograder.py").read_text(encoding="utf-8").encode(),
-        "release.json": f"{dumped(found)}\n".encode(),
-        PurePosixPath(found.wheel).name: wheel,
-    }
