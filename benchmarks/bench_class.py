@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpudojo.authoring import sample
+from gpudojo.authoring import new
 
 from benchmarks.tables import Table, cores, options, times
 
@@ -106,12 +106,12 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         base = Path(place)
-        known = sample.corpus(ROOT, "day8")
+        known = new.corpus(ROOT, "day8")
         folder = base / "class"
         folder.mkdir()
         plain = []
-        for made in sample.sample(known, asked.students, 8, hostile=0.0):
-            target = sample.hand_in(made, folder)
+        for made in new.sample(known, asked.students, 8, hostile=0.0):
+            target = new.hand_in(made, folder)
             if target.is_dir():
                 plain.append(target)
         out = base / "out"
@@ -144,13 +144,13 @@ def main() -> None:
         table.show(asked.markdown)
 
 
-def grown(base: Path, known: sample.Corpus, jobs: int, students: int, more: int) -> list[str]:
+def grown(base: Path, known: new.Corpus, jobs: int, students: int, more: int) -> list[str]:
     """The same with many more: cost of each, and the largest the grader has been, in a sentence each."""
     found = []
     folder = base / "larger"
     folder.mkdir()
-    for made in sample.sample(known, more, 9, hostile=0.0):
-        sample.hand_in(made, folder)
+    for made in new.sample(known, more, 9, hostile=0.0):
+        new.hand_in(made, folder)
     for count, where in ((students, base / "class"), (more, folder)):
         out = base / f"out-{count}"
         command = [sys.executable, "-m", "gpudojo", "grade", str(where), "--out", str(out), "--seed", SEED]

@@ -21,11 +21,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpudojo.authoring import sample
+from gpudojo.authoring import new
 from gpudojo.classes.store import Store
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import header, iterate
-from gpudojo.sandbox.layers import Layers, sentence
+from gpudojo.sandbox.isolation import Layers, sentence
 from rich.console import Console
 from rich.table import Table
 
@@ -60,8 +60,8 @@ def lay_out(into: Path, day: str, every: int, students: int, matching: str) -> i
             shutil.copytree(path, target)
         else:
             shutil.copy(path, target)
-    for made in sample.sample(sample.corpus(ROOT, day), students, 8):
-        sample.hand_in(made, into)
+    for made in new.sample(new.corpus(ROOT, day), students, 8):
+        new.hand_in(made, into)
     for path in into.iterdir():
         if not re.search(matching, path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink()

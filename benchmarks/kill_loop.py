@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudojo.authoring import sample
+from gpudojo.authoring import new
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = ("seconds", "peak_bytes", "output")
@@ -87,9 +87,9 @@ def main() -> None:
         base = Path(place)
         folder = base / "class"
         folder.mkdir()
-        known = sample.corpus(ROOT, "day8")
-        for made in sample.sample(known, asked.students, asked.seed, hostile=0.0):
-            sample.hand_in(made, folder)
+        known = new.corpus(ROOT, "day8")
+        for made in new.sample(known, asked.students, asked.seed, hostile=0.0):
+            new.hand_in(made, folder)
         began = time.monotonic()
         subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
         peace = time.monotonic() - began

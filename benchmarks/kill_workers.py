@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gpudojo.authoring import sample
+from gpudojo.authoring import new
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kill_loop import ROOT, below, command, differences, results
@@ -96,8 +96,8 @@ def main() -> None:
         base = Path(place)
         folder, out = base / "class", base / "war"
         folder.mkdir()
-        for made in sample.sample(sample.corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0):
-            sample.hand_in(made, folder)
+        for made in new.sample(new.corpus(ROOT, "day8"), asked.students, asked.seed, hostile=0.0):
+            new.hand_in(made, folder)
         began = time.monotonic()
         subprocess.run(command(folder, base / "peace"), cwd=ROOT, check=True)
         peace = time.monotonic() - began

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpudojo.authoring.sample import Made, hand_in  # noqa: E402
+from gpudojo.authoring.new import Made, hand_in  # noqa: E402
 
 DAY = "day8"
 HOSTILE = '''"""Gives itself full marks, or tries to."""

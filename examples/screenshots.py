@@ -14,9 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpudojo.authoring.sample import Made, corpus, hand_in, sample
-from gpudojo.classes.class_grading import ClassGrading
-from gpudojo.classes.display import Display
+from gpudojo.authoring.new import Made, corpus, hand_in, sample
+from gpudojo.classes.class_grading import ClassGrading, Display
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.report.writing import ReportOptions, write_report
 from playwright.sync_api import sync_playwright

@@ -15,7 +15,7 @@ from typing import Final
 
 import nbformat
 from gpudojo.authoring.lint import HEADER
-from gpudojo.authoring.sample import ATTACK
+from gpudojo.authoring.new import ATTACK
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FUNCTIONS: Final = {

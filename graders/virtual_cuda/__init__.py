@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from virtual_cuda.__main__ import run_script
-    from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus
-    from virtual_cuda.clock.lanes import Interval, Times, times_of
-    from virtual_cuda.clock.summary import modelled_trace, scaled, what_limits
+    from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus
+    from virtual_cuda.clock.lanes import Interval, Times, modelled_trace, scaled, times_of, what_limits
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
     from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, patch, patch_imported_names
-    from virtual_cuda.real.context import RealDevice, device_count, device_failure, limit_memory, real_device
+    from virtual_cuda.real import RealDevice, device_count, device_failure, limit_memory, real_device
     from virtual_cuda.recorder import from_library, nothing_above, site
     from virtual_cuda.sizes import format_size, parse_size
-    from virtual_cuda.torch_api.mps import no_accelerator, virtual_mps
+    from virtual_cuda.torch_api.compatibility import no_accelerator, virtual_mps
     from virtual_cuda.torch_api.streams import AnyEvent, Event, Stream, record_wait, wait_patch
 
 __all__ = [
@@ -69,18 +68,17 @@ __all__ = [
 
 _NAMES = {
     "__main__": "run_script",
-    "clock.gpus": "Gpu gpu_named gpus",
-    "clock.lanes": "Interval Times times_of",
-    "clock.summary": "modelled_trace scaled what_limits",
+    "clock.gpu_models": "Gpu gpu_named gpus",
+    "clock.lanes": "Interval Times modelled_trace scaled times_of what_limits",
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
     "device.tensor": "Parameter Tensor",
     "devices": "OpenDevice choose_device keep_patches open_device virtual_cuda",
     "ledger": "Ledger",
-    "real.context": "RealDevice device_count device_failure limit_memory real_device",
+    "real": "RealDevice device_count device_failure limit_memory real_device",
     "recorder": "from_library nothing_above site",
     "sizes": "format_size parse_size",
-    "torch_api.mps": "no_accelerator virtual_mps",
+    "torch_api.compatibility": "no_accelerator virtual_mps",
     "patching": "Patch patch patch_imported_names",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from virtual_cuda.clock.gpus import gpu_named, gpus
-from virtual_cuda.clock.lanes import Times, times_of
-from virtual_cuda.clock.summary import compared, modelled_trace, scaled, what_limits
+from virtual_cuda.clock.gpu_models import gpu_named, gpus
+from virtual_cuda.clock.lanes import Times, compared, modelled_trace, scaled, times_of, what_limits
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of
-from virtual_cuda.ledger.drawing import duration
 from virtual_cuda.ledger.exports import LineRow, columns_of, totals
+from virtual_cuda.ledger.timeline import duration
 from virtual_cuda.patching import around, patch
 from virtual_cuda.sizes import format_size, parse_size
 
@@ -142,7 +141,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
 def _kind(real: bool) -> DeviceKind:
     if not real:
         return "virtual"
-    from virtual_cuda.real.context import device_count
+    from virtual_cuda.real import device_count
 
     return "cuda" if device_count("cuda") or not device_count("mps") else "mps"
 

@@ -20,13 +20,13 @@ import torch.utils._device
 from torch.utils.data._utils import pin_memory as pinning
 
 from virtual_cuda import ops, torch_api
-from virtual_cuda.clock.gpus import gpu_named
+from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import Opening, Patch, Patched, around, claim, kept, patch, registry
-from virtual_cuda.real.context import device_count, real_device
+from virtual_cuda.real import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
 from virtual_cuda.torch_api.creation import register_kernels, withdraw_kernels

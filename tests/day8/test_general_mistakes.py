@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpudojo.grading.checks import hints_about, same_cause
 from gpudojo.grading.engine import FileGrader, grade_function
 from gpudojo.grading.load import load
-from gpudojo.grading.wording import hints_about, same_cause
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckResult, Outcome, blocked
 from gpudojo.pytest_plugin.terminal import Feedback

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.grading.judge import judge
+from gpudojo.grading.engine import judge
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import Outcome

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from gpudojo.grading.judge import judge
+from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger import LineRow, draw_table
-from virtual_cuda.ledger.drawing import (
+from virtual_cuda.ledger.timeline import (
     NARROWEST,
     NOTHING_BESIDE,
+    Timeline,
+    TimelineEvent,
     columns,
     compared,
     draw_timeline,
@@ -18,7 +20,6 @@ from virtual_cuda.ledger.drawing import (
     size,
     timeline_legend,
 )
-from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
 
 def timeline(*told: tuple[str, int, int, bool, bool, int], **more: object) -> Timeline:

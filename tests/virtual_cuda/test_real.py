@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from virtual_cuda import real as real_observer
 from virtual_cuda import real_device, virtual_cuda
 from virtual_cuda.errors import NoSuchDevice
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.questions import operations, per_line
-from virtual_cuda.real import observer as real_observer
-from virtual_cuda.real.observer import WARNING, CudaWaits
+from virtual_cuda.real import WARNING, CudaWaits
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

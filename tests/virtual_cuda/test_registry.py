@@ -30,7 +30,7 @@ def test_a_second_declaration_of_an_operator_is_refused() -> None:
     with pytest.raises(DuplicateOperator) as caught:
         operator("index_put_", waits=("boolean index", 1))
     assert str(caught.value) == (
-        f"Operator 'index_put_' is declared twice: in virtual_cuda.ops.indexing and in {__name__}. "
+        f"Operator 'index_put_' is declared twice: in virtual_cuda.ops.elementwise and in {__name__}. "
         "Everything known about an operator stands in one entry."
     )
 

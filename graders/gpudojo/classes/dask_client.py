@@ -29,7 +29,7 @@ from gpudojo.classes.local_runner import TICK, GradingTask, Progress
 from gpudojo.classes.store import Incident, IncidentKind, Record
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.model.errors import BadMessage, BadWorker, NoCluster
-from gpudojo.sandbox.layers import Layers, missing
+from gpudojo.sandbox.isolation import Layers, missing
 from gpudojo.sandbox.protocol import RunOptions
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Sent:
 
 
 @dataclass(eq=False)
-class Session:
+class DaskSession:
     """Has tasks done over one connection to a scheduler."""
 
     client: Client
@@ -352,7 +352,7 @@ class Cluster:
         queue = TaskQueue(tasks)
 
         async def session(client: Client) -> None:
-            await Session(client, self, queue).run()
+            await DaskSession(client, self, queue).run()
 
         asyncio.run(self._persistently(session, self.wait, lambda: queue.done, kept=True))
 

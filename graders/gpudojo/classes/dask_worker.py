@@ -28,7 +28,7 @@ from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.errors import BadEvidence, BadMessage, DojoError
 from gpudojo.model.evidence import decoded
 from gpudojo.sandbox import fork_client
-from gpudojo.sandbox.layers import DEVICE, examine
+from gpudojo.sandbox.isolation import DEVICE, examine
 from gpudojo.sandbox.protocol import WHOLE, RunOptions
 
 HASH: Final = 32  # bytes of a SHA-256

@@ -19,7 +19,7 @@ from gpudojo.model.catalogue import registered
 from gpudojo.model.errors import BadClass, suggestion
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import AttemptRule, total
-from gpudojo.sandbox.layers import examine
+from gpudojo.sandbox.isolation import examine
 from gpudojo.sandbox.protocol import RunOptions
 
 BITS: Final = 31  # accepted by every generator
@@ -47,12 +47,10 @@ def name_of(secret: str) -> str:
 
 ROOT: Final = Path(gpudojo.__file__).resolve().parents[1]
 # Judges evidence and does not make it.
-JUDGING: Final = tuple(
-    f"gpudojo/{name}.py" for name in ("grading/judge", "grading/checks", "grading/engine", "classes/judging")
-)
+JUDGING: Final = tuple(f"gpudojo/{name}.py" for name in ("grading/checks", "grading/engine", "classes/judging"))
 OBSERVING: Final = (
     *("virtual_cuda", "gpudojo/grading", "gpudojo/model/evidence.py"),
-    *("gpudojo/sandbox/child.py", "gpudojo/submissions/definitions.py"),
+    *("gpudojo/sandbox/child.py", "gpudojo/submissions/reading.py"),
 )
 
 

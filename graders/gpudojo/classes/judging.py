@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gpudojo.classes import store
 from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store
 from gpudojo.classes.submission_run import BEFORE
-from gpudojo.grading.judge import UNJUDGED, judge_function
+from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import misconceptions
@@ -101,7 +101,7 @@ def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[s
     for exercise, function in _graded(exercises, only):
         seen = reference.seen.get(f"{exercise.stem}::{function.name}")
         if seen is None:
-            why = "; ".join(i.detail for i in reference.incidents) or "there is no evidence"
+            why = "; ".join(dict.fromkeys(i.detail for i in reference.incidents)) or "there is no evidence"
             raise BadClass(f"the reference solution of `{function.name}` cannot be run: {why}")
         try:
             refuse_failing(seen.evidence)

@@ -1,24 +1,30 @@
-"""Records of submissions, and where they are kept between runs."""
+"""Records of submissions and points that people give: what is kept of a class between runs."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import enum
 import hashlib
+import io
+import math
 import os
 import secrets
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from virtual_cuda.ledger import Timeline
 
-from gpudojo.model.errors import BadClass, BadEvidence
+from gpudojo.classes.course_file import exercise_named, table
+from gpudojo.model.errors import BadClass, BadEvidence, BadFile, suggestion
 from gpudojo.model.evidence import Evidence, checked_timeline, decoded, validated
-from gpudojo.model.results_file import replacing
+from gpudojo.model.results import ExerciseRow, Override, SubmissionRow, total
+from gpudojo.model.results_file import number, replacing, safe
 from gpudojo.sandbox.protocol import Chosen, Loaded
 
 VERSION: Final = 2
@@ -192,3 +198,144 @@ def write(path: Path, data: bytes, lasting: bool = True, mode: int = 0o666) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, lasting, mode) as file:
         file.write(data)
+
+
+NAME: Final = "overrides.csv"
+COLUMNS: Final = ("at", "by", "action", "student", "item", "points", "comment", "key")
+EVERYONE: Final = "*"
+SET, UNDO = "set", "undo"
+
+
+class LogEntry(NamedTuple):
+    """A line of the log."""
+
+    at: str
+    by: str
+    action: str
+    student: str
+    item: str
+    points: float
+    comment: str
+    key: str  # by which the student is known, whatever the submission is called; or EVERYONE
+
+
+class Overrides:
+    """The log of one class."""
+
+    def __init__(self, out: Path) -> None:
+        """Reads the log, if there is one; raises BadFile."""
+        self.path = out / NAME
+        self.log = self._read() if self.path.exists() else []
+        self._by_key: dict[str, dict[str, LogEntry]] | None = None
+
+    def _read(self) -> list[LogEntry]:
+        (at, headings), *lines = table(self.path)
+        if tuple(headings) != COLUMNS:
+            raise BadFile(str(self.path), at, f"the columns must be {', '.join(COLUMNS)}")
+        found = []
+        for line, cells in lines:
+            if len(cells) != len(COLUMNS) or cells[2] not in (SET, UNDO):
+                raise BadFile(str(self.path), line, f"{len(COLUMNS)} cells are needed, the third {SET} or {UNDO}")
+            points = points_in(cells[5], str(self.path), line) if cells[2] == SET else 0.0
+            unquoted = [cell[1:] if cell.startswith("'") and safe(cell[1:]) == cell else cell for cell in cells]
+            at_, by, action, student, item, _, comment, whose = unquoted
+            found.append(LogEntry(at_, by, action, student, item, points, comment, whose))
+        return found
+
+    def current(self) -> dict[tuple[str, str], LogEntry]:
+        """By key of the student and item, what holds."""
+        found: dict[tuple[str, str], LogEntry] = {}
+        for entry in self.log:
+            found.pop((entry.key, entry.item), None)
+            if entry.action == SET:
+                found[entry.key, entry.item] = entry
+        return found
+
+    def of(self, keys: Iterable[str]) -> dict[str, LogEntry]:
+        """By item, what holds for a student: the student's own before what everyone gets."""
+        if self._by_key is None:
+            self._by_key = {}
+            for (who, item), entry in self.current().items():
+                self._by_key.setdefault(who, {})[item] = entry
+        known = self._by_key
+        return {item: entry for who in (EVERYONE, *keys) for item, entry in known.get(who, {}).items()}
+
+    def last(self) -> list[LogEntry]:
+        """What the last command set."""
+        if not self.log:
+            return []
+        at, action = self.log[-1].at, self.log[-1].action
+        return [entry for entry in self.log if (entry.at, entry.action) == (at, action) and action == SET]
+
+    def add(self, entries: Sequence[LogEntry]) -> None:
+        """Append to the log; the file is replaced as a whole."""
+        self.log += entries
+        self._by_key = None
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(COLUMNS)
+        for entry in self.log:
+            points = number(entry.points) if entry.action == SET else ""
+            writer.writerow([safe(cell) for cell in (*entry[:5], points, *entry[6:])])
+        write(self.path, text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def points_in(text: str, file: str, line: int) -> float:
+    """The points in a cell; raises BadFile."""
+    try:
+        points = round(float(text.replace(",", ".")), 6)
+    except ValueError:
+        raise BadFile(file, line, f"{text!r} is not a number of points") from None
+    if not 0 <= points < math.inf:
+        raise BadFile(file, line, f"points must be 0 or more, not {text}")
+    return points
+
+
+def item_named(name: str, row: SubmissionRow) -> tuple[str, float]:
+    """The name of a check, exercise or item of a row, and what it is worth; raises BadClass with a suggestion.
+
+    A check may be named by its end: `runs`, `train_epoch::runs`; an exercise by its number.
+    """
+    worth = {exercise.exercise: exercise.max_score for exercise in row.exercises}
+    checks = {check.id: check.max_points for exercise in row.exercises for check in exercise.checks}
+    stem = exercise_named(name, worth)
+    if stem is not None:
+        return stem, worth[stem]
+    found = [id_ for id_ in checks if id_ == name or id_.endswith(f"::{name}")]
+    if len(found) == 1:
+        return found[0], checks[found[0]]
+    if found:
+        some = ", ".join(id_.partition("::")[2] for id_ in found[:5])
+        raise BadClass(f"{len(found)} checks are called {name!r}; write more of it: {some}{', …' * (len(found) > 5)}")
+    ends = [id_.partition("::")[2] for id_ in checks]
+    every = [*worth, *ends, *(id_.rpartition("::")[2] for id_ in checks)]
+    raise BadClass(
+        f"there is no check, exercise or item {name!r}{suggestion(name, every, '')}; see: dojo override --items"
+    )
+
+
+def applied(exercises: Sequence[ExerciseRow], holds: dict[str, LogEntry]) -> tuple[list[ExerciseRow], list[str]]:
+    """The exercises with what people gave; and sentences about what could not be given as it was written."""
+    said: list[str] = []
+    if not holds:
+        return list(exercises), said
+
+    def override(item: str, graded: float | None, most: float) -> Override | None:
+        entry = holds.get(item)
+        if entry is None:
+            return None
+        if entry.points > most:
+            said.append(f"an override gives {number(entry.points)} of {number(most)} points for {item}; it was cut")
+        return Override(min(entry.points, most), graded, entry.comment, entry.by, entry.at)
+
+    found = []
+    for exercise in exercises:
+        checks = []
+        for check in exercise.checks:
+            given = override(check.id, check.points, check.max_points)
+            checks.append(replace(check, override=given, points=given.points) if given else check)
+        score = total(check.points for check in checks) if checks else exercise.score
+        whole = override(exercise.exercise, None if exercise.by_hand else score, exercise.max_score)
+        score = whole.points if whole else score
+        found.append(replace(exercise, checks=checks, score=score, override=whole))
+    return found, said

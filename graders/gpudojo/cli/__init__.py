@@ -13,19 +13,19 @@ from gpudojo import __version__
 PARTS: Final = {
     "For students": {
         "watch": ("watch", "Grade what you save; show what to fix."),
-        "lesson": ("lesson", "Show the lesson of an exercise."),
-        "run": ("run", "Run a script on a virtual GPU."),
-        "doctor": ("doctor", "Show what this machine has and lacks."),
+        "lesson": ("watch", "Show the lesson of an exercise."),
+        "run": ("watch", "Run a script on a virtual GPU."),
+        "doctor": ("watch", "Show what this machine has and lacks."),
     },
     "For instructors": {
         "init": ("bookkeeping", "Write or check a course file."),
         "grade": ("grade", "Grade submissions."),
         "override": ("bookkeeping", "Give points by hand."),
         "report": ("export", "Make HTML pages of results."),
-        "feedback": ("feedback", "Write what students get back."),
+        "feedback": ("export", "Write what students get back."),
         "export": ("export", "Write results for another program."),
         "release": ("release", "Make what students get."),
-        "classroom": ("classroom", "Grade a checkout on GitHub Classroom."),
+        "classroom": ("release", "Grade a checkout on GitHub Classroom."),
     },
     "For authors of exercises": {
         "new": ("authoring", "Make a new exercise or day."),

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gpudojo.authoring import sample as sampling
+from gpudojo.authoring import new as sampling
 from gpudojo.authoring.new import Plan, Surroundings, day_files, exercise_files, surroundings, write_new
 from gpudojo.cli.options import FOLDER, day_and_root, processors, repository, which_root, writing
 
@@ -128,7 +128,7 @@ def _mutants(day: str, root: Path, only: tuple[str, ...], limit: int | None, job
     if not hasattr(os, "fork"):
         raise click.ClickException("--mutants grades a class, which needs Linux or macOS; on Windows, use WSL")
     from gpudojo.authoring import fairness
-    from gpudojo.classes.display import Display
+    from gpudojo.classes.class_grading import Display
     from gpudojo.model.catalogue import day as exercises_of
 
     console = Console(highlight=False)

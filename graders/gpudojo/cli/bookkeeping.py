@@ -17,7 +17,7 @@ from gpudojo.model.errors import BadClass, BadFile, printable, suggestion
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook, Unit
-    from gpudojo.classes.overrides import LogEntry
+    from gpudojo.classes.store import LogEntry
     from gpudojo.model.results import SubmissionRow
 
 
@@ -31,7 +31,7 @@ def init(folder: Path, day: str) -> None:
     is checked.
     """
     from gpudojo.classes import course_file
-    from gpudojo.classes.roster import read_roster
+    from gpudojo.classes.course_file import read_roster
     from gpudojo.model import catalogue
 
     path = folder / course_file.NAME
@@ -95,8 +95,7 @@ def override(
         raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
     from gpudojo.classes.class_grading import course_at, open_gradebook
     from gpudojo.classes.gradebook import load_state, now
-    from gpudojo.classes.overrides import EVERYONE, SET, UNDO, LogEntry
-    from gpudojo.classes.store import Store
+    from gpudojo.classes.store import EVERYONE, SET, UNDO, LogEntry, Store
 
     folder = _class_folder(out)
     state = load_state(folder)
@@ -226,15 +225,15 @@ def _unit(book: Gradebook, name: str) -> Unit:
 
 
 def _item(book: Gradebook, unit: Unit | None, name: str) -> tuple[str, float]:
-    from gpudojo.classes.overrides import item_named
+    from gpudojo.classes.store import item_named
 
     return item_named(name, _whole_row(book) if unit is None else book.row(unit))
 
 
 def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, str, str]]:
     """Student, item, points, comment and key of each line; all are checked before one is given."""
-    from gpudojo.classes.overrides import EVERYONE, points_in
-    from gpudojo.classes.roster import table
+    from gpudojo.classes.course_file import table
+    from gpudojo.classes.store import EVERYONE, points_in
 
     (first, headings), *lines = table(path)
     columns = [heading.strip().casefold() for heading in headings]

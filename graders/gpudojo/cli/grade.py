@@ -98,8 +98,7 @@ def grade(
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
     from rich.console import Console
 
-    from gpudojo.classes.class_grading import ClassGrading
-    from gpudojo.classes.display import Display
+    from gpudojo.classes.class_grading import ClassGrading, Display
     from gpudojo.classes.grading_options import GradingOptions
     from gpudojo.model.errors import DojoError
 

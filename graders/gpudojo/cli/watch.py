@@ -1,19 +1,49 @@
-"""`dojo watch`: the student's home. Grades what is saved, and shows the first thing to fix."""
+"""The commands of students: `dojo watch`, `dojo lesson`, `dojo run` and `dojo doctor`.
+
+A command imports what it alone needs when it is used.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
+import platform
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
+from rich.markdown import Markdown
+from virtual_cuda import run_script
 
-from gpudojo.watch import view
-from gpudojo.watch.course import Course, Work
-from gpudojo.watch.session import Event, Session, full_screen
+from gpudojo import __version__
+from gpudojo.cli import Interrupted
+from gpudojo.cli.options import FILE, processors, which_day, writing
+from gpudojo.model import catalogue
+from gpudojo.model.catalogue import lesson_of, lesson_path
+from gpudojo.model.errors import DojoError
+from gpudojo.model.exercise import Exercise
+
+if TYPE_CHECKING:
+    from gpudojo.watch.session import Course, Event, ExerciseWork
+
+
+@click.command(
+    # The options are those of `python -m virtual_cuda`, which reads them; so is `--help`.
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(arguments: tuple[str, ...]) -> None:
+    """Run a script on a virtual GPU."""
+    try:
+        sys.exit(run_script(arguments, "dojo run"))
+    except KeyboardInterrupt:
+        raise Interrupted from None
+
 
 DEVICES = ("auto", "virtual", "cuda", "mps", "cpu")
 MORE = "The full-screen app needs two more packages: pip install 'gpudojo[watch]'"
@@ -29,6 +59,8 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
     PATH is the folder of the exercises, or one of them (default: the exercises here).
     """
+    from gpudojo.watch.session import Course, full_screen
+
     course = Course(path)
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if terminal and not plain and full_screen():
@@ -41,6 +73,9 @@ def watch(path: Path, plain: bool, hints: int, bench: str) -> None:
 
 def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
     """Line mode: prints each verdict below the last one, until Ctrl-C."""
+    from gpudojo.watch import view
+    from gpudojo.watch.session import Session
+
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that knows no “█” shows a “?”
@@ -53,7 +88,7 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
             console.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
             console.file.flush()
 
-    def show(event: Event, work: Work) -> None:
+    def show(event: Event, work: ExerciseWork) -> None:
         if session.trouble:
             console.print(f"cannot grade: {session.trouble}", style="red", markup=False)
         if event != "verdict":
@@ -67,3 +102,114 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
     console.print(*([note] if note else []), "Save a file to grade it. Ctrl-C ends this.", sep="\n", markup=False)
     with contextlib.suppress(KeyboardInterrupt):
         session.loop()
+
+
+@click.command()
+@click.argument("number", required=False)
+@click.option("--html", type=FILE, help="Write a page instead; without NUMBER, one with all lessons.")
+@click.option("--remake", is_flag=True, help="For authors: run the snippets, and write what they did into the lesson.")
+@which_day
+def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> None:
+    """Show the lesson of an exercise, such as 04; without NUMBER, list the lessons."""
+    chosen = _chosen(day, number)
+    if remake:
+        _remake(day, chosen)
+    elif html is not None:
+        with writing(html):
+            html.write_text(_page(day, chosen), encoding="utf-8")
+        click.echo(f"written: {html}")
+    elif number is None:
+        for exercise in chosen:
+            click.echo(f"{exercise.number}  {exercise.title}")
+        click.echo(f"To read one, run: dojo lesson {chosen[0].number}")
+    else:
+        console = Console()
+        for text in filter(None, map(lesson_of, chosen)):
+            # Colours of the terminal itself, which fit a light and a dark one; in a file, the source.
+            console.print(Markdown(text, code_theme="ansi_dark")) if console.is_terminal else click.echo(text)
+
+
+def _chosen(day: str, number: str | None) -> list[Exercise]:
+    """The exercises with a lesson, or the one that a number, a name or a file's name stands for."""
+    having = [each for each in catalogue.day(day) if lesson_path(day, each.stem) is not None]
+    name = None if number is None else Path(number).stem
+    found = [each for each in having if name in (None, each.number, each.number.lstrip("0"), each.stem)]
+    if not found:
+        there = ", ".join(each.number for each in having)
+        raise click.ClickException(
+            f"{day} has no lesson {number}; there are: {there}" if there else f"{day} has no lessons"
+        )
+    return found
+
+
+def _remake(day: str, chosen: list[Exercise]) -> None:
+    from gpudojo.authoring.lint import remake  # only here: it needs torch
+
+    changed = [path for each in chosen if (path := remake(day, each.stem)) is not None]
+    for path in changed:
+        click.echo(f"written: {path}")
+    if not changed:
+        click.echo("Everything that was recorded is up to date.")
+
+
+def _page(day: str, chosen: list[Exercise]) -> str:
+    from markdown_it import MarkdownIt
+    from markupsafe import Markup
+
+    from gpudojo.report.rendering import page
+
+    made = (MarkdownIt("commonmark").render(text) for each in chosen if (text := lesson_of(each, folded=True)))
+    texts = [text.replace("<pre>", '<pre tabindex="0">') for text in made]  # wide ones are scrolled, by keyboard too
+    title = f"{chosen[0].number} {chosen[0].title}" if len(chosen) == 1 else catalogue.title(day)
+    return page("lesson.html", "", title=title, lessons=[Markup(text) for text in texts])
+
+
+@click.command()
+def doctor() -> None:
+    """Show what this machine has, torch, device and isolation, and what to do about what is missing."""
+    from gpudojo.sandbox.isolation import ADVICE, PURPOSE, examine
+
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    click.echo(f"gpudojo {__version__}, {system}, {processors()} processors")
+    problems = _torch()
+    click.echo("isolation:")
+    layers = examine()
+    for name, why in layers.items():
+        mark = click.style("ok", fg="green") if not why else click.style("--", fg="yellow")
+        click.echo(f"  {mark}  {name}: {PURPOSE.get(name, '')}")
+        if why:
+            click.echo(f"      missing: {why}")
+            if name in ADVICE:
+                click.echo(f"      {ADVICE[name]}")
+    lacking = ", ".join(name for name, why in layers.items() if why)
+    click.echo(f"  --require-isolation would refuse to grade here: {lacking}" if lacking else "  every layer holds")
+    if problems:
+        sys.exit(1)
+
+
+def _torch() -> bool:
+    """Prints two lines about torch and the device; True if exercises cannot run at all."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        click.echo("torch: not installed\n  pip install torch")
+        return True
+    from virtual_cuda import choose_device
+
+    try:
+        import torch
+
+        kind, why = choose_device("auto")
+        built = "with CUDA" if torch.version.cuda else "without CUDA"
+        click.echo(f"torch: {version}, built {built}")
+        click.echo(f"device: {kind} ({why})")
+        from virtual_cuda import virtual_cuda
+
+        if kind == "virtual":
+            with virtual_cuda():
+                torch.ones(2, device="cuda").sum().item()
+            click.echo("  the virtual CUDA device opens, computes and closes")
+    except (DojoError, ImportError, OSError) as error:
+        click.echo(f"torch: {version}, which does not work here: {error}")
+        return True
+    return False

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from gpudojo.grading.clock import replaceable
+from gpudojo.grading.limits import replaceable
 from gpudojo.grading.source_locator import marked, pattern_lines
 from gpudojo.model.errors import described
 from gpudojo.model.evidence import Raised

@@ -14,16 +14,26 @@ from typing import Any, Final
 from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import load
+from gpudojo.grading.checks import ExercisePoints
 from gpudojo.grading.engine import FileGrader
 from gpudojo.grading.limits import SECONDS, Limits, bounded_output
 from gpudojo.grading.references import PUBLIC_SEEDS, known_seeds
-from gpudojo.grading.wording import ExercisePoints
 from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
-from gpudojo.notebook.session import NOWHERE, definitions, live, recording_lines
-from gpudojo.notebook.views import STOPPED, CheckReport, FunctionReport, PointsTable, function_report, line_table
+from gpudojo.notebook.cells import (
+    NOWHERE,
+    STOPPED,
+    CheckReport,
+    FunctionReport,
+    PointsTable,
+    definitions,
+    function_report,
+    line_table,
+    live,
+    recording_lines,
+)
 
 SEED: Final = PUBLIC_SEEDS[0]
 CHARACTERS: Final = 20_000  # of what student code prints; a notebook stores its output

@@ -9,23 +9,39 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
+import os
+import sys
 import tarfile
+import tempfile
+import traceback
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpudojo.classes.grading_options import number
-from gpudojo.grading.references import SUFFIX
+import msgspec
+from rich.console import Console
+
+import gpudojo
+from gpudojo.classes.class_grading import ClassGrading, Display
+from gpudojo.classes.grading_options import GradingOptions, number
+from gpudojo.grading.limits import SECONDS
+from gpudojo.grading.references import SUFFIX, shipped
 from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import title
-from gpudojo.model.errors import CannotRelease
-from gpudojo.model.results_file import replacing
-from gpudojo.release import leaks, recording
+from gpudojo.model.errors import BadClass, CannotRelease, DojoError
+from gpudojo.model.results import PLACES, ClassResults, Grade, SubmissionRow
+from gpudojo.model.results_file import read, replacing
+from gpudojo.platforms import Options, exporter, parts_of
+from gpudojo.platforms._entries import one_line, save, save_json
+from gpudojo.release import leaks, manifest
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import wheel
+from gpudojo.sandbox.isolation import missing
 
 HERE: Final = Path(__file__).parent
 DATE: Final = (2020, 1, 1, 0, 0, 0)
@@ -112,8 +128,8 @@ def _evidence(root: Path, day: str, secret: str | None, platform: str) -> dict[s
     reference = root / "reference" / day
     if not reference.is_dir():
         raise CannotRelease(f"there is no folder {reference} to record evidence from")
-    seed = recording.SEEDS[-1] if secret is None else number(secret, f"{platform} {day}")
-    return {f"evidence/{day}{SUFFIX}": recording.recorded(reference, day, (seed,))}
+    seed = manifest.SEEDS[-1] if secret is None else number(secret, f"{platform} {day}")
+    return {f"evidence/{day}{SUFFIX}": manifest.recorded(reference, day, (seed,))}
 
 
 def _image(platform: str, day: str, image: str) -> dict[str, bytes]:
@@ -168,3 +184,180 @@ def write(path: Path, data: bytes) -> None:
             file.write(data)
     except OSError as error:
         raise CannotRelease(f"cannot write {path}: {error.strerror}") from None
+
+
+BUNDLE: Final = "CLASSROOM50_BUNDLE_DIR"
+CHECKOUT_MEMORY: Final = 2 << 30
+
+
+@dataclass(frozen=True)
+class JudgedBy:
+    """What a submission is judged by: reference solutions, or recorded evidence of them."""
+
+    reference: Path | None = None
+    evidence: Path | None = None  # the folder it lies in; None: this installation
+    secret: str | None = None
+    note: str = ""  # what an instructor should know about the choice
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A checkout, graded."""
+
+    results: ClassResults
+    seed: int | None  # the public one that scenarios were drawn from; None where it is a secret
+
+    @property
+    def row(self) -> SubmissionRow:
+        return self.results.submissions[0]
+
+
+def graded(
+    folder: Path,
+    day: str,
+    measure: JudgedBy,
+    seconds: float = SECONDS,
+    memory: int = CHECKOUT_MEMORY,
+    require_isolation: bool = False,
+) -> Graded:
+    """One submission's results, whatever is in the folder. Raises DojoError where the grader fails."""
+    if not folder.is_dir():
+        raise BadClass(f"{folder} is not a folder")
+    # Outside of the checkout: nothing that lies in it can be taken for a record of ours.
+    with tempfile.TemporaryDirectory(prefix="dojo-classroom-") as out:
+        asked = GradingOptions(
+            submissions=[folder],
+            out=Path(out),
+            reference=measure.reference,
+            day=day,
+            secret=measure.secret,
+            seconds=seconds,
+            memory=memory,
+            require_isolation=require_isolation,
+            evidence=measure.evidence,
+            alone=True,
+        )
+        grading = ClassGrading(asked, Display(Console(), quiet=True))
+        results = read(grading.run().path)
+    return Graded(results, grading.recorded.seed if grading.recorded else None)
+
+
+def judged_by(day: str, environment: Mapping[str, str], reference: Path | None = None) -> JudgedBy:
+    """What there is to judge by, never anything in the checkout, which is the student's. Raises BadClass.
+
+    References, with a secret, where the instructor has put them; otherwise recorded evidence, from the bundle or from
+    the release that is installed; and in a clone of gpudojo, its own references.
+    """
+    secret = environment.get("DOJO_SEED") or None
+    bundle = environment.get(BUNDLE)
+    hidden = Path(bundle) / "reference" / day if bundle else None
+    if reference is None and hidden is not None and hidden.is_dir():
+        reference = hidden
+    if reference is not None:
+        return JudgedBy(reference, secret=secret)
+    unused = "DOJO_SEED is set, but there are no reference solutions to run with it: the public seed was used."
+    note = unused if secret else ""
+    if bundle and os.path.isfile(Path(bundle) / f"{day}{SUFFIX}"):
+        return JudgedBy(evidence=Path(bundle), note=note)
+    if shipped(day) is not None:
+        return JudgedBy(note=note)
+    own = Path(gpudojo.__file__).resolve().parents[2] / "reference" / day
+    if own.is_dir():
+        return JudgedBy(own, secret=secret)
+    raise BadClass(
+        "there is nothing to judge by: no reference solutions were given, and this gpudojo has no recorded evidence"
+    )
+
+
+# The smallest container has 768 MB, of which torch and the grader take 340.
+CONTAINER_MEMORY: Final = 256 << 20
+
+
+def _no_result(target: Path, why: str, day: str) -> None:
+    """Without a results.json, Gradescope says that the autograder failed, and records no score."""
+    (target / "results.json").unlink(missing_ok=True)
+
+
+def _not_gradable(target: Path, why: str, day: str) -> None:
+    """PrairieLearn gives and takes no points for what is not gradable, and does not count it as an attempt."""
+    said = f"The grader could not run: {why}. This is not your fault; please tell your instructor."
+    save_json(target / "results.json", {"gradable": False, "format_errors": [said]})
+
+
+def _no_scores(target: Path, why: str, day: str) -> None:
+    """Autolab leaves a problem without a score ungraded."""
+    said = f"The grader could not run: {why}. This is not your fault; please tell your instructor."
+    none = dict.fromkeys(each.exercise for each in parts_of(day))
+    save(target / "feedback.txt", f"{said}\n{msgspec.json.encode({'scores': none}).decode()}\n")
+
+
+class GraderPlaces(NamedTuple):
+    """Where a platform puts a submission and the evidence, and what it gets where the grader fails."""
+
+    submission: str
+    evidence: str
+    failure: Callable[[Path, str, str], None]
+
+
+PLACES_THERE: Final = {
+    "gradescope": GraderPlaces("submission", "source/evidence", _no_result),
+    "prairielearn": GraderPlaces("student", "tests/evidence", _not_gradable),
+    "autolab": GraderPlaces("submission", "evidence", _no_scores),
+}
+
+
+def main(platform: str, root: Path, day: str, seconds: float) -> int:
+    place, target = PLACES_THERE[platform], root / "results"
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        measure = JudgedBy(evidence=root / place.evidence)
+        found = graded(root / place.submission, day, measure, seconds=seconds, memory=CONTAINER_MEMORY)
+        row = published(found.row, worth(root / "submission_metadata.json"))
+        exporter(platform)(found.results, [row], target, Options(submission=row.submission, exercises=parts_of(day)))
+        _log(found)
+        return 0
+    except (DojoError, OSError) as error:
+        why = str(error)
+    except Exception as error:
+        traceback.print_exc()
+        why = f"{type(error).__name__}, see the log"
+    print(f"The grader could not run: {one_line(why)}. No score was recorded.", file=sys.stderr)
+    place.failure(target, one_line(why), day)
+    return 1
+
+
+class _Assignment(msgspec.Struct):
+    total_points: float
+
+
+class _Metadata(msgspec.Struct):
+    assignment: _Assignment
+
+
+def worth(metadata: Path) -> float | None:
+    """The assignment's points on Gradescope; None where they cannot be read or are not positive."""
+    try:
+        found = msgspec.json.decode(metadata.read_bytes(), type=_Metadata, strict=False).assignment.total_points
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return found if 0 < found < math.inf else None
+
+
+def published(row: SubmissionRow, points: float | None) -> SubmissionRow:
+    """The row, with its score scaled to what the assignment is worth there."""
+    if points is None or not row.max_score:
+        return row
+    return msgspec.structs.replace(row, grade=Grade(round(row.score * points / row.max_score, PLACES), points))
+
+
+def _log(found: Graded) -> None:
+    """Print what only the instructor should see: the scripts keep it from students."""
+    print(f"{one_line(found.row.submission)}: {found.row.score:g} of {found.row.max_score:g} points")
+    lacking = missing(found.results.layers)
+    print(f"Isolation layers missing in this container: {'; '.join(lacking) or 'none'}.")
+    for sentence in (*found.row.notes, *found.row.needs_human):
+        print(f"- {one_line(sentence)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])))

@@ -16,8 +16,8 @@ from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import ClassResults, SubmissionRow
 from gpudojo.platforms import Options
 from gpudojo.platforms._entries import chosen, new_name, save
-from gpudojo.submissions.definitions import parts
 from gpudojo.submissions.entries import SOURCES, suffix
+from gpudojo.submissions.reading import parts
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:

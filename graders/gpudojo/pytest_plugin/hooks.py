@@ -16,8 +16,8 @@ import pytest
 from virtual_cuda.errors import NoSuchDevice
 
 from gpudojo.grading import references
+from gpudojo.grading.checks import where
 from gpudojo.grading.limits import Limits
-from gpudojo.grading.wording import where
 from gpudojo.model.catalogue import every_exercise, exercise_for
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.exercise import Exercise

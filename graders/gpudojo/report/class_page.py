@@ -5,12 +5,11 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from gpudojo.classes.item_statistics import ClassStatistics, absent_functions
+from gpudojo.classes.gradebook import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.results import CheckRow, ClassResults, Grade, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms._entries import lateness
-from gpudojo.report.charts import histogram, scatter
-from gpudojo.report.rendering import Person, anyone, page
+from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
 from gpudojo.report.student_page import RecordStore
 
 

@@ -20,11 +20,10 @@ from gpudojo.grading.load import NotANotebook, Unparsable
 from gpudojo.model.evidence import Modelled, as_struct
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms._entries import lateness
-from gpudojo.report.charts import Bar, Curve, bars, curve, curves, drawable
-from gpudojo.report.rendering import Person, duration, page, said_once, size
+from gpudojo.report.rendering import Bar, Curve, Person, bars, curve, curves, drawable, duration, page, said_once, size
 from gpudojo.report.timeline_svg import CallTotals, largest_copy, legend, scaled_svg, timeline_svg, totals
-from gpudojo.submissions.definitions import parts as source_parts
 from gpudojo.submissions.entries import SOURCES, suffix
+from gpudojo.submissions.reading import parts as source_parts
 
 Says = Callable[[str], str]
 RACERS: Final = (("the loop", "other"), ("yours", "mine"), ("the reference", "theirs"))

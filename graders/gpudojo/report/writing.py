@@ -1,19 +1,37 @@
-"""Writes a report."""
+"""Writes a report, and feedback to send: pages, PDF, Moodle's zip, a table for mail merge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpudojo.model.errors import BadResults, CannotReport
-from gpudojo.model.results import SubmissionStatus
-from gpudojo.model.results_file import header, iterate
-from gpudojo.platforms._entries import no_submission, save
+from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import header, iterate, number, replacing, safe, whole
+from gpudojo.platforms._entries import (
+    VisibleRows,
+    identified,
+    lateness,
+    new_name,
+    no_submission,
+    one_line,
+    people,
+    save,
+    save_csv,
+    told,
+    worksheet,
+)
 from gpudojo.report.class_page import Tally, class_page
-from gpudojo.report.rendering import Roll, kept_secret, page
-from gpudojo.report.similarity import Work, similarity_page
+from gpudojo.report.rendering import Person, Roll, kept_secret, page
+from gpudojo.report.similarity import ComparedWork, similarity_page
 from gpudojo.report.student_page import Neighbours, RecordStore, student_page
 
 NEVER_RAN: Final = (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
@@ -56,14 +74,14 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         if told:
             say(told)
     roll, tally, written = Roll(secret), Tally(head), []
-    works: dict[int, Work] = {}
+    works: dict[int, ComparedWork] = {}
     people = [roll.person(row) for row in iterate(file)]
     without_records = 0
     for place, row in enumerate(iterate(file)):
         person = people[place]
         tally.add(row, person)
         if options.similarity and (sources := archive.sources(row)):
-            works[place] = Work(sources)
+            works[place] = ComparedWork(sources)
         if options.only is not None and row.submission != options.only:
             continue
         if options.students or options.only is not None:
@@ -82,8 +100,123 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     if options.similarity:
         if len(works) < 2:
             raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
-        given = Work(archive.given) if archive.given else None
+        given = ComparedWork(archive.given) if archive.given else None
         text = similarity_page(people, works, given, options.students, head.day)
         written.append(save(options.out / "similarity.html", text))
     text = class_page(tally, archive, options.students, options.anonymous, options.similarity)
     return [save(options.out / "index.html", text), *written]
+
+
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+SECONDS: Final = 120  # for one PDF
+HEADINGS: Final = "name,email,id,section,submission,status,points,max_points,late,file,feedback".split(",")
+
+
+@dataclass(frozen=True)
+class FeedbackOptions:
+    """What to write, from which results, to which folder."""
+
+    results: Path  # results.json
+    out: Path
+    pdf: bool = False
+    only: str | None = None
+    worksheet: Path | None = None  # Moodle's, for its ids; else they are taken from the names of files
+    exercises: tuple[ExerciseRow, ...] = ()
+
+
+def write_feedback(
+    options: FeedbackOptions, header: ClassResults, rows: VisibleRows, say: Callable[[str], None]
+) -> list[Path]:
+    """The files that were written: pages or PDFs, `feedback.csv`, and `moodle.zip` where there are ids of Moodle.
+
+    Raises DojoError."""
+    browser = found_browser() if options.pdf else None
+    ids = dict(_moodle_ids(options, rows, say))
+    archive = RecordStore(options.results, header.reference)
+    ending = ".pdf" if options.pdf else ".html"
+    taken: set[str] = set()
+    written: list[Path] = []
+    lines = [HEADINGS]
+    for row in rows:
+        name = new_name(row.submission, taken)
+        if options.only not in (None, row.submission):
+            continue
+        file = ""
+        if row.status is not SubmissionStatus.ABSENT:
+            person = Person(whole(row.submission), f"{name}.html")
+            text = student_page(row, person, header, archive.known(row))
+            path = options.out / "students" / f"{whole(name)}{ending}"
+            written.append(print_pdf(browser, text, path) if browser else save(path, text))
+            file = path.relative_to(options.out).as_posix()
+        lines.append([safe(cell) for cell in _line(row, file, options)])
+    if ids and written:
+        written.append(_zipped(options.out / "moodle.zip", ids, written, ending))
+    return [save_csv(options.out / "feedback.csv", lines), *written]
+
+
+def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
+    listed, grade = row.roster, row.final
+    name = row.student or (listed.name if listed else "") or row.submission
+    who = [name, listed.email if listed else "", (listed.id if listed else row.identifier) or "", row.section]
+    points = [row.status.value, number(grade.points), number(grade.max_points), lateness(row)]
+    lines = "\n".join(one_line(line) for line in told(row, options.exercises))
+    return [*(one_line(cell) for cell in (*who, row.submission, *points)), file, lines]
+
+
+def _moodle_ids(
+    options: FeedbackOptions, rows: VisibleRows, say: Callable[[str], None]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Moodle's id and the name of each student it knows, by the name of the page."""
+    chosen = {row.submission for row in rows if options.only in (None, row.submission)}
+    taken: set[str] = set()
+    pages = {row.submission: new_name(row.submission, taken) for row in rows}
+    if options.worksheet is not None:
+        _, listed = worksheet(options.worksheet)
+        for place, row in people(listed, rows, "moodle", say):
+            if row.submission in chosen:
+                yield pages[row.submission], listed[place]
+        return
+    for row in rows:
+        if row.submission in chosen and (own := identified(row, "moodle")):
+            yield pages[row.submission], (own, row.student or row.submission)
+
+
+def _zipped(target: Path, ids: dict[str, tuple[str, str]], pages: list[Path], ending: str) -> Path:
+    """Folders named NAME_ID_assignfeedback_file_, by which Moodle finds whose feedback it is."""
+    with replacing(target, lasting=False) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        for page in pages:
+            if page.stem in ids:
+                id_, name = ids[page.stem]
+                clear = re.sub(r"[_/\\:*?\"<>|\x00-\x1f]+", " ", name).strip() or "participant"
+                entry = zipfile.ZipInfo(f"{clear}_{id_}_assignfeedback_file_/feedback{ending}", (2020, 1, 1, 0, 0, 0))
+                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+                made.writestr(entry, page.read_bytes())
+    return target
+
+
+def found_browser() -> str:
+    """A browser that prints; raises CannotReport where there is none."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise CannotReport("PDF needs Chromium, Chrome or Edge, and none is installed; leave out --pdf for HTML pages")
+    return found
+
+
+def print_pdf(browser: str, text: str, target: Path) -> Path:
+    """The page as PDF. Raises CannotReport where the browser fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dojo-feedback-") as folder:
+        page, made = Path(folder) / "page.html", Path(folder) / "page.pdf"
+        page.write_text(text, encoding="utf-8", errors="backslashreplace")
+        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        command = [browser, "--headless", "--disable-gpu", *(["--no-sandbox"] if root else []), "--no-first-run"]
+        command += [f"--user-data-dir={folder}/profile", "--no-pdf-header-footer", f"--print-to-pdf={made}"]
+        try:
+            done = subprocess.run([*command, page.as_uri()], capture_output=True, timeout=SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CannotReport(f"{browser} could not print {target.name}: {error}") from None
+        if not made.is_file():
+            raise CannotReport(f"{browser} could not print {target.name}: exit status {done.returncode}")
+        with replacing(target, lasting=False) as file:
+            file.write(made.read_bytes())
+    return target

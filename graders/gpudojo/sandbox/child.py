@@ -26,7 +26,7 @@ from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.exercise import Exercise, Function, Probe
 from gpudojo.sandbox import integrity, protocol
 from gpudojo.sandbox.integrity import Changed
-from gpudojo.submissions.definitions import choose
+from gpudojo.submissions.reading import choose
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Timeline

@@ -12,6 +12,7 @@ import signal
 import site
 import socket
 import stat
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -22,21 +23,77 @@ from typing import Any, Final
 import virtual_cuda
 
 import gpudojo
-from gpudojo.sandbox import gpus, kernel
-from gpudojo.sandbox.gpus import CUDA_HOST_BYTES
-from gpudojo.sandbox.layers import (
-    CALLS,
-    DEVICE,
-    FILES,
-    LIMITS,
-    NETWORK,
-    PROCESSES,
-    SCRATCH,
-    SIGNALS,
-    TREE,
-    USER,
-    Layers,
-)
+from gpudojo.sandbox import kernel, real_gpus
+from gpudojo.sandbox.real_gpus import CUDA_HOST_BYTES
+
+PROCESSES: Final = "processes"
+NETWORK: Final = "network"
+SCRATCH: Final = "scratch"
+TREE: Final = "file system"
+FILES: Final = "files"
+SIGNALS: Final = "signals"
+CALLS: Final = "system calls"
+USER: Final = "user"
+LIMITS: Final = "limits"
+DEVICE: Final = "device memory"
+
+PURPOSE: Final[dict[str, str]] = {
+    PROCESSES: "a process namespace: everything a submission starts ends with it",
+    NETWORK: "a network namespace with only its own loopback",
+    SCRATCH: "a private scratch folder in memory, with a size limit",
+    TREE: "a file system of its own: Python, the installed packages and scratch; nothing else can be named",
+    FILES: "Landlock: reads Python and the installed packages, writes scratch, and nothing else",
+    SIGNALS: "Landlock: no signals to the grader or to other submissions",
+    CALLS: "seccomp: no tracing, mounting, kernel keys, other processes' memory, memory of no process, other sockets",
+    USER: "a separate user, or a user namespace of its own, without privileges",
+    LIMITS: "limits on memory, CPU time, processes, files and output",
+    DEVICE: "memory of the GPU: a limit within torch, and what the driver reports for every process",
+}
+_NAMESPACES: Final = "allow user namespaces, or grade as root or in a container with --privileged"
+ADVICE: Final[dict[str, str]] = {
+    **dict.fromkeys((PROCESSES, NETWORK, SCRATCH), _NAMESPACES),
+    TREE: f"use Linux 5.12 or newer; {_NAMESPACES}",
+    FILES: "use Linux 5.13 or newer, and: pip install py-landlock",
+    SIGNALS: "use Linux 6.12 or newer, and: pip install py-landlock",
+    CALLS: "pip install pyseccomp, and your system's libseccomp (Debian: apt install libseccomp2)",
+    USER: "use Linux 5.14 or newer and allow user namespaces; or grade as root: each submission is then another user",
+    DEVICE: "grade where the driver (NVML) reports the memory of each process, or one submission at a time",
+}
+SECONDS: Final = 20.0
+
+# By name, why a layer does not hold; an empty text where it does.
+Layers = dict[str, str]
+
+
+def missing(layers: Layers) -> list[str]:
+    """The layers that do not hold, each with its reason."""
+    return [f"{name}: {why}" for name, why in layers.items() if why]
+
+
+def sentence(layers: Layers) -> str:
+    """All layers in one line."""
+    held = ", ".join(name for name, why in layers.items() if not why) or "none"
+    lacking = "; ".join(missing(layers))
+    return f"isolation: {held}; MISSING: {lacking}" if lacking else f"isolation: {held}"
+
+
+def examine() -> Layers:
+    """The layers of this machine; tried in a separate process."""
+    everywhere = [name for name in PURPOSE if name != DEVICE]  # only where there is a GPU
+    if not hasattr(os, "fork"):
+        return dict.fromkeys(everywhere, "this system cannot fork")
+    folder = str(Path(gpudojo.__file__).resolve().parents[1])
+    # -P: nothing is imported from the current folder, which may be a student's checkout
+    command = f"import sys; sys.path.append({folder!r})\nfrom gpudojo.sandbox.isolation import report; report()"
+    words = [sys.executable, "-P", "-c", command]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    for line in run.stdout.splitlines():
+        if line.startswith("{"):
+            found: Layers = json.loads(line)
+            return found
+    last = (run.stderr.strip().splitlines() or ["no output"])[-1]
+    return dict.fromkeys(everywhere, f"it could not be tried: {last}")
+
 
 LINUX: Final = sys.platform == "linux"
 # Read late by Python and libraries: shared libraries and time zones.
@@ -207,9 +264,9 @@ class Isolation:
     `gpu_watch` is there where children may use the real GPU; `processes` is whether there may be process namespaces.
     """
 
-    def __init__(self, scratch: str, gpu_watch: gpus.GpuMemoryWatch | None = None, processes: bool = True) -> None:
+    def __init__(self, scratch: str, gpu_watch: real_gpus.GpuMemoryWatch | None = None, processes: bool = True) -> None:
         self.scratch, self.gpu_watch, self.processes = scratch, gpu_watch, processes
-        self.visible = os.environ.pop(gpus.VISIBLE, None)
+        self.visible = os.environ.pop(real_gpus.VISIBLE, None)
         self.layers: Layers = {}
         self.namespaces = 0
         self.own_processes: int | None = None
@@ -244,7 +301,7 @@ class Isolation:
         kernel.unshare(kernel.NEWNS)
         kernel.private_mounts()
         with_gpu = self.gpu_watch is not None
-        libraries, devices = (gpus.libraries(), ["/dev/zero", *gpus.devices()]) if with_gpu else ([], [])
+        libraries, devices = (real_gpus.libraries(), ["/dev/zero", *real_gpus.devices()]) if with_gpu else ([], [])
         own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
 
     def _namespaces(self) -> None:
@@ -258,7 +315,7 @@ class Isolation:
                 kernel.enter(own, kernel.NEWPID)
                 self.own_processes = own
             else:
-                self.layers[PROCESSES] = gpus.NO_PROC
+                self.layers[PROCESSES] = real_gpus.NO_PROC
         except OSError as error:
             self.layers[PROCESSES] = _reason(error.errno or 1)
 
@@ -368,7 +425,7 @@ class Isolation:
         uid, gid = os.getuid(), os.getgid()
         own = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
         if on_gpu:
-            gpus.show(self.visible)
+            real_gpus.show(self.visible)
             if self.may_mount_processes():
                 kernel.mount_processes()
         elif not self.layers[TREE]:
@@ -399,8 +456,12 @@ class Isolation:
         own = supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE
         allowed = [(reading, self.readable), (using, DEVICES), (own, written)]
         if on_gpu:
-            devices = ["/dev/zero", *gpus.devices()]
-            allowed += [(reading, [*gpus.libraries(), *gpus.READ]), (using, devices), (own, list(gpus.WRITTEN))]
+            devices = ["/dev/zero", *real_gpus.devices()]
+            allowed += [
+                (reading, [*real_gpus.libraries(), *real_gpus.READ]),
+                (using, devices),
+                (own, list(real_gpus.WRITTEN)),
+            ]
         for access, paths in allowed:
             for path in _opened(paths):
                 rule = self.landlock.PathBeneathAttr()
@@ -528,7 +589,7 @@ def prepared(scratch: str, gpu: bool) -> Isolation:
     """The isolation of children, in a process that is to fork them; it then runs in namespaces of its own."""
     if sys.platform == "win32":
         raise NotImplementedError
-    watch = gpus.GpuMemoryWatch() if LINUX and gpu else None
+    watch = real_gpus.GpuMemoryWatch() if LINUX and gpu else None
     processes = not gpu or (LINUX and _tried(_mount_own_proc) == 0)
     if LINUX:
         own_namespaces(processes, scratch)
@@ -571,7 +632,7 @@ def report() -> None:
     """Print which layers hold for a child of this process."""
     if sys.platform == "win32":
         raise NotImplementedError
-    with_gpu = LINUX and bool(gpus.devices())
+    with_gpu = LINUX and bool(real_gpus.devices())
     scratch = tempfile.mkdtemp(prefix="dojo-")
     isolation = prepared(scratch, with_gpu)
     try:
@@ -583,7 +644,7 @@ def report() -> None:
             for layer, what in _holes().items():
                 layers[layer] = layers[layer] or f"it was set up, but {what} is possible"
             if with_gpu:
-                layers[DEVICE] = layers[DEVICE] or gpus.context()
+                layers[DEVICE] = layers[DEVICE] or real_gpus.context()
             print(json.dumps(layers), flush=True)
             os._exit(0)
         isolation.after_fork()

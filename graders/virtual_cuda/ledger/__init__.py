@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from virtual_cuda.ledger import questions, records
-from virtual_cuda.ledger.drawing import MARKS, draw_timeline, duration, mark_of, plain_lines, timeline_legend
 from virtual_cuda.ledger.exports import (
     COLUMNS,
     LineRow,
@@ -29,13 +28,19 @@ from virtual_cuda.ledger.records import (
     Transfer,
 )
 from virtual_cuda.ledger.timeline import (
+    MARKS,
     MOST_CALLS,
     Lane,
     Scaled,
     Timeline,
     TimelineEvent,
     check_timeline,
+    draw_timeline,
+    duration,
+    mark_of,
+    plain_lines,
     same_call,
+    timeline_legend,
     timeline_of,
 )
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from virtual_cuda.ledger import questions
-from virtual_cuda.ledger.drawing import cut, duration, size
-from virtual_cuda.ledger.drawing import shown as printable
 from virtual_cuda.ledger.questions import Records, SourceLine
 from virtual_cuda.ledger.records import (
     Allocation,
@@ -26,6 +24,8 @@ from virtual_cuda.ledger.records import (
     Sync,
     Transfer,
 )
+from virtual_cuda.ledger.timeline import cut, duration, size
+from virtual_cuda.ledger.timeline import shown as printable
 
 
 def _size(bytes_: int) -> str:

@@ -16,19 +16,32 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._pytree import tree_map_only
 
 from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.messages import KERNEL, SPELLED, device_assert, forked, not_implemented, out_of_memory, worded
-from virtual_cuda.device.state import CPU, Block, OutOfMemory, Place, now, place_of
+from virtual_cuda.device.state import (
+    CPU,
+    KERNEL,
+    SPELLED,
+    Block,
+    OutOfMemory,
+    Place,
+    device_assert,
+    forked,
+    not_implemented,
+    now,
+    out_of_memory,
+    place_of,
+    worded,
+)
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell, refresh, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
-from virtual_cuda.ops import elementwise, indexing, layers, linalg, placement, sorting
+from virtual_cuda.ops import elementwise, layers, placement, sorting
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
 from virtual_cuda.patching import identity
 from virtual_cuda.recorder import is_student, library_names, tensors_in
 
 # The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
-FAMILIES: Final = (elementwise, indexing, layers, linalg, sorting)
+FAMILIES: Final = (elementwise, elementwise, layers, layers, sorting)
 
 Refuse = Callable[[Any, Any], object]
 

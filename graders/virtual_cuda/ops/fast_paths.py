@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
-from virtual_cuda.ops import library
 from virtual_cuda.ops.dispatch import Rules, allocate, beforehand, deliver, general, rescue, rules_of, shut, write
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import facts_of
+
+# Namespaces with plans of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
+NAMESPACES: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {}
+_CUDA: Final = DispatchKeySet(DispatchKey.CUDA)
+_ONLY_CUDA: Final = (
+    "the operator {0} has no implementation that the virtual GPU can run; add one in Python, for the CPU or for every "
+    'device: torch.library.register_kernel("{0}", "cpu", function)'
+)
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operator of a library; raises NotImplementedError for one that only has a compiled CUDA kernel.
+
+    A Python kernel for CUDA or for all devices is called with device tensors, as on a GPU. Other kernels get the CPU
+    tensors inside. What is registered may change at any time, so it is asked at every call.
+    """
+    name = func.name()
+    if name.partition("::")[0] in NAMESPACES:
+        return NAMESPACES[func.namespace](func, args, kwargs)
+    path = name.replace("::", "/")
+    if {f"{path}/CUDA", f"{path}/CompositeExplicitAutograd"} & torch.library._impls:
+        return func.redispatch(_CUDA, *args, **kwargs)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if not any(has_kernel(name, key) for key in ("CPU", "CompositeExplicitAutograd")):
+        raise NotImplementedError(_ONLY_CUDA.format(name))
+    return general(func, args, kwargs)
+
 
 _STRIDED: Final = torch.strided
 
@@ -295,7 +323,7 @@ def make_plan(func: Any) -> Any:
     if facts.plan is not None:
         return plan_by(facts.plan, func)
     if func.namespace not in ("aten", "prims"):
-        return plan_by(library.run, func)
+        return plan_by(run, func)
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     if composite and not facts.whole:
         # `to`, `item`, `linear`, …: autograd takes them apart, but in inference mode they arrive whole.

@@ -12,8 +12,7 @@ import torch.nn.functional
 from torch import nn
 from torch.autograd import grad as _grad
 
-from virtual_cuda.device.messages import argument_elsewhere, label_of, type_name, without_lazy
-from virtual_cuda.device.state import Block, Place
+from virtual_cuda.device.state import Block, Place, argument_elsewhere, label_of, type_name, without_lazy
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write

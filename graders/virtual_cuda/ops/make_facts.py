@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.messages import SPELLED as SPELLINGS
+from virtual_cuda.device.state import SPELLED as SPELLINGS
 from virtual_cuda.ops.dispatch import usual_name
 from virtual_cuda.ops.probe import SHORT
 from virtual_cuda.ops.registry import declared

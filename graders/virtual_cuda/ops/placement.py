@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from virtual_cuda.device.messages import argument_elsewhere, device_assert, label_of, two_devices
-from virtual_cuda.device.state import now
+from virtual_cuda.device.state import argument_elsewhere, device_assert, label_of, now, two_devices
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ledger.records import SYNC, TRANSFER
 from virtual_cuda.ops.registry import ALLOWED, call_of, facts_of, name_of

@@ -13,8 +13,7 @@ import torch.utils._device
 
 from virtual_cuda.device import state
 from virtual_cuda.device.layout import SMALL
-from virtual_cuda.device.messages import forked
-from virtual_cuda.device.state import CPU, Place, is_pinned, now, place_named, place_of
+from virtual_cuda.device.state import CPU, Place, forked, is_pinned, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
 from virtual_cuda.ops import autocast, elementwise

@@ -12,8 +12,7 @@ import torch
 import torch.cuda.nvtx
 import torch.cuda.profiler
 
-from virtual_cuda.device.messages import forked, invalid_ordinal
-from virtual_cuda.device.state import Allocator, VirtualGpu, index_of
+from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, invalid_ordinal
 from virtual_cuda.ops import placement
 from virtual_cuda.patching import Opening, Patch, torch_patches
 

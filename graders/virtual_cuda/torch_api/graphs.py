@@ -12,8 +12,7 @@ from typing import Any, Final
 import torch
 import torch.cuda.graphs
 
-from virtual_cuda.device.messages import cuda_error
-from virtual_cuda.device.state import CPU, Block, Place, is_pinned, now
+from virtual_cuda.device.state import CPU, Block, Place, cuda_error, is_pinned, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, write

@@ -15,8 +15,7 @@ import torch.utils._foreach_utils as foreach
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore[attr-defined]
 
-from virtual_cuda.device.messages import without_lazy
-from virtual_cuda.device.state import place_named
+from virtual_cuda.device.state import place_named, without_lazy
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 

@@ -16,8 +16,7 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.messages import cuda_error, device_assert
-from virtual_cuda.device.state import CUDA, index_of, now
+from virtual_cuda.device.state import CUDA, cuda_error, device_assert, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
@@ -379,11 +378,11 @@ class _Backward:
 _dispatch: Final = Tensor.__torch_dispatch__
 
 
-class _Running(threading.local):
+class _RunningStream(threading.local):
     backward: _Backward | None = None
 
 
-_running: Final = _Running()
+_running: Final = _RunningStream()
 
 
 def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.messages import not_on_host, type_name, without_lazy
-from virtual_cuda.device.state import Place
+from virtual_cuda.device.state import Place, not_on_host, type_name, without_lazy
 from virtual_cuda.device.tensor import Parameter, Tensor, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.placement import HOST, record_copy

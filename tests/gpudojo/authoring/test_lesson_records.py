@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gpudojo.authoring import lesson_records, lint
-from gpudojo.authoring.lesson_records import filled, problems
+from gpudojo.authoring import lint
+from gpudojo.authoring.lint import filled, problems
 from gpudojo.cli import main
-from gpudojo.model import lessons
+from gpudojo.model import catalogue
 from gpudojo.model.catalogue import Day, day, registered
 from gpudojo.model.errors import BadDay
 from gpudojo.model.exercise import Exercise
@@ -24,7 +24,7 @@ def snippet(code: str, options: str = "", name: str = "right") -> str:
 
 
 def block(source: str) -> str:
-    (found,) = (one.recorded for one in lessons.snippets(filled(source)) if one.recorded is not None)
+    (found,) = (one.recorded for one in catalogue.snippets(filled(source)) if one.recorded is not None)
     return found
 
 
@@ -79,10 +79,10 @@ def test_filling_again_changes_nothing() -> None:
 def lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lesson of 04 in a day of its own, to be spoiled."""
     folder = tmp_path / "day"
-    here = registered()["day8"].folder / lessons.FOLDER / f"{STEM}.md"
-    (folder / lessons.FOLDER).mkdir(parents=True)
-    made = Path(shutil.copy(here, folder / lessons.FOLDER))
-    for module in (lessons, lesson_records):
+    here = registered()["day8"].folder / catalogue.FOLDER / f"{STEM}.md"
+    (folder / catalogue.FOLDER).mkdir(parents=True)
+    made = Path(shutil.copy(here, folder / catalogue.FOLDER))
+    for module in (catalogue, lint):
         monkeypatch.setattr(module, "registered", lambda: {"day8": Day("day8", "gpudojo.days.day8", folder)})
     return made
 

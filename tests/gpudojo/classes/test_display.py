@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from gpudojo.classes import judging
-from gpudojo.classes.display import Display
+from gpudojo.classes.class_grading import Display
 from gpudojo.classes.local_runner import GradingTask
 from gpudojo.classes.submission_run import SubmissionRun
 from gpudojo.model.catalogue import day

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from gpudojo.classes.item_statistics import CheckStatistics, ClassStatistics
+from gpudojo.classes.gradebook import CheckStatistics, ClassStatistics
 from gpudojo.model.results import CheckRow, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus, not_handed_in, total
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from gpudojo.classes.roster import Roster, read_roster
+from gpudojo.classes.course_file import Roster, read_roster
 from gpudojo.model.errors import BadFile
 from gpudojo.model.results import RosterRow
 from gpudojo.submissions.entries import Submitter

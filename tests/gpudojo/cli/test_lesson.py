@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from gpudojo.cli import main
-from gpudojo.model.catalogue import day
-from gpudojo.model.lessons import lesson_of
+from gpudojo.model.catalogue import day, lesson_of
 from rich.console import Console
 
 
@@ -45,7 +44,7 @@ def test_what_is_not_there_is_named() -> None:
 
 
 def test_a_day_without_lessons_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudojo.cli.lesson.lesson_path", lambda day, stem: None)
+    monkeypatch.setattr("gpudojo.cli.watch.lesson_path", lambda day, stem: None)
     done = dojo()
     assert (done.exit_code, done.output) == (1, "Error: day8 has no lessons\n")
 

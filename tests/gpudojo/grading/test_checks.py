@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpudojo.grading.call import Call, tried
 from gpudojo.grading.checks import Ran, at_most, leaves_its_input_alone, on_the_device, ran, runs, same_as_reference
-from gpudojo.grading.judge import judge
+from gpudojo.grading.engine import judge
 from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.model.evidence import Cases

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.days.day8.late_work import Queue, Work
-from gpudojo.grading.clock import Skipping, Sleeping, running
+from gpudojo.grading.limits import Skipping, Sleeping, running
 from gpudojo.grading.load import load
 
 SPELLINGS = {

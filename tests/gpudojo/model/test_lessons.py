@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from gpudojo.model.catalogue import day
+from gpudojo.model.catalogue import day, lesson_of, never_run, shown, snippets
 from gpudojo.model.exercise import Exercise
-from gpudojo.model.lessons import lesson_of, never_run, shown, snippets
 
 SOURCE = """\
 # 01 A title

@@ -18,8 +18,8 @@ from gpudojo.grading.references import Shipped, compressed, pack
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import NoReference
 from gpudojo.model.results import Outcome
-from gpudojo.release.recording import _drawn
-from virtual_cuda.ledger.drawing import NOTHING_BESIDE
+from gpudojo.release.manifest import _drawn
+from virtual_cuda.ledger.timeline import NOTHING_BESIDE
 
 from tests.gpudojo.notebook.conftest import Session
 from tests.gpudojo.notebook.solving import ROOT, answers, reference

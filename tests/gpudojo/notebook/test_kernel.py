@@ -7,7 +7,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from gpudojo.release.notebooks import of_day
+from gpudojo.release.student import of_day
 from nbclient import NotebookClient
 
 from tests.gpudojo.notebook.solving import ROOT, answers, reference

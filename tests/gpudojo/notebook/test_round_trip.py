@@ -12,7 +12,7 @@ from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.results import Outcome
 from gpudojo.model.results_file import read
-from gpudojo.release.notebooks import of_day
+from gpudojo.release.student import of_day
 
 from tests.gpudojo.notebook.solving import REFERENCE, ROOT, filled, reference
 from tests.sharing import WarmPython

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.platforms import seals
-from gpudojo.release import recording, student
+from gpudojo.release import manifest, student
 from gpudojo.release.stubs import stubs
 
 from tests.sharing import once
@@ -41,7 +41,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
 def release(folder: Path) -> Released:
     """A release in a new folder beneath this one."""
     kept: list[bytes] = []
-    record = recording.recorded
+    record = manifest.recorded
 
     def recorded(*given: object) -> bytes:
         kept.append(record(*given))  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def release(folder: Path) -> Released:
 
     began = time.perf_counter()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "recorded", recorded)
+        patch.setattr(manifest, "recorded", recorded)
         files = student.release(ROOT, "day8", folder / "day8", seals())
     return Released(folder / "day8", files, kept[0], time.perf_counter() - began)
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadMarkers
-from gpudojo.release import notebooks, stubs
+from gpudojo.release import stubs, student
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "reference" / "day8"
@@ -26,7 +26,7 @@ WHOLE = "notebooks/day8/day8.ipynb"
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, bytes]:
-    return notebooks.of_day(ROOT, "day8")
+    return student.of_day(ROOT, "day8")
 
 
 def cells(data: bytes, kind: str | None = None) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_they_are_valid_and_empty_of_outputs(made: dict[str, bytes]) -> None:
 
 def test_the_bytes_depend_on_nothing_but_the_stub(made: dict[str, bytes], tmp_path: Path) -> None:
     program = (
-        "import hashlib, pathlib, sys; from gpudojo.release.notebooks import of_day;"
+        "import hashlib, pathlib, sys; from gpudojo.release.student import of_day;"
         "made = of_day(pathlib.Path(sys.argv[1]), 'day8'); print('torch' in sys.modules);"
         "print(hashlib.sha256(b''.join(made.values())).hexdigest())"
     )
@@ -171,7 +171,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str | None, c
     monkeypatch.setattr("subprocess.run", run)
     monkeypatch.chdir(folder)
     try:
-        exec(notebooks.OPENING.format(package=package), names := {"__name__": "somewhere"})
+        exec(student.OPENING.format(package=package), names := {"__name__": "somewhere"})
         assert callable(names["check"])
     finally:
         monkeypatch.undo()
@@ -226,7 +226,7 @@ def test_a_reference_that_cannot_be_used_is_a_sentence_and_no_file(tmp_path: Pat
     assert f"Error: {folder / 'bad.py'}:{why}" in said
     assert not (tmp_path / "out").exists()
     with pytest.raises(BadMarkers):
-        notebooks.of_day(tmp_path, "day8")
+        student.of_day(tmp_path, "day8")
 
 
 def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) -> None:
@@ -243,6 +243,6 @@ def test_a_file_without_a_title_or_a_demo_is_still_a_notebook(tmp_path: Path) ->
     assert task.code == (
         '@torch.no_grad()\ndef f(x: int, *, y=LIMIT):\n    """Add * to <b>."""\n    raise NotImplementedError'
     )
-    assert notebooks.task_text(task) == (
+    assert student.task_text(task) == (
         "### `f(x: int, *, y=LIMIT)`\n\nAdd \\* to \\<b>.\n\n*2 lines.* Read: <https://example.org/a_b>"
     )

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 from gpudojo.days.day8.pixel_race import BAR
-from gpudojo.grading.judge import judge
+from gpudojo.grading.engine import judge
 from gpudojo.grading.references import Shipped, pack, shipped
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadEvidence, NoSuchSeed, NotRecorded
 from gpudojo.model.evidence import Array, Evidence, Observation
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
-from gpudojo.release.recording import SEEDS
+from gpudojo.release.manifest import SEEDS
 
 from .conftest import REFERENCE, Released
 

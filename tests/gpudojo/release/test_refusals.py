@@ -12,7 +12,7 @@ from gpudojo.cli import main
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms.github_classroom import workflow
-from gpudojo.release import recording, student, wheel
+from gpudojo.release import manifest, student, wheel
 
 from .conftest import ROOT
 
@@ -23,7 +23,7 @@ EXERCISE = "04_modifying_training_loop_gpu.py"
 def quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The references are not run, unless a test is about that."""
     if "references_run" not in request.fixturenames:
-        monkeypatch.setattr(recording, "recorded", lambda *given: b"evidence")
+        monkeypatch.setattr(manifest, "recorded", lambda *given: b"evidence")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from gpudojo.model.catalogue import day
 from gpudojo.model.errors import CannotRelease
 from gpudojo.platforms import seals
-from gpudojo.release import recording, student
+from gpudojo.release import manifest, student
 
 from tests.gpudojo.pytest_plugin.test_timelines import WAITING
 from tests.sharing import WarmPython, once
@@ -163,7 +163,7 @@ def test_no_reference_is_run_and_none_is_there(solved: Path, python: WarmPython,
 
 @pytest.mark.slow
 def test_the_same_bytes_every_time(released: Released) -> None:
-    again = recording.recorded(REFERENCE, "day8")
+    again = manifest.recorded(REFERENCE, "day8")
     assert again == released.evidence
     exercises = student.open_stubs(REFERENCE, "day8")
     assert student.repository(ROOT, "day8", exercises, again, seals()) == released.files

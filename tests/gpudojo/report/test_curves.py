@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpudojo.report.charts import HEIGHT, MOST, curve, curves
+from gpudojo.report.rendering import HEIGHT, MOST, curve, curves
 from gpudojo.report.student_page import NO_PICTURES, NOTHING_THERE, UNKNOWN_CALL, SubmissionRecords
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,8 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.results import CheckRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.report.charts import Bar, bars, histogram, scatter
-from gpudojo.report.rendering import Roll, anyone, counted, duration, hidden, prose, pseudonym, size, visible
+from gpudojo.report.rendering import (
+    Bar,
+    Roll,
+    anyone,
+    bars,
+    counted,
+    duration,
+    hidden,
+    histogram,
+    prose,
+    pseudonym,
+    scatter,
+    size,
+    visible,
+)
 from gpudojo.report.student_page import SubmissionRecords, TimelinePair
 from gpudojo.report.timeline_svg import timeline_svg, totals
 from gpudojo.sandbox.protocol import Loaded

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.results import RosterRow, SubmissionRow, SubmissionStatus, Timing, Visibility
 from gpudojo.model.results_file import write
-from gpudojo.report import student_feedback
+from gpudojo.report import writing
 
 from tests.gpudojo.report.classes import header, submission
 
@@ -90,7 +90,7 @@ def test_without_a_browser_there_is_a_sentence_and_no_pdf(tmp_path: Path, monkey
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(not any(map(shutil.which, student_feedback.BROWSERS)), reason="there is no browser on this machine")
+@pytest.mark.skipif(not any(map(shutil.which, writing.BROWSERS)), reason="there is no browser on this machine")
 def test_a_pdf_of_one_student(tmp_path: Path) -> None:
     code, said = dojo(tmp_path, "--pdf", "--only", "＝cmd")
     assert (code, "1 PDF in" in said) == (0, True)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gpudojo.authoring.sample import Made, hand_in
+from gpudojo.authoring.new import Made, hand_in
 from gpudojo.report.writing import ReportOptions, write_report
 
 from tests.gpudojo.classes.test_grading import grade, wrong

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus, total
 from gpudojo.model.results_file import read, write
-from gpudojo.report.charts import _levels, scatter
 from gpudojo.report.class_page import Tally
-from gpudojo.report.rendering import Roll, said_once, short_id
+from gpudojo.report.rendering import Roll, _levels, said_once, scatter, short_id
 from gpudojo.report.timeline_svg import legend
 from gpudojo.report.writing import ReportOptions, write_report
 from hypothesis import given

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.sandbox import layers
+from gpudojo.sandbox import isolation
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "isolation.md").read_text(encoding="utf-8")
@@ -36,8 +36,8 @@ def test_every_claim_names_its_tests() -> None:
 
 def test_every_layer_is_on_the_page_and_has_a_purpose() -> None:
     named = [row[0] for row in rows("| layer | by | prevents |")]
-    assert named == [name for name in layers.PURPOSE if name != layers.DEVICE]
-    assert set(layers.ADVICE) == set(layers.PURPOSE) - {layers.LIMITS}
+    assert named == [name for name in isolation.PURPOSE if name != isolation.DEVICE]
+    assert set(isolation.ADVICE) == set(isolation.PURPOSE) - {isolation.LIMITS}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_every_layer_is_on_the_page_and_has_a_purpose() -> None:
     ],
 )
 def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, found: dict[str, str], told: str) -> None:
-    monkeypatch.setattr("gpudojo.cli.doctor.examine", lambda: found)
+    monkeypatch.setattr("gpudojo.cli.watch.examine", lambda: found)
     output = CliRunner().invoke(main, ["doctor"]).output
     assert told in output
     assert ("missing: no Landlock" in output) == bool(found["files"])
@@ -69,5 +69,5 @@ def test_a_layer_that_is_open_does_not_hold() -> None:
 
 def test_what_the_doctor_needs_can_be_imported_without_modules_of_linux() -> None:
     code = "import sys; sys.modules.update(dict.fromkeys(['resource', 'fcntl']))\n"
-    code += f"sys.path.insert(0, {str(ROOT / 'graders')!r})\nimport gpudojo.cli.doctor"
+    code += f"sys.path.insert(0, {str(ROOT / 'graders')!r})\nimport gpudojo.cli.watch"
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")

@@ -11,7 +11,7 @@ import pytest
 from gpudojo.grading import load
 from gpudojo.model.catalogue import day
 from gpudojo.model.exercise import Exercise
-from gpudojo.submissions.definitions import Choice, ChosenDefinition, State, choose
+from gpudojo.submissions.reading import Choice, ChosenDefinition, State, choose
 
 from tests.gpudojo.submissions.making import FILE, SOURCE, STUB, notebook
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.catalogue import day
-from gpudojo.submissions.definitions import choose
 from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, SubmissionEntry, digest
 from gpudojo.submissions.listing import list_submissions
-from gpudojo.submissions.reading import read
+from gpudojo.submissions.reading import choose, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

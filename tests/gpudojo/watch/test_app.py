@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gpudojo.grading.judge import result_of
-from gpudojo.grading.wording import hints_about
+from gpudojo.grading.checks import hints_about
+from gpudojo.grading.engine import result_of
 from gpudojo.model.results import Outcome
 from gpudojo.watch import session, view
-from gpudojo.watch.course import Course
+from gpudojo.watch.session import Course
 from rich.console import Console, RenderableType
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, linear, sprites
+from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
 from gpudojo.grading.call import Call, StudentRaised, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
 from gpudojo.grading.watching import keep, kept

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpudojo.grading.call import torch
-from gpudojo.grading.clock import Clock
+from gpudojo.grading.limits import Clock
 
 
 def issue_time() -> float:

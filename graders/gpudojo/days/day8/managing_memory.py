@@ -12,7 +12,15 @@ from unittest import mock
 import msgspec
 from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, Sealed, WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
+from gpudojo.days.day8.pixel_race import (
+    CLASSES,
+    SIZE,
+    Sealed,
+    WatchedBatches,
+    expect_ran_on,
+    sprites,
+    why_a_loop_raised,
+)
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, several, torch, tried
 from gpudojo.grading.checks import close, pairs, runs, times
 from gpudojo.grading.watching import keep, kept, memory_curve

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from gpudojo.days.day8.sprites import WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
+from gpudojo.days.day8.pixel_race import WatchedBatches, expect_ran_on, sprites, why_a_loop_raised
 from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settled, several, torch, tried
 from gpudojo.grading.checks import close, diagnosis, pairs, runs
 from gpudojo.grading.watching import keep, kept

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, sprites
+from gpudojo.days.day8.pixel_race import CLASSES, SIZE, sprites
 from gpudojo.grading.call import Call, StudentRaised, array, copied, nn, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, numbers, runs
 from gpudojo.grading.watching import keep, kept

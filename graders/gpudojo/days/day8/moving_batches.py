@@ -8,7 +8,7 @@ from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpudojo.days.day8.sprites import Values, linear, values
+from gpudojo.days.day8.pixel_race import Values, linear, values
 from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, runs
 from gpudojo.model.evidence import Case, Cases

@@ -6,7 +6,7 @@ import functools
 import random
 from typing import Any
 
-from gpudojo.days.day8.sprites import Values, linear, values
+from gpudojo.days.day8.pixel_race import Values, linear, values
 from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, pairs, runs
 from gpudojo.model.evidence import Case, Cases

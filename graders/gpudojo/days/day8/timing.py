@@ -15,10 +15,10 @@ import msgspec
 from virtual_cuda import patch_imported_names
 
 from gpudojo.days.day8.late_work import Work, issue_time, operators_taking, working_later
-from gpudojo.days.day8.sprites import Sealed
+from gpudojo.days.day8.pixel_race import Sealed
 from gpudojo.grading.call import Call, StudentRaised, torch, tried
 from gpudojo.grading.checks import expect_float, pairs, runs, times
-from gpudojo.grading.clock import Clock, Skipping, Sleeping, running
+from gpudojo.grading.limits import Clock, Skipping, Sleeping, running
 from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 

@@ -7,7 +7,7 @@ import math
 import sys
 from typing import Any
 
-from gpudojo.days.day8.sprites import CLASSES, SIZE, linear, sprites
+from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
 from gpudojo.grading.call import Call, StudentRaised, array, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import (
     between_gpus,

@@ -19,10 +19,10 @@ import msgspec
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options, exporter, parts_of
-from gpudojo.platforms._checkout import Graded
+from gpudojo.platforms._autograder import Graded
 from gpudojo.platforms._entries import one_line, printable
 from gpudojo.release.manifest import Change
-from gpudojo.sandbox.layers import missing
+from gpudojo.sandbox.isolation import missing
 
 OUTPUT: Final = "GITHUB_OUTPUT"
 SUMMARY: Final = "GITHUB_STEP_SUMMARY"

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
 from gpudojo.model.catalogue import day
-from gpudojo.platforms import _autograder, _harness
-from gpudojo.release import recording
+from gpudojo.platforms import _autograder
+from gpudojo.release import manifest
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, evidence: bytes) -> dict[str,
     """The folders that the commands write."""
     folder = tmp_path_factory.mktemp("bundles")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "recorded", lambda *_: evidence)
+        patch.setattr(manifest, "recorded", lambda *_: evidence)
         for name in ("prairielearn", "autolab"):
             done = CliRunner().invoke(main, ["release", name, str(folder / name), "--root", str(ROOT)])
             assert done.exit_code == 0, done.output
@@ -135,12 +135,12 @@ def test_an_assessment_has_what_autolab_requires(lab: Path) -> None:
 
 @pytest.mark.parametrize("platform", ["gradescope", "prairielearn", "autolab"])
 def test_a_fault_of_the_grader_is_no_grade(tmp_path: Path, platform: str) -> None:
-    place = _harness.PLACES_THERE[platform]
+    place = _autograder.PLACES_THERE[platform]
     (tmp_path / place.submission).mkdir(parents=True)
     (tmp_path / place.submission / FIRST).write_text("x = 1\n")
     (tmp_path / place.evidence).mkdir(parents=True)
     (tmp_path / place.evidence / "day8.mp").write_bytes(b"no evidence")
-    assert _harness.main(platform, tmp_path, "day8", 5.0) == 1
+    assert _autograder.main(platform, tmp_path, "day8", 5.0) == 1
     (left,) = [*(tmp_path / "results").iterdir()] or [None]
     if left is None:
         assert platform == "gradescope"

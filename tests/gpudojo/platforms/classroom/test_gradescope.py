@@ -17,8 +17,8 @@ from gpudojo.cli import main
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, exporter
 from gpudojo.platforms import _autograder as autograder_bundles
-from gpudojo.platforms import _harness as harness
-from gpudojo.release import recording
+from gpudojo.platforms import _autograder as harness
+from gpudojo.release import manifest
 
 from tests.gpudojo.platforms.classroom.checkouts import FIRST, REFERENCE
 from tests.gpudojo.platforms.classroom.conftest import ROOT, bare, environment_at
@@ -209,7 +209,7 @@ def test_the_zip_holds_two_scripts_no_reference_and_the_same_bytes(
     )
     assert not [name for name in inner if "reference/" in name or name.endswith(".mp")]
     # That the evidence is recorded to the same bytes is tested with the students' release.
-    monkeypatch.setattr(recording, "recorded", lambda *_: evidence)
+    monkeypatch.setattr(manifest, "recorded", lambda *_: evidence)
     assert autograder_bundles.gradescope_zip(ROOT, "day8", "a secret") == autograder.archive
 
 
@@ -220,17 +220,17 @@ def test_another_secret_is_another_seed(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(seeds)
         return b"evidence"
 
-    monkeypatch.setattr(recording, "recorded", recorded)
+    monkeypatch.setattr(manifest, "recorded", recorded)
     monkeypatch.setattr(autograder_bundles, "wheel", lambda *_: ("grader.whl", b""))
     for secret in ("one", "two", "one", None):
         autograder_bundles.gradescope_zip(ROOT, "day8", secret)
     assert asked[0] == asked[2] != asked[1]
-    assert asked[3] == (recording.SEEDS[-1],)
+    assert asked[3] == (manifest.SEEDS[-1],)
 
 
 def test_bad_input_is_a_sentence_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recording, "recorded", lambda *_: b"evidence")
+    monkeypatch.setattr(manifest, "recorded", lambda *_: b"evidence")
     (tmp_path / "file").write_text("")
     for options, said in (
         (["--out", "autograder.tar"], "does not end in .zip"),

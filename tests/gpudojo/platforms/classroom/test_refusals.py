@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from gpudojo.cli import main
 from gpudojo.model.errors import BadClass, ForkServerFailed
-from gpudojo.platforms import _checkout
-from gpudojo.platforms._checkout import judged_by
+from gpudojo.platforms import _autograder
+from gpudojo.platforms._autograder import judged_by
 
 from tests.gpudojo.platforms.classroom import readers
 from tests.gpudojo.platforms.classroom.conftest import IDENTITY
@@ -85,7 +85,7 @@ def test_our_own_fault_is_no_grade(run: Run, monkeypatch: pytest.MonkeyPatch, er
     def fails(*given: object, **named: object) -> None:
         raise error
 
-    monkeypatch.setattr(_checkout, "graded", fails)
+    monkeypatch.setattr(_autograder, "graded", fails)
     done = run()
     assert done.exit_code == 1
     commands = readers.runner(done.output).commands
@@ -98,7 +98,7 @@ def test_a_folder_in_the_place_of_the_result(tmp_path: Path, monkeypatch: pytest
 
     (tmp_path / "result.json" / "full").mkdir(parents=True)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.setattr(_checkout, "graded", lambda *_, **__: graded("no"))
+    monkeypatch.setattr(_autograder, "graded", lambda *_, **__: graded("no"))
     arguments = ["classroom", str(tmp_path), "--out", str(tmp_path), "--for", "classroom50"]
     done = CliRunner(env=IDENTITY).invoke(main, arguments)
     assert done.exit_code == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.platforms._checkout import Graded
+from gpudojo.platforms._autograder import Graded
 from gpudojo.platforms.github_classroom import reporting as messages
 from gpudojo.platforms.github_classroom.reporting import Annotation, escaped_markdown, summary
 from gpudojo.release.manifest import Change

@@ -1,1 +1,0 @@
-"""Records the same ledger on a real device: CUDA, MPS or the CPU."""
