@@ -115,11 +115,7 @@ def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: P
     A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the file to attach.
     Where students are known by Moodle's ids, moodle.zip is for "Upload multiple feedback files in a zip".
     """
-    pass  # DROPPED
-    from gpudojo.report.writing import (
-        FeedbackOptions,
-        write_feedback,  # only here: the templates take a while
-    )
+    from gpudojo.report.writing import FeedbackOptions, write_feedback  # only here: the templates take a while
 
     file = results_file(results)
     head, now = header(file), datetime.now(UTC)

@@ -23,11 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from gpudojo.model.exercise import Exercise
-
 if TYPE_CHECKING:
     from gpudojo.model.exercise import Exercise, Misconception
-
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
@@ -163,15 +160,14 @@ def _mistakes(path: Path) -> Mapping[str, Misconception]:
     from gpudojo.model.errors import BadDay
     from gpudojo.model.exercise import Misconception
 
+    def frozen(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return {key: Misconception(**{name: _frozen(value) for name, value in e.items()}) for key, e in entries.items()}
+        return {key: Misconception(**{name: frozen(value) for name, value in e.items()}) for key, e in entries.items()}
     except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
         raise BadDay(str(path), None, str(error)) from error
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 @functools.cache
