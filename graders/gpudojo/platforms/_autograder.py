@@ -291,7 +291,7 @@ def _no_scores(target: Path, why: str, day: str) -> None:
     save(target / "feedback.txt", f"{said}\n{msgspec.json.encode({'scores': none}).decode()}\n")
 
 
-class Place(NamedTuple):
+class GraderPlaces(NamedTuple):
     """Where a platform puts a submission and the evidence, and what it gets where the grader fails."""
 
     submission: str
@@ -300,9 +300,9 @@ class Place(NamedTuple):
 
 
 PLACES_THERE: Final = {
-    "gradescope": Place("submission", "source/evidence", _no_result),
-    "prairielearn": Place("student", "tests/evidence", _not_gradable),
-    "autolab": Place("submission", "evidence", _no_scores),
+    "gradescope": GraderPlaces("submission", "source/evidence", _no_result),
+    "prairielearn": GraderPlaces("student", "tests/evidence", _not_gradable),
+    "autolab": GraderPlaces("submission", "evidence", _no_scores),
 }
 
 

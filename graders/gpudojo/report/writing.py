@@ -31,7 +31,7 @@ from gpudojo.platforms._entries import (
 )
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Person, Roll, kept_secret, page
-from gpudojo.report.similarity import Work, similarity_page
+from gpudojo.report.similarity import ComparedWork, similarity_page
 from gpudojo.report.student_page import Neighbours, RecordStore, student_page
 
 NEVER_RAN: Final = (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
@@ -74,14 +74,14 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         if told:
             say(told)
     roll, tally, written = Roll(secret), Tally(head), []
-    works: dict[int, Work] = {}
+    works: dict[int, ComparedWork] = {}
     people = [roll.person(row) for row in iterate(file)]
     without_records = 0
     for place, row in enumerate(iterate(file)):
         person = people[place]
         tally.add(row, person)
         if options.similarity and (sources := archive.sources(row)):
-            works[place] = Work(sources)
+            works[place] = ComparedWork(sources)
         if options.only is not None and row.submission != options.only:
             continue
         if options.students or options.only is not None:
@@ -100,7 +100,7 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     if options.similarity:
         if len(works) < 2:
             raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
-        given = Work(archive.given) if archive.given else None
+        given = ComparedWork(archive.given) if archive.given else None
         text = similarity_page(people, works, given, options.students, head.day)
         written.append(save(options.out / "similarity.html", text))
     text = class_page(tally, archive, options.students, options.anonymous, options.similarity)
