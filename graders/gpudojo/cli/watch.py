@@ -28,7 +28,7 @@ from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise
 
 if TYPE_CHECKING:
-    from gpudojo.watch.session import Course, Event, Work
+    from gpudojo.watch.session import Course, Event, ExerciseWork
 
 
 @click.command(
@@ -88,7 +88,7 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
             console.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
             console.file.flush()
 
-    def show(event: Event, work: Work) -> None:
+    def show(event: Event, work: ExerciseWork) -> None:
         if session.trouble:
             console.print(f"cannot grade: {session.trouble}", style="red", markup=False)
         if event != "verdict":
@@ -99,7 +99,8 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
 
     session = Session(course, show, kind)
     console.print(f"{course.title}: {course.folder}", markup=False, soft_wrap=True)
-    console.print(*([note] if note else []), "Save a file to grade it. Ctrl-C ends this.", sep="\n", markup=False)
+    said = "First what is here now, then what you save. Ctrl-C ends this."
+    console.print(*filter(None, [note, said]), sep="\n", markup=False)
     with contextlib.suppress(KeyboardInterrupt):
         session.loop()
 
