@@ -287,3 +287,13 @@ def test_sums_of_half_precision_are_rounded_once(dtype: torch.dtype) -> None:
     assert torch.equal(mine[0].cpu(), theirs[0].to(dtype))
     factors = torch.full((2000,), 1 + torch.finfo(dtype).eps, dtype=dtype, device="cuda")
     assert factors.prod().item() == factors.double().prod().to(dtype).item()
+
+
+@pytest.mark.parametrize("lasting", ["image", "weight"])
+def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
+    last = torch.channels_last_3d
+    given = {"image": torch.randn(1, 2, 3, 3, 3), "weight": torch.randn(4, 2, 2, 2, 2)}
+    expected = F.conv3d(given["image"], given["weight"])
+    found = F.conv3d(*(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items()))
+    assert found.is_contiguous(memory_format=last)
+    torch.testing.assert_close(found.cpu(), expected)

@@ -289,10 +289,18 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
 def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     """Half precision is summed up in single precision; CPUs without such units also take a hundred times as long."""
     dtype = image.dtype
-    if dtype not in HALF or weight.dtype is not dtype:
-        return torch.convolution(image, weight, bias, *settings)
-    bias = None if bias is None else bias.float()
-    return torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
+    if dtype in HALF and weight.dtype is dtype:
+        bias = None if bias is None else bias.float()
+        out = torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
+    else:
+        out = torch.convolution(image, weight, bias, *settings)
+    if image.dim() == 5 and dtype is not torch.float64 and (_channels_last_3d(image) or _channels_last_3d(weight)):
+        return out.contiguous(memory_format=torch.channels_last_3d)  # as cuDNN writes it
+    return out
+
+
+def _channels_last_3d(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
 
 
 def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
