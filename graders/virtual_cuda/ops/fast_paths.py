@@ -470,17 +470,15 @@ def _needed(ctx: Any) -> list[bool]:
     return needs
 
 
-_handed_out: Final[dict[str, Any]] = {"task": None, "leaves": set()}
-
-
 def _additions(bias: Any) -> int:
     """How many operations add the gradient of a parameter to others before its weight's is turned."""
     if bias is None:
         return 0
-    task, leaves = torch._C._current_graph_task_id(), _handed_out["leaves"]
-    if _handed_out["task"] != task:
-        _handed_out["task"] = task
-        leaves.clear()
+    task = torch._C._current_graph_task_id()
+    known, leaves = thread_state.handed_out
+    if known != task:
+        leaves = set()
+        thread_state.handed_out = (task, leaves)
     before = id(bias) in leaves  # the same layer was called twice
     leaves.add(id(bias))
     return before + (bias.grad is not None)
