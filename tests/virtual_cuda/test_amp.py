@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from virtual_cuda import VirtualGpu
+from virtual_cuda import VirtualGpu, virtual_cuda
 
 pytestmark = [
     pytest.mark.usefixtures("gpu"),
