@@ -20,7 +20,7 @@ import torch.utils._device
 from torch.utils.data._utils import pin_memory as pinning
 
 from virtual_cuda import ops, torch_api
-from virtual_cuda.clock.gpus import gpu_named
+from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
 from virtual_cuda.ledger import Ledger

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
-from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
 from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepared
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
+from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
 
 assert sys.platform != "win32"  # forks
 

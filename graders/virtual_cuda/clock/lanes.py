@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from virtual_cuda.clock.gpus import Gpu, a_cpu, way_of
-from virtual_cuda.clock.kernels import COPY, VIEWS, Call, Kernel, kernels_of
+from virtual_cuda.clock.gpu_models import Gpu, a_cpu, way_of
+from virtual_cuda.clock.kernels import COPY, VIEWS, Kernel, KernelCall, kernels_of
 from virtual_cuda.ledger import records
 from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
 from virtual_cuda.ledger.ledger import Ledger
@@ -289,7 +289,7 @@ class Host:
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # row of a span that has not ended -> its kind
 
-    def costs(self, number: int, row: Row, call: Call | None, kernels: int) -> Iterator[tuple[str, float]]:
+    def costs(self, number: int, row: Row, call: KernelCall | None, kernels: int) -> Iterator[tuple[str, float]]:
         """Pairs of a cost's name and how often it arises."""
         kind = row[0]
         if kind == records.OPERATION and call is not None:
@@ -309,7 +309,7 @@ class Host:
         elif kind == records.STREAM and row[6] != "tf32":
             yield ("event" if row[6] == "record" else "stream"), 1
 
-    def _operator(self, call: Call, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
+    def _operator(self, call: KernelCall, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
         spans = self._open.values()
         # Autograd runs its own operators; in a forward pass with gradients, operators also build the graph.
         where = " backward" if records.BACKWARD in spans else " gradient" if grad and records.FORWARD in spans else ""
@@ -334,11 +334,13 @@ class Host:
 # ---- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def call_of(row: Row) -> Call:
+def call_of(row: Row) -> KernelCall:
     """The operator of an OPERATION row, with its dtype and shapes as plain data."""
     dtype, out, *given = (len(row) > 10 and row[10]) or (None, None)
     name = row[4].split(".", 2)[1] if "." in row[4] else row[4]
-    return Call(name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8])
+    return KernelCall(
+        name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8]
+    )
 
 
 def is_transfer(ledger: Sequence[Row], number: int) -> bool:
@@ -357,7 +359,7 @@ class Clock:
         self._ledger = ledger
         self._next = first
         self._chip = gpu.chip()
-        self._kernels: dict[Call, list[Kernel]] = {}
+        self._kernels: dict[KernelCall, list[Kernel]] = {}
         self._host = Host()
         self._free: defaultdict[tuple[str, int], float] = defaultdict(float)  # device and stream -> when it is done
         self._engines: defaultdict[tuple[str, str], float] = defaultdict(float)  # device and direction, likewise

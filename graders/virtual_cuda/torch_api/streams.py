@@ -378,11 +378,11 @@ class _Backward:
 _dispatch: Final = Tensor.__torch_dispatch__
 
 
-class _Running(threading.local):
+class _RunningStream(threading.local):
     backward: _Backward | None = None
 
 
-_running: Final = _Running()
+_running: Final = _RunningStream()
 
 
 def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
