@@ -297,3 +297,37 @@ def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
     found = F.conv3d(*(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items()))
     assert found.is_contiguous(memory_format=last)
     torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_the_number_inside_a_tensor_that_has_none_or_several() -> None:
+    first = torch.ops.aten._local_scalar_dense
+    assert first(torch.tensor([3, 4], device="cuda")) == 3
+    with pytest.raises(RuntimeError, match="Empty tensor not supported"):
+        first(torch.tensor([], device="cuda"))
+    with pytest.raises(RuntimeError, match="2 elements cannot be converted"):
+        torch.tensor([3, 4], device="cuda").item()
+
+
+def test_addcmul_takes_a_host_number_as_its_last_factor_alone() -> None:
+    two, number = torch.ones(2, device="cuda"), torch.tensor(3.0)
+    assert torch.addcmul(two, two, number).tolist() == [4, 4]
+    for name, given in {"self": (number, two, two), "tensor1": (two, number, two)}.items():
+        with pytest.raises(RuntimeError, match=f"CPU Scalar support for {name} argument"):
+            torch.addcmul(*given)
+
+
+@pytest.mark.parametrize(("held", "casts"), [(True, 2), (False, 1)])
+def test_autocast_keeps_a_cast_unless_another_cache_holds_the_tensor(held: bool, casts: int) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 3, device="cuda"))
+    torch._C._set_cached_tensors_enabled(held)
+    if held:
+        torch._C._add_cached_tensor(weight)
+    try:
+        with torch.autocast("cuda"):
+            outs = [F.linear(torch.ones(2, 3, device="cuda"), weight) for _ in range(2)]
+    finally:
+        torch._C._set_cached_tensors_enabled(False)
+    nodes = [out.grad_fn for out in outs]
+    while all(node is not None and node.name() != "ToCopyBackward0" for node in nodes):
+        nodes = [node.next_functions[-1][0] for node in nodes if node is not None]
+    assert len(set(nodes)) == casts

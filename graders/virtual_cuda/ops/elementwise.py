@@ -317,10 +317,11 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 def _addcmul(call: OperatorCall) -> Any:
     number = elementwise(call.func, call.given)
-    if number is not None and number[1] == "tensor1":
+    if number is not None and number[1] in ("self", "tensor1"):
+        swap = " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
         raise RuntimeError(
-            "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, "
-            "CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
+            f"CPU Scalar support for {number[1]} argument is not supported when calling addcmul on CUDA tensors."
+            f"{swap if number[1] == 'tensor1' else ''}"
         )
     return takes_no_number(call)
 
