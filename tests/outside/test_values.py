@@ -331,3 +331,16 @@ def test_autocast_keeps_a_cast_unless_another_cache_holds_the_tensor(held: bool,
     while all(node is not None and node.name() != "ToCopyBackward0" for node in nodes):
         nodes = [node.next_functions[-1][0] for node in nodes if node is not None]
     assert len(set(nodes)) == casts
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_deep_copy_shares_what_the_original_shared(order: int) -> None:
+    original = torch.zeros(3, device="cuda")
+    parts = {"whole": original, "part": original[1:], "storage": original.storage()}
+    copied = copy.deepcopy(dict(list(parts.items())[::order]))
+    copied["whole"].add_(1)
+    assert copied["part"].tolist() == [1, 1]
+    assert list(copied["storage"]) == [1, 1, 1]
+    assert original.tolist() == [0, 0, 0]
+    assert copied["whole"].const_data_ptr() == copied["whole"].data_ptr() == copied["storage"].data_ptr()
