@@ -344,3 +344,61 @@ def test_a_deep_copy_shares_what_the_original_shared(order: int) -> None:
     assert list(copied["storage"]) == [1, 1, 1]
     assert original.tolist() == [0, 0, 0]
     assert copied["whole"].const_data_ptr() == copied["whole"].data_ptr() == copied["storage"].data_ptr()
+
+
+def backward_of(function: Function, *size: int) -> Callable[[], None]:
+    out = function(torch.rand(size, device="cuda", requires_grad=True))
+    return lambda: out.sum().backward()
+
+
+INDEX = torch.zeros(2, dtype=torch.int64)
+UNORDERED: dict[str, Callable[[], Callable[[], object]]] = {
+    "replication_pad1d_backward_cuda": lambda: backward_of(lambda x: F.pad(x, (1, 1), mode="replicate"), 1, 2, 3),
+    "replication_pad3d_backward_cuda": lambda: backward_of(
+        lambda x: F.pad(x, (1,) * 6, mode="replicate"), 1, 2, 3, 3, 3
+    ),
+    "max_pool3d_with_indices_backward_cuda": lambda: backward_of(lambda x: F.max_pool3d(x, 2), 1, 2, 4, 4, 4),
+    "upsample_bilinear2d_aa_backward_out_cuda": lambda: backward_of(
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True), 1, 2, 4, 4
+    ),
+    "embedding_bag_backward_cuda_max": lambda: backward_of(
+        lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="max"), 3, 2
+    ),
+    "put_": lambda: lambda: torch.zeros(3).cuda().put_(INDEX.cuda(), torch.ones(2).cuda(), accumulate=True),
+    "index_reduce_cuda": lambda: (
+        lambda: torch.zeros(3).cuda().index_reduce_(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
+    ),
+    "scatter_reduce_cuda_prod_": lambda: (
+        lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
+    ),
+    "scatter_reduce_cuda_kernel": lambda: (
+        lambda: torch.zeros(3).cuda().scatter(0, INDEX.cuda(), torch.ones(2).cuda(), reduce="add")
+    ),
+    "_histc_cuda with floating point input": lambda: lambda: torch.rand(9).cuda().histc(4, 0, 1),
+}
+ORDERED: dict[str, Callable[[], Callable[[], object]]] = {
+    "whole numbers": lambda: lambda: torch.ones(9, dtype=torch.int32).cuda().histc(4, 0, 1),
+    "sums by index": lambda: lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "sum"),
+    "bags of sums": lambda: backward_of(lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="sum"), 3, 2),
+}
+
+
+@pytest.mark.parametrize("caller", UNORDERED)
+def test_an_operator_without_a_fixed_order_alerts(caller: str) -> None:
+    run = UNORDERED[caller]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match=f"^{caller} does not have a deterministic implementation"):
+            run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_an_operator_with_a_fixed_order_does_not_alert(name: str) -> None:
+    run = ORDERED[name]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        run()
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -201,10 +201,20 @@ operator("masked_scatter_backward", waits=("boolean index", 1))
 operator("masked_select", waits=("masked_select", 1))
 operator("nonzero", waits=("nonzero", 1))
 operator(
-    *("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "index_reduce_"),
-    *("gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
-    *("take", "put", "put_", "embedding", "embedding_renorm_", "_embedding_bag_forward_only"),
+    *("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter", "scatter_"),
+    *("scatter_add", "scatter_add_", "take", "embedding", "embedding_renorm_", "_embedding_bag_forward_only"),
     asserts=True,
+)
+operator("index_reduce", "index_reduce_", asserts=True, nondeterministic="index_reduce_cuda")
+operator("put", "put_", asserts=True, nondeterministic="put_")
+operator(
+    *("scatter_reduce", "scatter_reduce_"),
+    asserts=True,
+    nondeterministic=lambda args: "scatter_reduce_cuda_prod_" if args[4] == "prod" else None,
+)
+operator(
+    *("scatter.reduce", "scatter_.reduce", "scatter.value_reduce", "scatter_.value_reduce"),
+    nondeterministic="scatter_reduce_cuda_kernel",
 )
 operator("_embedding_bag", output=_embedding_bag, asserts=True)
 operator("embedding_dense_backward", kernel=_embedding_dense_backward)
