@@ -402,3 +402,12 @@ def test_an_operator_with_a_fixed_order_does_not_alert(name: str) -> None:
         run()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_what_cuda_has_no_kernel_for_is_refused() -> None:
+    ones, index = torch.ones(2, dtype=torch.complex64, device="cuda"), INDEX.cuda()
+    for source, kernel in ((ones, "gather_base_kernel_func"), (2, "fill_base_kernel_reduce_multiply")):
+        with pytest.raises(NotImplementedError, match=f'"cuda_scatter_{kernel}" not implemented for'):
+            ones.clone().scatter_(0, index, source, reduce="multiply")
+    with pytest.raises(RuntimeError, match="only available on CUDA"):
+        torch.ones(2).untyped_storage()._share_cuda_()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import label_of, two_devices
+from virtual_cuda.device.state import SPELLED, label_of, not_implemented, two_devices
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.placement import (
     OperatorCall,
@@ -121,6 +121,15 @@ def _index_fill(call: OperatorCall) -> Any:
     return stays(call, base)
 
 
+def _refuse_products(args: Any, kwargs: Any) -> None:
+    """`scatter(..., reduce="multiply")` takes no complex numbers and no truth values."""
+    dtype = args[0].dtype
+    if kwargs.get("reduce") == "multiply" and (dtype.is_complex or dtype is torch.bool):
+        gathers = isinstance(args[3], torch.Tensor)
+        kernel = "gather_base_kernel_func" if gathers else "fill_base_kernel_reduce_multiply"
+        raise not_implemented(f"cuda_scatter_{kernel}", SPELLED[dtype])
+
+
 # ---- kernels and outputs ---------------------------------------------------------------------------------------------
 
 
@@ -215,6 +224,7 @@ operator(
 operator(
     *("scatter.reduce", "scatter_.reduce", "scatter.value_reduce", "scatter_.value_reduce"),
     nondeterministic="scatter_reduce_cuda_kernel",
+    refuse=_refuse_products,
 )
 operator("_embedding_bag", output=_embedding_bag, asserts=True)
 operator("embedding_dense_backward", kernel=_embedding_dense_backward)
