@@ -72,7 +72,8 @@ def item(func: Any, rules: Rules) -> Any:
         place = first._block.place
         if place.shut:
             raise shut(place)
-        value = first._inner.item()
+        inner = first._inner
+        value = inner.item() if inner.numel() == 1 else func(inner)
         write(name, place, 0)
         count_waits(args, {})
         return value
