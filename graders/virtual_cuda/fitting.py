@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import torch
 
-from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus, way_of
+from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus, way_of
 from virtual_cuda.clock.kernels import COPY, kernels_of
 from virtual_cuda.clock.lanes import Host, Times, call_of, is_into_used, is_transfer, times_of
 from virtual_cuda.device.state import VirtualGpu

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import torch
 from virtual_cuda import gpu_named, gpus, scaled, times_of, virtual_cuda, what_limits
-from virtual_cuda.clock.kernels import COPY, Call, kernels_of
+from virtual_cuda.clock.kernels import COPY, KernelCall, kernels_of
 from virtual_cuda.clock.lanes import compared
 from virtual_cuda.errors import UnknownClock, UnknownGpu
 from virtual_cuda.fitting import (
@@ -117,7 +117,7 @@ def test_a_fit_finds_the_figures_that_made_the_times() -> None:
 
 def test_what_lies_apart_takes_longer_to_add_up_than_what_lies_side_by_side() -> None:
     def seconds(name: str, dim: int | None) -> float:
-        call = Call(name, "float32", (1000, 1000), ((1000, 1000),), 4_000_000, dim)
+        call = KernelCall(name, "float32", (1000, 1000), ((1000, 1000),), 4_000_000, dim)
         return sum(map(H200.seconds, kernels_of(call, H200.chip())))
 
     for name in ("_softmax", "cumsum"):
@@ -290,7 +290,7 @@ def test_the_same_program_takes_the_same_time_on_every_run() -> None:
 def test_a_product_takes_as_long_as_its_flops_need_and_less_in_half_precision() -> None:
     def seconds(name: str, dtype: str, tf32: bool = False) -> float:
         gpu, square = gpu_named(name), (2048, 2048)
-        kernels = kernels_of(Call("mm", dtype, square, (square, square), 0), gpu.chip(tf32))
+        kernels = kernels_of(KernelCall("mm", dtype, square, (square, square), 0), gpu.chip(tf32))
         return sum(map(gpu.seconds, kernels))
 
     for dtype in ("float32", "float16", "bfloat16"):
@@ -462,7 +462,7 @@ def test_a_record_that_is_not_there_is_refused() -> None:
 
 
 def _count(name: str, dtype: str, out: tuple[int, ...] | None, *given: tuple[int, ...], size: int = 0) -> int:
-    kernels = kernels_of(Call(name, dtype, out, given, size), H200.chip())
+    kernels = kernels_of(KernelCall(name, dtype, out, given, size), H200.chip())
     return sum(kernel.kind != COPY for kernel in kernels)
 
 

@@ -25,7 +25,7 @@ class Kernel(NamedTuple):
     unit: str = "float32"
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """One operator of the ledger."""
 
     name: str  # without "aten." and without the overload
@@ -70,7 +70,7 @@ class Chip(NamedTuple):
     bfloat16: bool = True  # whether tensor cores know it
 
 
-Rule = Callable[[Call, Chip], Iterator[Kernel]]
+Rule = Callable[[KernelCall, Chip], Iterator[Kernel]]
 _RULES: Final[dict[str, Rule]] = {}
 
 
@@ -96,7 +96,7 @@ VIEWS: Final = frozenset(
 )
 
 
-def kernels_of(call: Call, chip: Chip) -> list[Kernel]:
+def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
     """What is launched for one operator; those that no rule knows are one pass over their tensors."""
     if call.name in VIEWS or (call.out is not None and 0 in call.out):
         return []
@@ -106,7 +106,7 @@ def kernels_of(call: Call, chip: Chip) -> list[Kernel]:
     return list(rule(call, chip) if rule else _pointwise(call))
 
 
-def _pointwise(call: Call) -> Iterator[Kernel]:
+def _pointwise(call: KernelCall) -> Iterator[Kernel]:
     """One pass; where a tensor is stretched to the shape of another, elements are found one by one."""
     whole = call.out or (call.given[0] if call.given else ())
     stretched = any(shape != whole and math.prod(shape) > 1 for shape in call.given)
@@ -122,7 +122,7 @@ def _seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel
 
 
 @_rule("clone", "copy_", "_to_copy")
-def _copies(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _copies(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if call.out is not None and not call.given:
         yield Kernel(COPY, 2 * math.prod(call.out) * call.item)
     elif call.out is not None or len(call.given) > 1:  # another dtype or other strides; to the host, the copy follows
@@ -131,18 +131,18 @@ def _copies(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("_local_scalar_dense")
-def _item(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _item(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel(COPY)
 
 
 @_rule("select_backward", "slice_backward", "diagonal_backward")
-def _view_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _view_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pointwise", call.bytes)
     yield Kernel(COPY, 2 * math.prod(call.given[0]) * call.item)
 
 
 @_rule("zeros_like", "zero_", "zeros", "new_zeros")
-def _filled(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _filled(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pointwise", math.prod(call.out or (call.given[0] if call.given else ())) * call.item)
 
 
@@ -152,7 +152,7 @@ _REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm
 
 
 @_rule(*_REDUCTIONS.split(), "std_mean", "var_mean", "aminmax", "nansum", "count_nonzero")
-def _reduction(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _reduction(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
     item = 4 if call.name in _OTHER_RESULT else call.item
     results = max(math.prod(call.out or ()), 1)
@@ -187,7 +187,7 @@ _SHARE: Final = 100
 
 
 @_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
-def _scan(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _scan(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     moved = 2 * call.largest * call.item
     if call.dim is not None:  # a thread goes down a column
         yield _seconds("column scan", call.along[1] * 0.15e-6, chip)
@@ -200,7 +200,7 @@ def _scan(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("sort", "argsort", "kthvalue", "median", "mode", "msort", "nanmedian")
-def _sort(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _sort(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = call.largest
     last = call.along[1]
     if call.name in ("kthvalue", "median", "nanmedian") and last < elements:  # a block finds one value of each row
@@ -239,7 +239,7 @@ def _one_of_each_row(rows: int, length: int, chip: Chip) -> Kernel:
 
 
 @_rule("topk")
-def _selection(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _selection(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = call.largest
     last = call.along[1]
     if last <= 1024:
@@ -255,7 +255,7 @@ def _selection(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("_unique2", "unique_consecutive", "unique_dim", "_unique")
-def _unique(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _unique(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
     if call.name != "unique_consecutive":
         yield from _radix(elements, call.item)
@@ -268,7 +268,7 @@ _ONE_TILE: Final = 2048  # elements that one block sorts by itself
 
 
 @_rule("randperm")
-def _permutation(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _permutation(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.out or ())
     for _ in range(3):
         yield Kernel("random", elements * 8)
@@ -277,19 +277,19 @@ def _permutation(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("multinomial")
-def _draws(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _draws(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     for _ in range(4):
         yield Kernel("scan", 2 * call.largest * call.item)
 
 
 @_rule("histc")
-def _histogram_between(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _histogram_between(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pointwise", call.bytes)
     yield Kernel("scatter", math.prod(call.given[0]) * call.item if call.given else 0)
 
 
 @_rule("bincount")
-def _histogram(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _histogram(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
     for _ in range(2):
         yield Kernel("shared reduction", elements * call.item)
@@ -302,22 +302,22 @@ def _histogram(call: Call, chip: Chip) -> Iterator[Kernel]:
     *"rand randn rand_like randn_like randint randint_like normal normal_ uniform_ bernoulli bernoulli_".split(),
     *"exponential_ random_ native_dropout".split(),
 )
-def _random(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _random(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("random", call.moved)
 
 
 @_rule("embedding", "take")
-def _gather(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _gather(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("gather", 2 * math.prod(call.out or ()) * call.item)
 
 
 @_rule("gather", "index_select")
-def _select_rows(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _select_rows(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("index", 2 * math.prod(call.out or ()) * call.item)
 
 
 @_rule("index", "_unsafe_index")
-def _index(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _index(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     masked = len(call.given) > 1 and len(call.given[0]) > 0 and call.given[1] == call.given[0][: len(call.given[1])]
     if masked and call.out is not None and math.prod(call.out) != math.prod(call.given[0]):
         yield from _nonzero(call, chip)
@@ -332,7 +332,7 @@ _MANY: Final = 1 << 20
 
 
 @_rule("nonzero", "masked_select")
-def _nonzero(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _nonzero(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
     for _ in range(2):
         yield Kernel("scan", elements)
@@ -344,7 +344,7 @@ def _nonzero(call: Call, chip: Chip) -> Iterator[Kernel]:
 @_rule(
     "index_add", "index_add_", "scatter_add", "scatter_add_", "index_put", "index_put_", "_index_put_impl_", "scatter"
 )
-def _scatter(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _scatter(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if not call.name.endswith("_"):
         yield Kernel(COPY, 2 * call.bytes)
     # Where many are added to few places, they wait for each other.
@@ -361,7 +361,7 @@ _CROWD: Final = 100
 
 
 @_rule("embedding_dense_backward")
-def _embedding_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _embedding_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     indices = math.prod(call.given[1]) if len(call.given) > 1 else 1
     if indices > 3072:  # sorted first, so that rows of the same index are added up together
         yield from _radix(indices, 8)
@@ -375,7 +375,7 @@ def _embedding_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
-def _softmax(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _softmax(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if call.dim is None:
         yield Kernel("softmax", call.moved)
         return
@@ -388,7 +388,7 @@ def _softmax(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("logsumexp")
-def _log_of_sum(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _log_of_sum(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     sizes = math.prod(call.given[0] if call.given else ()) * call.item, math.prod(call.out or ()) * call.item
     for size in sizes:
         yield Kernel("reduction", sizes[0])
@@ -406,7 +406,7 @@ _LOSSES: Final = {
 
 
 @_rule(*_LOSSES)
-def _mean_loss(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _mean_loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     for _ in range(_LOSSES[call.name]):
         yield Kernel("pointwise", call.moved)
     if not call.out:
@@ -414,13 +414,13 @@ def _mean_loss(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
-def _mean_loss_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _mean_loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pointwise", call.bytes)
     yield Kernel("stretched", call.moved)
 
 
 @_rule("allclose", "equal")
-def _compared(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _compared(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     for _ in range(13 if call.name == "allclose" else 1):
         yield Kernel("pointwise", call.moved)
     yield Kernel("shared reduction", call.largest)
@@ -428,25 +428,25 @@ def _compared(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("nll_loss_forward", "nll_loss2d_forward")
-def _loss(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("loss", call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1) * 64)
 
 
 @_rule("nll_loss_backward", "nll_loss2d_backward")
-def _loss_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     # The gradient is cleared, then written where the targets are.
     yield Kernel("pointwise", call.bytes)
     yield from _loss(call, chip)
 
 
 @_rule("native_layer_norm", "_fused_rms_norm")
-def _layer_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _layer_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     rows = call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1)
     yield _seconds("norm", rows * 2.1e-9, chip, 2 * call.largest * call.item)  # a block for each row
 
 
 @_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
-def _layer_norm_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _layer_norm_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     moved = 3 * call.largest * call.item
     yield Kernel("norm", moved)
     yield Kernel("norm gradient", moved)  # of weight and bias, in two passes
@@ -454,7 +454,7 @@ def _layer_norm_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("native_group_norm")
-def _group_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _group_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     size = call.largest * call.item
     yield Kernel("reduction", size)
     yield Kernel("pointwise", 0)
@@ -462,7 +462,7 @@ def _group_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
-def _batch_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _batch_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     size = math.prod(call.out or ()) * call.item
     if call.out is not None and call.bytes < size + 8 * (call.out[1] if len(call.out) > 1 else 1):
         yield Kernel("stretched", 2 * size)  # nothing is kept for backward: evaluation
@@ -475,7 +475,7 @@ def _batch_norm(call: Call, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("batch norm", 2 * call.largest * call.item * _few_channels(call, chip))
 
 
-def _few_channels(call: Call, chip: Chip) -> float:
+def _few_channels(call: KernelCall, chip: Chip) -> float:
     """One block sees to one channel: with few of them, not all multiprocessors have work."""
     return max(chip.sms / max(call.given[0][1] if len(call.given[0]) > 1 else 1, 1), 1.0)
 
@@ -484,32 +484,32 @@ def _few_channels(call: Call, chip: Chip) -> float:
     *"avg_pool2d max_pool2d_with_indices max_pool3d_with_indices avg_pool3d".split(),
     *"upsample_bilinear2d upsample_nearest2d upsample_bicubic2d grid_sampler_2d".split(),
 )
-def _pool(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _pool(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pool", math.prod(call.given[0]) * call.item + (call.bytes or math.prod(call.out or ()) * call.item))
 
 
 @_rule("constant_pad_nd")
-def _pad(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _pad(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("pointwise", call.bytes)
     yield Kernel("strided copy", 2 * math.prod(call.given[0]) * call.item)
 
 
 @_rule("im2col", "col2im")
-def _columns(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _columns(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     count = call.given[0][0] if call.given and len(call.given[0]) > 2 else 1
     for _ in range(count):  # picture by picture
         yield Kernel("pool", call.moved / count)
 
 
 @_rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
-def _pool_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _pool_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if call.name.startswith("max"):
         yield Kernel("pointwise", call.bytes)
     yield Kernel("pool gradient", call.moved)
 
 
 @_rule("native_batch_norm_backward", "cudnn_batch_norm_backward", "native_group_norm_backward")
-def _batch_norm_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _batch_norm_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("batch norm gradient", 3 * call.largest * call.item * _few_channels(call, chip))
 
 
@@ -521,7 +521,7 @@ _TENSORS: Final = (110, 64, 48, 36, 30)  # of one launch, by the number of lists
 _LISTS: Final = {"lerp": 2, "addcmul": 3, "addcdiv": 3, "sqrt": 2, "copy": 2, "add.List": 2, "neg": 2, "mul.List": 2}
 
 
-def _lists(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _lists(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     """Multi-tensor kernels: a launch takes so many tensors, and so many pieces of them."""
     stem = call.name.removeprefix("_foreach_").removeprefix("_fused_").rstrip("_")
     depth = 5 if call.name.startswith("_fused_") else _LISTS.get(stem, 1 + (call.bytes > 0))
@@ -550,7 +550,7 @@ def _multi(stem: str, elements: int, longest: int, passes: int, item: int, chip:
 
 
 @_rule("_amp_foreach_non_finite_check_and_unscale_")
-def _unscale(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _unscale(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield from _lists(call._replace(name="_foreach_mul_", given=call.given[:-2]), chip)
 
 
@@ -600,7 +600,7 @@ _SHORTEST: Final = 256  # the least depth of a part when a product is split alon
 
 
 @_rule("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul")
-def _products(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     left, right = call.given[-2], call.given[-1]
     m = math.prod(left[-2:-1]) if len(left) > 1 else 1
     k = left[-1] if left else 1
@@ -617,7 +617,7 @@ def _products(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("convolution", "cudnn_convolution", "_convolution")
-def _convolution(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     source, weight = call.given[0], call.given[1]
     assert call.out is not None
     inside, outside = math.prod(source) * call.item, math.prod(call.out) * call.item
@@ -649,7 +649,7 @@ def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip
 
 
 @_rule("convolution_backward", "cudnn_convolution_backward")
-def _convolution_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     gradient, source, weight = call.given[:3]
     dtype = call.dtype if call.dtype in ITEM else "float32"
     item = ITEM[dtype]
@@ -672,7 +672,7 @@ def _convolution_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
-def _attention(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _attention(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     query, key = call.given[0], call.given[1]
     flops = 4.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
     half = call.dtype in HALF
@@ -685,7 +685,7 @@ _HEAD: Final = 64  # shorter heads leave threads without work
 
 
 @_rule("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_flash_attention_backward")
-def _attention_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _attention_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     query, key = call.given[0], call.given[1]
     flops = 10.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
     half = call.dtype in HALF
@@ -696,7 +696,7 @@ def _attention_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule("_transformer_encoder_layer_fwd")
-def _encoder_layer(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     """The fast path of a layer in evaluation: four products, attention, and what lies between."""
     source, weights = call.given[0], [shape for shape in call.given[1:] if len(shape) == 2]
     rows, width = math.prod(source[:-1]), source[-1]
@@ -716,26 +716,26 @@ def _encoder_layer(call: Call, chip: Chip) -> Iterator[Kernel]:
 
 
 @_rule(*(f"_thnn_fused_{kind}_cell{way}" for kind in ("lstm", "gru") for way in ("", "_backward_impl")))
-def _cell(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _cell(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("gates", call.moved)
     if call.name.endswith("impl"):
         yield Kernel("column reduction", math.prod(call.given[0]) * call.item)  # for the biases
 
 
 @_rule("_cudnn_rnn")
-def _recurrent(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _recurrent(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield from _rnn(call, chip, backward=False)
 
 
 @_rule("_cudnn_rnn_backward")
-def _recurrent_backward(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _recurrent_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield from _rnn(call, chip, backward=True)
 
 
 _PERSISTENT: Final = 1 << 17  # weights that multiprocessors keep while they make all steps
 
 
-def _rnn(call: Call, chip: Chip, backward: bool) -> Iterator[Kernel]:
+def _rnn(call: KernelCall, chip: Chip, backward: bool) -> Iterator[Kernel]:
     """For each layer a product over all steps; for each step a product with the state, and the gates."""
     data = call.given[0]
     steps, batch = (data[0], data[1]) if len(data) == 3 else (1, data[0])
@@ -778,7 +778,7 @@ _BY_COLUMN: Final = {
 
 
 @_rule(*_BY_COLUMN)
-def _factorisation(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _factorisation(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     shape = call.given[0] if call.given and len(call.given[0]) > 1 else (1, 1)
     columns, batch = min(shape[-2:]), math.prod(shape[:-2])
     seconds, together = _BY_COLUMN[call.name]
@@ -793,13 +793,13 @@ _H200_CLOCK_RATE: Final = 51e12 / 132  # FLOPs of one multiprocessor: one column
 
 
 @_rule("_fft_r2c", "_fft_c2c", "_fft_c2r")
-def _fourier(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _fourier(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     for _ in range(3 if call.largest > 1 << 14 else 1):
         yield Kernel("pointwise", 2 * call.largest * call.item)
 
 
 @_rule("_cdist_forward", "_euclidean_dist")
-def _distances(call: Call, chip: Chip) -> Iterator[Kernel]:
+def _distances(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     """By a product: squares, sums and ones beside each side, then a root."""
     left, right = call.given[0], call.given[1]
     for shape in (left, right):

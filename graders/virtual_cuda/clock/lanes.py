@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from virtual_cuda.clock.gpus import Gpu, a_cpu, way_of
-from virtual_cuda.clock.kernels import COPY, VIEWS, Call, Kernel, kernels_of
+from virtual_cuda.clock.gpu_models import Gpu, a_cpu, way_of
+from virtual_cuda.clock.kernels import COPY, VIEWS, Kernel, KernelCall, kernels_of
 from virtual_cuda.ledger import records
 from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
 from virtual_cuda.ledger.ledger import Ledger
@@ -147,24 +147,30 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, list[dict[LaneKind, float]]] = {HOST: [{} for _ in range(PARTS)]}
+    shares: dict[str, dict[int, dict[LaneKind, float]]] = {HOST: {}}
     scale = PARTS / times.end if times.end else 0.0
-    for interval in times.intervals:
-        parts = shares.setdefault(interval.lane, [{} for _ in range(PARTS)])
-        start, end = interval.start * scale, interval.end * scale
+    for _, lane, _, start, end, _, kind in times.intervals:
+        parts = shares.setdefault(lane, {})
+        start, end = start * scale, end * scale
         for place in range(int(start), min(int(end) + 1, PARTS)):
-            share = min(end, place + 1) - max(start, place)
-            parts[place][interval.kind] = parts[place].get(interval.kind, 0.0) + share
-    lanes = [Lane(name, [_most(part) for part in parts]) for name, parts in shares.items()]
+            part = parts.setdefault(place, {})
+            part[kind] = part.get(kind, 0.0) + (min(end, place + 1) - max(start, place))
+    lanes = []
+    for name, parts in shares.items():
+        did = [_NOTHING] * PARTS
+        for place, part in parts.items():
+            did[place] = _most(part)
+        lanes.append(Lane(name, did))
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
+_NOTHING: Final[tuple[LaneKind, int]] = ("issue", 0)
+
+
 def _most(part: dict[LaneKind, float]) -> tuple[LaneKind, int]:
     """What took most of a part of the time, and the percentage in which the lane did anything."""
-    if not part:
-        return "issue", 0
-    return max(part, key=lambda kind: part[kind]), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
+    return max(part, key=part.__getitem__), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
 
 
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
@@ -288,7 +294,7 @@ class Host:
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # row of a span that has not ended -> its kind
 
-    def costs(self, number: int, row: Row, call: Call | None, kernels: int) -> Iterator[tuple[str, float]]:
+    def costs(self, number: int, row: Row, call: KernelCall | None, kernels: int) -> Iterator[tuple[str, float]]:
         """Pairs of a cost's name and how often it arises."""
         kind = row[0]
         if kind == records.OPERATION and call is not None:
@@ -308,7 +314,7 @@ class Host:
         elif kind == records.STREAM and row[6] != "tf32":
             yield ("event" if row[6] == "record" else "stream"), 1
 
-    def _operator(self, call: Call, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
+    def _operator(self, call: KernelCall, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
         spans = self._open.values()
         # Autograd runs its own operators; in a forward pass with gradients, operators also build the graph.
         where = " backward" if records.BACKWARD in spans else " gradient" if grad and records.FORWARD in spans else ""
@@ -334,12 +340,14 @@ class Host:
 # ---- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def call_of(row: Row) -> Call:
+def call_of(row: Row) -> KernelCall:
     """The operator of an OPERATION row, with its dtype and shapes as plain data."""
     dtype, out, *given = (len(row) > 10 and row[10]) or (None, None)
     dim = given.pop() if given and isinstance(given[-1], int) else None
     name = row[4].split(".", 2)[1] if "." in row[4] else row[4]
-    return Call(name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8], dim)
+    return KernelCall(
+        name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8], dim
+    )
 
 
 def is_transfer(ledger: Sequence[Row], number: int) -> bool:
@@ -365,7 +373,7 @@ class Clock:
         self._ledger = ledger
         self._next = first
         self._chip = gpu.chip()
-        self._kernels: dict[Call, list[Kernel]] = {}
+        self._kernels: dict[KernelCall, list[Kernel]] = {}
         self._host = Host()
         self._free: defaultdict[tuple[str, int], float] = defaultdict(float)  # device and stream -> when it is done
         self._engines: defaultdict[tuple[str, str], float] = defaultdict(float)  # device and direction, likewise
