@@ -524,15 +524,8 @@ def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
     each = [*given.posonlyargs, *given.args, *filter(None, [given.vararg]), *given.kwonlyargs]
     names = [one.arg for one in each]
     values = [*VALUES, *names, *([f"({', '.join(names)},)"] if names else [])]
-    if names:
-        first = names[0]
-        values += [
-            f"{first}[0]",
-            f"next(iter({first}))",
-            f"len({first})",
-            f"list({first})",
-            f"getattr({first}, 'device')",
-        ]
+    uses = ("{}[0]", "next(iter({}))", "len({})", "list({})", "getattr({}, 'device')")
+    values += [use.format(name) for name in names[:1] for use in uses]
     for body in ("...", *(f"return {value}" for value in values), "raise ValueError"):
         yield body, f"{head}def {function}({ast.unparse(given)}):\n    {body}\n"
 
@@ -596,12 +589,9 @@ def steep_hints(name: str, root: Path) -> Iterator[Finding]:
 def keys_in(source: str) -> list[tuple[str, int]]:
     """The misconception keys a module's checks name, given by position or by name."""
     nodes = list(ast.walk(ast.parse(source)))
-    arguments = {
-        node.name: [each.arg for each in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)
-    }
-    places = {"Failed": 3} | {
-        f: args.index("misconception") for f, args in arguments.items() if "misconception" in args
-    }
+    functions = {node.name: node.args.args for node in nodes if isinstance(node, ast.FunctionDef)}
+    named = ((name, place, each.arg) for name, given in functions.items() for place, each in enumerate(given))
+    places = {"Failed": 3} | {name: place for name, place, argument in named if argument == "misconception"}
     given = []
     for node in nodes:
         if isinstance(node, ast.Call):
