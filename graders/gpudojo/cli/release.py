@@ -26,7 +26,6 @@ from gpudojo.cli.options import (
 from gpudojo.platforms import _autograder as autograder
 from gpudojo.platforms import seals
 from gpudojo.release import stubs as stub_files
-from gpudojo.release import student as notebook_files
 from gpudojo.release import student as student_files
 
 if TYPE_CHECKING:
@@ -81,9 +80,9 @@ def student(target: Path, day: str, root: Path | None) -> None:
 def notebooks(day: str, root: Path | None, out: Path | None, package: str | None) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
     root, _ = references(root, day)
-    made = notebook_files.of_day(root, day, package)  # all of them before the first is written
+    made = student_files.of_day(root, day, package)  # all of them before the first is written
     with writing(out or root):
-        changed = notebook_files.write_notebooks(out or root, made)
+        changed = student_files.write_notebooks(out or root, made)
     for path in changed:
         click.echo(f"written: {path}")
     if not changed:

@@ -163,8 +163,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
-    environment.filters["date"] = date
+    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration, date=date)
     environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
     return environment

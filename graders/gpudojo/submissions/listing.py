@@ -17,18 +17,7 @@ from typing import Final
 
 from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import archives, entries
-from gpudojo.submissions.entries import (
-    HandedIn,
-    IgnoredPath,
-    Kind,
-    Listing,
-    Named,
-    Naming,
-    ReadLimits,
-    SubmissionEntry,
-    natural,
-    suffix,
-)
+from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Named, Naming, SubmissionEntry, natural, suffix
 
 _NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
@@ -72,7 +61,7 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
 
 
 # What a platform packs for a whole class: as much as a machine has memory for.
-_CLASS: Final = ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
+_CLASS: Final = entries.ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
 
 
 def unpacked(path: Path, folder: Path) -> Path:
@@ -95,7 +84,7 @@ def unpacked(path: Path, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as beside:
             for name, found in contents.files.items():
                 with contextlib.suppress(entries.Unreadable):
-                    inside = found.fetch(min(left, ReadLimits().archive_bytes))
+                    inside = found.fetch(min(left, entries.ReadLimits().archive_bytes))
                     left -= len(inside)
                     place = Path(beside, "class", name)
                     place.parent.mkdir(parents=True, exist_ok=True)
@@ -192,7 +181,7 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         if named is not None and named.naming is not Naming.GRADESCOPE:
             _keep(loose, named, path, is_folder)
             continue
-        handed_in = submitters.get(child.name, HandedIn()) if named is not None else HandedIn()
+        handed_in = submitters.get(child.name, entries.HandedIn()) if named is not None else entries.HandedIn()
         if named is not None and handed_in.people:
             named = named._replace(student=" & ".join(person.name for person in handed_in.people))
         if entry := _single(path, is_folder, named):
