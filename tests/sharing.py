@@ -38,7 +38,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made
 
 # One request a line. The child leaves the loop and runs the module as `python -m` does, so that it also ends like one.
 _SERVER = """
-import importlib, io, json, os, runpy, sys
+import importlib, io, json, os, runpy, sys, warnings
 for name in ("torch", "numpy", "pytest", "msgspec", "nbformat", "rich.console", "click", "jinja2"):
     try:
         importlib.import_module(name)
@@ -63,9 +63,12 @@ for fd, mode in enumerate(("in", "out", "err")):
     os.close(opened)
     kind = "w" if fd else "r"
     encoding = asked["env"].get("PYTHONIOENCODING", "utf-8")
-    setattr(sys, "std" + mode, open(fd, kind, encoding=encoding, errors="strict" if fd < 2 else "backslashreplace"))
+    errors = "strict" if fd < 2 else "backslashreplace"
+    setattr(sys, "std" + mode, open(fd, kind, encoding=encoding, errors=errors, closefd=False))
 os.environ.clear()
 os.environ.update(asked["env"])
+for option in filter(None, asked["env"].get("PYTHONWARNINGS", "").split(",")):
+    warnings._setoption(option)
 os.chdir(asked["cwd"])
 sys.path[:] = [asked["cwd"], *filter(None, asked["env"].get("PYTHONPATH", "").split(os.pathsep)), *base]
 sys.argv[:] = [asked["module"], *asked["argv"]]

@@ -36,7 +36,6 @@ from gpudojo.model.results import (
     RunLimits,
     SubmissionRow,
     SubmissionStatus,
-    not_handed_in,
     total,
 )
 from gpudojo.model.results import SubmissionStatus as Became
@@ -103,12 +102,7 @@ class CheckStatistics:
 
 def absent_functions(exercise: ExerciseRow) -> set[str]:
     """The functions of an exercise that were not handed in, or only as the stub."""
-    return {
-        check.function
-        for check in exercise.checks
-        if check.outcome is Outcome.TODO
-        or (check.outcome is Outcome.FAILED and check.happened.startswith(not_handed_in(check.function)))
-    }
+    return {check.function for check in exercise.checks if check.outcome is Outcome.TODO or check.absent}
 
 
 class ClassStatistics:
@@ -144,9 +138,18 @@ class ClassStatistics:
 
     @property
     def hardest(self) -> list[CheckStatistics]:
-        """Checks whose points somebody does not have, most missed first."""
+        """Checks whose points somebody does not have, most missed first.
+
+        Of the checks of a function that are missed for nothing but its absence, one stands for all."""
         missed = [check for check in self.checks.values() if check.missed]
-        return sorted(missed, key=lambda check: (-check.missed, -check.failed, check.id))
+        found: dict[str, CheckStatistics] = {}
+        functions: set[str] = set()
+        for check in sorted(missed, key=lambda check: (-check.missed, -check.failed, check.id)):
+            function = check.id.rpartition("::")[0]
+            if check.missed > check.absent or function not in functions:
+                found[check.id] = check
+            functions.add(function)
+        return list(found.values())
 
 
 STATE: Final = f"{FOLDER}/class.json"

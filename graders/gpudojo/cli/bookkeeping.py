@@ -149,15 +149,17 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     """Write the log and the results, and say what became of the students."""
     keys = {entry.key for entry in entries}
     units = [unit for unit in book.units() if keys & {*unit.keys, "*"}]
-    before = {unit.name: book.row(unit).final for unit in units}
+    before = {unit.name: book.row(unit) for unit in units}
     book.overrides.add(entries)
     path, _ = book.write_results()
     changed = 0
     for unit in units:
-        new, old = book.row(unit).final, before[unit.name]
-        changed += new != old
-        if new != old and changed <= 20:
-            points = f"{number(old.points)} → {number(new.points)} of {number(new.max_points)}"
+        row, old = book.row(unit), before[unit.name]
+        changed += row.final != old.final
+        if row.final != old.final and changed <= 20:
+            points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
+            if row.grade is not None:  # on another scale than what was given
+                points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
             click.echo(f"{printable(unit.name)}: {points}")
     several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
@@ -212,6 +214,11 @@ def _unit(book: Gradebook, name: str) -> Unit:
         return found[0]
     if found:
         raise BadClass(f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}")
+    partly = [unit.name for unit in units if any(key(name) in each for each in unit.names)]
+    if partly:
+        raise BadClass(
+            f"no student is called {name!r}; names with it: {', '.join(partly[:8])}{', …' * (len(partly) > 8)}"
+        )
     names = [one for unit in units for one in (unit.name, *unit.names)]
     raise BadClass(f"no student is called {name!r}{suggestion(name, names)}")
 

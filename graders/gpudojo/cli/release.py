@@ -25,7 +25,6 @@ from gpudojo.cli.options import (
 )
 from gpudojo.platforms import _autograder as autograder
 from gpudojo.platforms import seals
-from gpudojo.platforms.classroom50 import bundle
 from gpudojo.release import stubs as stub_files
 from gpudojo.release import student as student_files
 
@@ -95,7 +94,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str | None
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
-    files = bundle(released)
+    files = autograder.classroom50_bundle(released)
     student_files.write(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
     click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")

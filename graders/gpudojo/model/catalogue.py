@@ -218,11 +218,11 @@ def every_exercise() -> Iterator[tuple[str, Exercise]]:
 FOLDER: Final = "lessons"
 SETUP: Final = "setup"
 _COMMENT: Final = re.compile(r"(?m)^<!-- .*? -->\n")
-_ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\n\n(.*?)\n</details>\n", re.S)
+_ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\s*(.*?)\s*</details>\n", re.S)
 _FENCE: Final = re.compile(r"(?ms)^```python\n(.*?)^```\n")
 _SNIPPET: Final = re.compile(
     r"(?ms)^<!-- run: (?P<name>\w+)(?P<options>[^\n]*?) -->\n```python\n(?P<code>.*?)^```\n"
-    r"(?:<!-- recorded -->\n```text\n(?P<recorded>.*?)^```\n)?"
+    r"(?:```text\n(?P<recorded>.*?)^```\n)?"
 )
 
 

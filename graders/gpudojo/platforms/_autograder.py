@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 import msgspec
@@ -43,12 +43,28 @@ from gpudojo.release import leaks, manifest
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import wheel
 from gpudojo.sandbox.isolation import missing
+from gpudojo.submissions.archives import fetch
+from gpudojo.submissions.entries import Unreadable
 
 HERE: Final = Path(__file__).parent
 DATE: Final = (2020, 1, 1, 0, 0, 0)
 EXECUTABLE: Final = ("setup.sh", "run_autograder", "run.sh")
 BASES: Final = {"prairielearn": "ubuntu:24.04", "autolab": "autograding_image"}
 TIMEOUT: Final = 600  # seconds for a submission
+
+
+def classroom50_bundle(released: Path) -> dict[str, bytes]:
+    """The files of the bundle, for a repository that `dojo release student` has written; raises CannotRelease."""
+    found = manifest.of_folder(released)
+    try:
+        packed = fetch(released / found.wheel, manifest.LARGEST)
+    except Unreadable as error:
+        raise CannotRelease(f"{found.wheel} of {released} {error}") from None
+    return {
+        "autograder.py": (HERE / "classroom50" / "autograder.py").read_text(encoding="utf-8").encode(),
+        "release.json": f"{manifest.dumped(found)}\n".encode(),
+        PurePosixPath(found.wheel).name: packed,
+    }
 
 
 def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:

@@ -192,10 +192,10 @@ def _marked(work: ComparedWork, common: set[bytes]) -> dict[str, list[Shown]]:
 
 
 def similarity_page(
-    people: list[Person], works: Mapping[int, ComparedWork], given: ComparedWork | None, students: bool, day: str
+    people: list[Person], works: Mapping[int, ComparedWork], given: ComparedWork | None, students: bool, title: str
 ) -> str:
     """The text of the page; with `students`, names lead to the students' own pages."""
     pairs = similar_pairs(works, given)
     compared = [(pair, side_by_side(works[pair.one], works[pair.other], given)) for pair in pairs[:PAIRS]]
     values = {"people": people, "compared": compared, "more": len(pairs[PAIRS:]), "count": len(works)}
-    return page("similarity.html", "class.js", day=day, students=students, given=given is not None, **values)
+    return page("similarity.html", "class.js", title=title, students=students, given=given is not None, **values)

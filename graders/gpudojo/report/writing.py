@@ -19,7 +19,7 @@ from gpudojo.model.results_file import header, iterate, number, replacing, safe,
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import VisibleRows, new_name, no_submission, one_line, people, save, save_csv
 from gpudojo.report.class_page import Tally, class_page
-from gpudojo.report.rendering import Person, Roll, kept_secret, page
+from gpudojo.report.rendering import Person, Roll, kept_secret, page, shown_name
 from gpudojo.report.similarity import ComparedWork, similarity_page
 from gpudojo.report.student_page import Neighbours, RecordStore, student_page
 
@@ -62,7 +62,8 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         secret, warning = kept_secret(file)
         if warning:
             say(warning)
-    roll, tally, written = Roll(secret), Tally(head), []
+    roll = Roll(secret)
+    tally, written = Tally(head, roll.says), []
     works: dict[int, ComparedWork] = {}
     people = [roll.person(row) for row in iterate(file)]
     without_records = 0
@@ -90,7 +91,7 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
         if len(works) < 2:
             raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
         given = ComparedWork(archive.given) if archive.given else None
-        text = similarity_page(people, works, given, options.students, head.day)
+        text = similarity_page(people, works, given, options.students, head.title or head.day)
         written.append(save(options.out / "similarity.html", text))
     text = class_page(tally, archive, options.students, options.anonymous, options.similarity)
     return [save(options.out / "index.html", text), *written]
@@ -132,7 +133,7 @@ def write_feedback(
             continue
         file = ""
         if row.status is not SubmissionStatus.ABSENT:
-            person = Person(whole(row.submission), f"{name}.html")
+            person = Person(whole(shown_name(row)), f"{name}.html")
             text = student_page(row, person, header, archive.known(row))
             path = options.out / "students" / f"{whole(name)}{ending}"
             written.append(print_pdf(browser, text, path) if browser else save(path, text))

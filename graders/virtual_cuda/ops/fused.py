@@ -29,6 +29,16 @@ def _wrap_each(tensors: Any, place: Place) -> list[Any]:
     return [None if t is None else wrap(t, allocate(place, t.nbytes)) for t in tensors]
 
 
+def _refusing(gradients: list[Any], text: str) -> list[Any]:
+    """Gradients of a function that has no second ones: with `create_graph` they have a graph, which refuses."""
+    if not torch.is_grad_enabled():
+        return gradients
+    given = [g for g in gradients if g is not None]
+    refuse = torch._C._functions.DelayedError(text.encode(), len(given))
+    made = iter(refuse(*(g.requires_grad_() for g in given)) if given else ())
+    return [None if g is None else next(made) for g in gradients]
+
+
 def _mixed(*tensors: Any) -> bool:
     given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
@@ -58,27 +68,34 @@ class FusedRmsNorm(torch.autograd.Function):
         rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
         kept, result = _wrap_each((rstd, out), place)
         ctx.save_for_backward(input, weight, kept)
-        ctx.dims = dims
+        ctx.dims, ctx.eps = dims, small
         write("aten._fused_rms_norm.default", place, out.nbytes, work_of(out, (x,)))
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         input, weight, kept = ctx.saved_tensors
-        place, r = open_place(input), kept._inner
-        g = gradient._inner.to(r.dtype)
-        normal = input._inner.to(r.dtype) * r
+        place = open_place(input)
+        if torch.is_grad_enabled():  # with `create_graph`: made of operators, each with its own gradient
+            r = torch.rsqrt(input.to(kept.dtype).square().mean(ctx.dims, keepdim=True) + ctx.eps)
+            return (*FusedRmsNorm._gradients(ctx, gradient, input, weight, r), None, None)
+        inner = (None if t is None else t._inner for t in (gradient, input, weight, kept))
+        found = FusedRmsNorm._gradients(ctx, *inner)
+        nbytes = sum(t.nbytes for t in found if t is not None)
+        write("aten._fused_rms_norm_backward.default", place, nbytes, work_of(found[0], (gradient._inner,)))
+        return (*_wrap_each(found, place), None, None)
+
+    @staticmethod
+    def _gradients(ctx: Any, g: Any, x: Any, weight: Any, r: Any) -> list[Any]:
+        g, normal = g.to(r.dtype), x.to(r.dtype) * r
         found: list[Any] = [None, None]
         if ctx.needs_input_grad[0]:
-            scaled = g if weight is None else g * weight._inner.to(r.dtype)
-            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(input.dtype)
+            scaled = g if weight is None else g * weight.to(r.dtype)
+            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(x.dtype)
         if ctx.needs_input_grad[1]:
-            rows = list(range(input.dim() - len(ctx.dims)))
+            rows = list(range(x.dim() - len(ctx.dims)))
             found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
-        nbytes = sum(t.nbytes for t in found if t is not None)
-        write("aten._fused_rms_norm_backward.default", place, nbytes, work_of(found[0], (g,)))
-        return (*_wrap_each(found, place), None, None)
+        return found
 
 
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
@@ -168,7 +185,6 @@ class FusedAttention(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         place = ctx.place
@@ -179,7 +195,9 @@ class FusedAttention(torch.autograd.Function):
         results = _wrap_each([next(found) if t.requires_grad else None for t in ctx.inner], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
         write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, ctx.inner))
-        return (*results, None, None)
+        kernel = "flash" if ctx.random else "efficient"
+        refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
+        return (*_refusing(results, refusal), None, None)
 
 
 _efficient: Final[Any] = FusedAttention.apply
@@ -303,6 +321,13 @@ _SCATTERED: Final = (
 )
 
 
+_ONCE: Final = (
+    "Double backwards is not supported for CuDNN RNNs due to limitations in the CuDNN API. To run double backwards, "
+    "please disable the CuDNN backend temporarily while running the forward pass of your RNN. For example: \n"
+    "with torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)"
+)
+
+
 def _place(tensors: list[Any]) -> Place | None:
     """The one device all of these are on with one dtype cuDNN knows, if it is so."""
     first = tensors[0]
@@ -348,7 +373,6 @@ class CudnnRnn(torch.autograd.Function):
         return tuple(wrapped)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
@@ -367,7 +391,7 @@ class CudnnRnn(torch.autograd.Function):
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
         nbytes = sum(r.nbytes for r in results if r is not None)
         write("aten._cudnn_rnn_backward.default", place, nbytes, work_of(ctx.outs, ctx.inner))
-        return (None, None, None, None, *results)
+        return (None, None, None, None, *_refusing(results, _ONCE))
 
 
 def _in_one_block(gradients: list[Any], place: Place) -> list[Any]:

@@ -32,6 +32,7 @@ _NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     said: list[str] = []
+    opening.closing.append(said.clear)
 
     def dynamo(_: ModuleType) -> Iterator[Patch]:
         frames: Any = sys.modules["torch._dynamo.eval_frame"]

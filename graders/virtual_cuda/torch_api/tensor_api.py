@@ -199,6 +199,5 @@ def _patches(opening: Opening) -> list[Patch]:
 def _recording_patches(opening: Opening) -> Iterator[Patch]:
     recorder = Recorder(opening.gpu.ledger.rows, without_lazy)
     opening.again.append(lambda gpu: recorder.record_into(gpu.ledger.rows))
-    for hook in recorder.hooks():
-        opening.undo.callback(hook.remove)
+    opening.enter(recorder.hooked)
     return recorder.patches()

@@ -196,6 +196,8 @@ def test_points_that_people_give(term: Path) -> None:
     log = (term / "out" / "overrides.csv").read_bytes()
     for words, told in (
         (("boo", "report", "--points", "1"), "no student is called 'boo'; did you mean bo?"),
+        (("d", "report", "--points", "1"), "no student is called 'd'; names with it: ada"),
+        (("bo", "select_device::run", "--points", "1"), "did you mean select_device::runs?\n"),
         (("bo", "reprt", "--points", "1"), "there is no check, exercise or item 'reprt'; did you mean report?"),
         (("bo", "report", "--points", "9"), "report is worth 8 points, not 9"),
         (("bo", "report"), "--points is missing"),

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
-from gpudojo.model.errors import CannotExport, CannotRelease
+from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
 from gpudojo.platforms import Options
 from gpudojo.platforms import _entries as common
 from gpudojo.platforms._entries import MILLION, Entry, entries, good, one_line, parts, save_json
-from gpudojo.release.manifest import LARGEST, dumped, of_folder
-from gpudojo.submissions.archives import fetch
-from gpudojo.submissions.entries import Unreadable
 
 REQUIRED: Final = ("CLASSROOM", "ASSIGNMENT", "SUBMISSION_TAG", "COMMIT_URL", "RELEASE_URL")  # none may be empty
 VARIABLES: Final = {"commit": "COMMIT_URL", "release": "RELEASE_URL", "review": "REVIEW_URL"}
@@ -70,17 +67,3 @@ def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
 def _worth(check: CheckRow) -> int:
     """A maximum, which no score may exceed: extra credit is its own."""
     return max(parts(check.max_points), parts(check.points))
-
-
-def bundle(released: Path) -> dict[str, bytes]:
-    """The files of the bundle, for a repository that `dojo release student` has written."""
-    found = of_folder(released)
-    try:
-        wheel = fetch(released / found.wheel, LARGEST)
-    except Unreadable as error:
-        raise CannotRelease(f"{found.wheel} of {released} {error}") from None
-    return {
-        "autograder.py": Path(__file__).with_name("autograder.py").read_text(encoding="utf-8").encode(),
-        "release.json": f"{dumped(found)}\n".encode(),
-        PurePosixPath(found.wheel).name: wheel,
-    }
