@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from virtual_cuda import VirtualGpu, virtual_cuda
+from virtual_cuda import VirtualGpu
 
 pytestmark = [
     pytest.mark.usefixtures("gpu"),
@@ -252,7 +252,7 @@ def test_small_gradients_vanish_unscaled_and_survive_scaled() -> None:
 
 
 def test_autocast_of_the_cpu_casts_nothing_on_the_device() -> None:
-    with virtual_cuda(), torch.autocast("cpu"):
+    with torch.autocast("cpu"):
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).cuda()
         out = model(torch.randn(5, 4, device="cuda"))
         assert out.dtype is torch.float32
