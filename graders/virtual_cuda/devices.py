@@ -127,9 +127,8 @@ def _patched(gpu: VirtualGpu) -> Patched:
             raise torch_lacks(error) or error from error
         imports = OriginalImports(patches)
         opening.enter(imports.watching)
-        # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
-        last = patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
-        return Patched([*patches, *last], opening, undo.pop_all())
+        opening.enter(functools.partial(_pinning_after, imports))
+        return Patched(patches, opening, undo.pop_all())
 
 
 @contextlib.contextmanager
@@ -166,6 +165,14 @@ def _spawning(opening: Opening) -> Iterator[Patch]:
 def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> None:
     open_in_child(devices, memory, gpu)
     _wrap(*args)
+
+
+@contextlib.contextmanager
+def _pinning_after(imports: OriginalImports) -> Iterator[None]:
+    """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile."""
+    with contextlib.ExitStack() as undo:
+        patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
+        yield
 
 
 def _after_imports(lock: Any, original: Any, *args: Any) -> Any:

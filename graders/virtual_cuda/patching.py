@@ -197,11 +197,21 @@ class Patched:
 
     def __init__(self, patches: list[Replaced], opening: Opening, undo: contextlib.ExitStack) -> None:
         self.opening, self.undo, self._patches = opening, undo, patches
+        self._read: list[Replaced] = []
         self._targets: dict[int, _Target] = {}
-        for owner, name, before, put in patches:  # a function may be patched more than once
+        self._read_patches()
+
+    def _read_patches(self) -> None:
+        """Note what is to be restored, again where modules of torch have changed it when they were imported."""
+        if len(self._read) == len(self._patches) and all(map(is_, self._read, self._patches)):
+            return
+        self._read, known, self._targets = [*self._patches], self._targets, {}
+        for owner, name, before, put in self._read:  # a function may be patched more than once
             if (target := self._targets.get(identity(owner))) is None:
                 target = self._targets[identity(owner)] = _Target(owner)
             target.add(name, before, put)
+        for key, target in known.items():
+            self._targets[key].put.update(target.put)
 
     def renew(self, gpu: VirtualGpu) -> None:
         """Use the patches, which are in place, for another device; those that somebody has replaced are put back."""
@@ -218,6 +228,7 @@ class Patched:
 
     def put_again(self, gpu: VirtualGpu) -> bool:
         """Put them in place after they were undone; False where what they replace has changed since they were made."""
+        self._read_patches()
         targets = self._targets.values()
         if any(map(sys.modules.__contains__, self.opening.awaited)) or not all(target.restored for target in targets):
             return False
@@ -234,6 +245,7 @@ class Patched:
         return True
 
     def _restore(self) -> None:
+        self._read_patches()
         for target in self._targets.values():
             target.restore()
 

@@ -125,7 +125,7 @@ def test_distributed_tensors_work_after_the_device(warm_python: WarmPython, tmp_
         "    assert y.full_tensor().item() == 32.0",
         "    own = Own(x.to_local().detach(), x._spec, requires_grad=False)",
         "    assert isinstance(own + 1, dt.DTensor) and isinstance(x, dt.DTensor)",
-        "    assert len(Own.seen) or torch.__version__ < '2.12'  # which does not ask the class either, without a device",
+        "    assert len(Own.seen) or torch.__version__ < '2.12'  # which never asks the class",
         "assert not isinstance(torch.ones(1), dt.DTensor)",
         "with virtual_cuda():",
         "    train('cuda')",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
-from rich.markdown import Markdown
 from virtual_cuda import run_script
 
 from gpudojo import __version__
@@ -124,10 +123,12 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
             click.echo(f"{exercise.number}  {exercise.title}")
         click.echo(f"To read one, run: dojo lesson {chosen[0].number}")
     else:
+        from gpudojo.watch import view
+
         console = Console()
         for text in filter(None, map(lesson_of, chosen)):
             # Colours of the terminal itself, which fit a light and a dark one; in a file, the source.
-            console.print(Markdown(text, code_theme="ansi_dark")) if console.is_terminal else click.echo(text)
+            console.print(view.LessonPage(text, dark=True)) if console.is_terminal else click.echo(text)
 
 
 def _chosen(day: str, number: str | None) -> list[Exercise]:

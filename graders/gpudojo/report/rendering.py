@@ -68,21 +68,24 @@ class Roll:
         self._secret = secret
         self._taken: set[str] = set()
         self._shown: dict[str, str] = {}  # by each name, what is shown for it
+        self._owner: dict[str, str] = {}  # by what is shown, the first submission with it
 
     def person(self, row: SubmissionRow) -> Person:
         name = row.submission if self._secret is None else pseudonym(row.submission, self._secret)
         file = new_name(name, self._taken)
         if self._secret is None:
             shown = shown_name(row)
-            if self._shown.setdefault(shown, row.submission) != row.submission:
+            if self._owner.setdefault(shown, row.submission) != row.submission:
                 shown = f"{shown} ({row.submission})"
+            if shown != row.submission:
+                self._shown[row.submission.casefold()] = shown
             return Person(whole(shown), f"students/{whole(file)}.html")
         self._shown |= {each.casefold(): file for each in names_of(row) if len(each) >= SHORTEST}
         return Person(file, f"students/{file}.html", hidden(row), True)
 
     def says(self, text: str) -> str:
-        """The text with everybody's pseudonym for their names; to be asked when all are known."""
-        return text if self._secret is None else self._anybody.sub(lambda found: self._shown[found[0].casefold()], text)
+        """The text with what is shown of everybody for their names; to be asked when all are known."""
+        return self._anybody.sub(lambda found: self._shown.get(found[0].casefold(), found[0]), text)
 
     @functools.cached_property
     def _anybody(self) -> re.Pattern[str]:

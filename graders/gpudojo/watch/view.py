@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from rich.align import Align
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markdown import Markdown
+from rich.markdown import CodeBlock, Markdown
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Column, Table
@@ -210,11 +210,22 @@ def _dim(lines: Iterable[str]) -> Iterator[Text]:
     return (Text(line, "dim", no_wrap=True) for line in lines)
 
 
-class _Lesson:
+class _Code(CodeBlock):
+    """A block of code without empty lines around it, which rich adds to those between blocks."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
+
+
+class _Page(Markdown):
+    elements: ClassVar = {**Markdown.elements, "fence": _Code}
+
+
+class LessonPage:
     """A lesson in Markdown; code in its text has no background, which rich makes black on a light one too."""
 
     def __init__(self, text: str, dark: bool) -> None:
-        self.markdown = Markdown(text, code_theme="ansi_dark" if dark else "ansi_light")
+        self.markdown = _Page(text, code_theme="ansi_dark" if dark else "ansi_light")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with console.use_theme(Theme({"markdown.code": tint("bold cyan")})):
@@ -224,7 +235,7 @@ class _Lesson:
 def lesson(work: ExerciseWork, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
-    return Text(f"There is no lesson for {work.exercise.number}.") if text is None else _Lesson(text, dark)
+    return Text(f"There is no lesson for {work.exercise.number}.") if text is None else LessonPage(text, dark)
 
 
 def celebration(course: Course, step: int = 0) -> RenderableType:

@@ -7,7 +7,6 @@ import re
 import threading
 import warnings
 from collections.abc import Callable
-from sys import _getframe
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -37,8 +36,7 @@ from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import elementwise, layers, placement, sorting
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
-from virtual_cuda.patching import identity
-from virtual_cuda.recorder import is_student, library_names, tensors_in
+from virtual_cuda.recorder import site, tensors_in
 
 # The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
 FAMILIES: Final = (elementwise, elementwise, layers, layers, sorting)
@@ -250,6 +248,8 @@ class _ThreadState(threading.local):
     strides: Any = (
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
+    wanted: Any = None  # where a backward pass is for a few tensors only, their ids
+    handed_out: Any = (None, frozenset())  # a backward pass, and the ids of parameters it has a gradient for
     forked: bool = False
 
 
@@ -271,6 +271,8 @@ def open_place(tensor: Any) -> Place:
 
 
 def allocate(place: Place, nbytes: int) -> Block:
+    if place.late is not None:
+        settle(place)
     try:
         return Block(place, nbytes)
     except OutOfMemory as error:
@@ -279,23 +281,31 @@ def allocate(place: Place, nbytes: int) -> Block:
         raise out_of_memory(error, place.index) from None
 
 
-def write(name: str, place: Place, nbytes: int, work: Any = None) -> None:
-    """One operation into the ledger."""
-    frame: Any = _getframe(2)
-    while True:
-        known = False if identity(frame.f_globals) in library_names else is_student(frame)
-        if known:
-            code, offset = frame.f_code, frame.f_lasti
-            break
-        frame = frame.f_back
-        if frame is None or known is None:
-            code = offset = None
-            break
+def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = None) -> None:
+    """One operation into the ledger; `where`, if known: code object and instruction offset of the student's line."""
+    if place.late is not None:
+        settle(place)
+    code, offset = where or site(3)
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
     live, dtype = place.memory.live, thread_state.autocast
     place.note((OPERATION, perf_counter(), code, offset, name, place.label, mode, dtype, nbytes, live, work))
+
+
+def settle(place: Place) -> None:
+    """Record the views that autograd makes after a fused backward; what was freed before them is known by now.
+
+    `place.late` lists their names after the student's line; None stands for an operation that comes between them.
+    """
+    late = place.late or [None]
+    while len(late) > 1:
+        name = late.pop(1)
+        if name is None:
+            return
+        live, dtype = place.memory.live, thread_state.autocast
+        place.note((OPERATION, perf_counter(), *late[0], name, place.label, 0, dtype, 0, live, None))
+    place.late = None
 
 
 def work_of(out: Any, given: Any) -> tuple[Any, ...]:
@@ -425,11 +435,13 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
+def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None) -> Any:
     """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here.
 
-    `given`: the shapes of the tensors it was made from, where they are not the result's.
+    `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`.
     """
+    if place.late is not None:
+        settle(place)
     nbytes = out.nbytes
     size = (nbytes + 511) & -512
     memory = place.memory
@@ -448,16 +460,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any) -> Any:
     else:
         block = allocate(place, nbytes)
         live = memory.live
-    frame: Any = _getframe(2)
-    while True:
-        known = False if identity(frame.f_globals) in library_names else is_student(frame)
-        if known:
-            code, offset = frame.f_code, frame.f_lasti
-            break
-        frame = frame.f_back
-        if frame is None or known is None:
-            code = offset = None
-            break
+    code, offset = where or site(3)
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
@@ -12,10 +13,24 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, refresh, wrap
-from virtual_cuda.ops.dispatch import Rules, allocate, beforehand, deliver, general, rescue, rules_of, shut, write
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.ops.dispatch import (
+    Rules,
+    allocate,
+    beforehand,
+    deliver,
+    general,
+    rescue,
+    rules_of,
+    settle,
+    shut,
+    thread_state,
+    write,
+)
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import facts_of
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.recorder import site
 
 # Namespaces with plans of their own: function(func, args, kwargs). `torch_api/distributed.py` adds one.
 NAMESPACES: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {}
@@ -252,7 +267,7 @@ def like(func: Any, rules: Rules) -> Any:
     return plan
 
 
-def _opened_lists(args: Any, slots: tuple[int, ...]) -> tuple[Place, list[Any]] | None:
+def _opened_lists(args: Any, slots: Sequence[int]) -> tuple[Place, list[Any]] | None:
     """The arguments with their lists of device tensors opened; None where that is not all there is to it."""
     place = None
     inner = [*args]
@@ -290,16 +305,19 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
-        first = inner[slots[0]]
-        work = first[0].dtype, None, *[tensor.shape for tensor in first]
-        if not returns:
-            write(name, place, 0, work)
-            return None
-        given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
-        write(name, place, sum(tensor.nbytes for tensor in out), work)
-        return given
+        return _deliver_lists(out if returns else None, place, name, inner[slots[0]])
 
     return plan
+
+
+def _deliver_lists(out: Any, place: Place, name: str, first: list[Any]) -> Any:
+    work = first[0].dtype, None, *[tensor.shape for tensor in first]
+    if out is None:
+        write(name, place, 0, work)
+        return None
+    given = [wrap(tensor, allocate(place, tensor.nbytes)) for tensor in out]
+    write(name, place, sum(tensor.nbytes for tensor in out), work)
+    return given
 
 
 _FEW: Final = {(0,): _from_one, (0, 1): _from_two}
@@ -363,3 +381,249 @@ def make_plan(func: Any) -> Any:
 
 
 PLANS.maker = make_plan
+
+
+# ---- linear layers ---------------------------------------------------------------------------------------------------
+
+_ORDINARY: Final = (Tensor, Parameter)
+_FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_host: Final = torch._C._VariableFunctions
+_addmm, _mm, _sum = _host.addmm, _host.mm, _host.sum
+_engine: Final = torch.autograd.Variable._execution_engine
+
+
+def _watched() -> bool:
+    """Whether something may look at, or change, the operators that a function calls or what they save."""
+    c = torch._C
+    return bool(
+        c._len_torch_dispatch_stack()
+        or c._len_torch_function_stack()
+        or c._are_functorch_transforms_active()
+        or torch.is_anomaly_enabled()
+        or torch.is_autocast_enabled("cuda")
+        or c._autograd._top_saved_tensors_default_hooks(True) is not None
+        or torch.autograd.profiler._is_profiler_enabled
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch.cuda.is_current_stream_capturing()
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """`addmm` of a transposed weight: one node, whose backward records what those of `addmm` and `t` would do.
+
+    Where a gradient has a graph of its own, or is no ordinary tensor, backward calls those operators themselves.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: tuple[Any]) -> Any:
+        _, on_input, on_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
+        ctx.set_materialize_grads(False)
+        ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:
+            return None, None, None, None
+        on_bias, on_input, on_weight = needs = _needed(ctx)
+        try:
+            input, weight = ctx.saved_tensors
+        except RuntimeError as error:
+            raise _of_transposed(error, ctx) from None
+        if type(gradient) not in _ORDINARY or torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            return (*_separately(needs, gradient, input, weight), None)
+        place, g = gradient._block.place, gradient._inner
+        if place.shut:
+            raise shut(place)
+        where = site(2)
+        shape = g.shape
+        of_bias = of_input = of_weight = None
+        if on_input:
+            inner = weight._inner
+            write("aten.t.default", place, 0, None, where)
+            of_input = deliver(_mm(g, inner), place, "aten.mm.default", shape, inner.shape, where=where)
+        if on_weight:
+            inner, turned = input._inner, g.t()
+            write("aten.t.default", place, 0, None, where)
+            of_weight = deliver(_mm(turned, inner), place, "aten.mm.default", turned.shape, inner.shape, where=where)
+            write("aten.t.default", place, 0, None, where)
+        if on_bias:
+            total = deliver(_sum(g, (0,), True), place, "aten.sum.dim_IntList", shape, where=where)
+            write("aten.view.default", place, 0, None, where)
+            of_bias = wrap(total._inner.view(shape[1]), total._block)
+        if on_weight:
+            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None), "aten.t.default"]
+            _engine.queue_callback(partial(_settled, place))
+        return of_bias, of_input, of_weight, None
+
+
+def _needed(ctx: Any) -> list[bool]:
+    """Which gradients this backward pass is for: `torch.autograd.grad` may want a few."""
+    needs = list(ctx.needs_input_grad[:3])
+    wanted = thread_state.wanted
+    if wanted is not None:
+        for slot, leaf in enumerate(ctx.leaves):
+            if needs[slot] and leaf is not None:
+                needs[slot] = id(leaf) in wanted
+            elif needs[slot]:
+                needs[slot] = torch._C._will_engine_execute_node(ctx.next_functions[slot][0])
+    return needs
+
+
+def _additions(bias: Any) -> int:
+    """How many operations add the gradient of a parameter to others before its weight's is turned."""
+    if bias is None:
+        return 0
+    task = torch._C._current_graph_task_id()
+    known, leaves = thread_state.handed_out
+    if known != task:
+        leaves = set()
+        thread_state.handed_out = (task, leaves)
+    before = id(bias) in leaves  # the same layer was called twice
+    leaves.add(id(bias))
+    return before + (bias.grad is not None)
+
+
+def _settled(place: Place) -> None:
+    """The end of a backward pass."""
+    if place.late is not None:
+        settle(place)
+
+
+def _separately(needs: list[bool], gradient: Any, input: Any, weight: Any) -> tuple[Any, Any, Any]:
+    on_bias, on_input, on_weight = needs
+    of_bias = of_input = of_weight = None
+    if on_input:
+        turned = weight.t()
+        weight._block.place.gpu.ledger.rows.pop()  # recorded when the layer was called
+        of_input = gradient.mm(turned.t())
+    if on_weight:
+        of_weight = gradient.t().mm(input).t()
+    if on_bias:
+        of_bias = gradient.sum((0,), True).view(gradient.shape[1])
+    return of_bias, of_input, None if of_weight is None else of_weight.t()
+
+
+_STALE: Final = re.compile(
+    r"(.*inplace operation: \[\S+) \[(\d+), (\d+)\]\](, which .*)? (is at version .*)", re.DOTALL
+)
+
+
+def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
+    """The same complaint about the transposed weight, which torch saves, under the name that this torch has for it."""
+    stale, weight = _STALE.fullmatch(str(error)), ctx.leaves[2]
+    if stale is None or stale[4] or weight is None:
+        return error
+    with torch.enable_grad():
+        host = torch.zeros(2, 2).requires_grad_()
+        product = host.detach().requires_grad_().mm(host.t())
+    host.detach().add_(1)
+    try:
+        _engine.run_backward((product,), (product.detach(),), False, False, (), True, True)
+    except RuntimeError as other:
+        known = _STALE.fullmatch(str(other))
+        if known is not None:
+            return RuntimeError(f"{stale[1]} [{stale[3]}, {stale[2]}]]{known[4]} {stale[5]}")
+    return error
+
+
+_node: Any = _Linear._backward_cls
+_node.__name__ = "AddmmBackward0"
+_node.apply = _Linear.backward  # without the questions that torch asks of a student's function
+_linear_node: Final[Any] = super(torch.autograd.Function, _Linear).apply
+
+
+def _linear(original: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+    """`torch.nn.functional.linear`: usual layers in training as one node; all others as torch does it."""
+    if (
+        type(input) not in _ORDINARY
+        or type(weight) not in _ORDINARY
+        or type(bias) not in _ORDINARY
+        or not torch.is_grad_enabled()
+        or _watched()
+    ):
+        return original(input, weight, bias)
+    place, x, w, b = weight._block.place, input._inner, weight._inner, bias._inner
+    sizes, shape, dtype = x.shape, w.shape, w.dtype
+    if (
+        place is not input._block.place
+        or place is not bias._block.place
+        or place.shut
+        or len(sizes) != 2
+        or len(shape) != 2
+        or sizes[1] != shape[1]
+        or b.shape != shape[:1]
+        or min(*sizes, *shape) < 2
+        or sizes[0] * shape[0] > _SUSPICIOUS
+        or dtype not in _FLOATS
+        or x.dtype is not dtype
+        or b.dtype is not dtype
+        or not x.is_contiguous()
+        or not w.is_contiguous()
+        or not (weight.requires_grad or bias.requires_grad or input.requires_grad)
+        or (input.requires_grad and input.is_leaf)  # its gradient is accumulated before the weight's is turned
+        or bias._backward_hooks
+        or bias._post_accumulate_grad_hooks
+    ):
+        return original(input, weight, bias)
+    where = site(3)
+    turned = w.t()
+    out = _addmm(b, x, turned)
+    write("aten.t.default", place, 0, None, where)
+    made = deliver(out, place, "aten.addmm.default", b.shape, sizes, turned.shape, where=where)
+    return _linear_node(bias, input, weight, (made,))
+
+
+# ---- steps of optimizers ---------------------------------------------------------------------------------------------
+
+_LISTS: Final = ("add_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "sqrt")
+
+
+def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch._foreach_NAME` without gradients: straight to the CPU's, past the dispatcher in C++ and back."""
+    c = torch._C
+    if (
+        type(first) is not list
+        or not first
+        or type(first[0]) not in _ORDINARY
+        or torch.is_grad_enabled()
+        or (kwargs and (len(args) != 1 or list(kwargs) != ["alpha"]))
+        or c._len_torch_dispatch_stack()
+        or c._len_torch_function_stack()
+        or c._are_functorch_transforms_active()
+        or torch.autograd.profiler._is_profiler_enabled
+        or torch.cuda.is_current_stream_capturing()
+    ):
+        return original(first, *args, **kwargs)
+    slots, overload = [0], "Scalar" if args else "default"
+    for slot, given in enumerate(args, 1):
+        if type(given) is list or type(given) is tuple:
+            if given and isinstance(given[0], torch.Tensor):
+                slots.append(slot)
+            else:
+                overload = "ScalarList"
+    opened = _opened_lists((first, *args), slots)
+    if opened is None or opened[0].shut or (args and isinstance(args[-1], torch.Tensor)):
+        return original(first, *args, **kwargs)
+    place, inner = opened
+    if slots[-1] == len(args) > 0 and not name.startswith("addc"):  # these have a value, which was left out
+        overload = "List"
+    try:
+        with c._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls: no versions are counted in there
+            out = original(*inner, **kwargs)
+    except Exception:
+        return original(first, *args, **kwargs)  # raises what CUDA raises
+    full = f"aten._foreach_{name}.{overload}"
+    if name[-1] != "_":
+        return tuple(_deliver_lists(out, place, full, inner[0]))
+    _deliver_lists(None, place, full, inner[0])
+    return first
+
+
+@torch_patches()
+def _patches(opening: Opening) -> list[Patch]:
+    return [
+        *(around(owner, "linear", _linear) for owner in (torch._C._nn, torch.nn.functional)),
+        *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
+    ]

@@ -106,6 +106,7 @@ class OriginalImports(_Finder):
             sys.meta_path.remove(self)
             if self.loaded:
                 self._close()
+                self.loaded.clear()
 
     @contextlib.contextmanager
     def around(self, module: ModuleType) -> Iterator[None]:

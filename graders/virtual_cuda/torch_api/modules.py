@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedTensorMixin, is_lazy  # type: ignore
 
 from virtual_cuda.device.state import place_named, without_lazy
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor
+from virtual_cuda.ops.dispatch import thread_state
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 # torch.optim hides its submodules behind functions of the same names.
@@ -36,8 +37,8 @@ def _elsewhere(gradient: Any, device: torch.device) -> bool:
     return other and "lazy" not in (gradient.device.type, device.type)
 
 
-def _checked(name: str, position: int, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """`torch.autograd.backward` or `grad`, whose gradients come by keyword or at a position."""
+def _checked(name: str, position: int, last: int, original: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.autograd.backward` or `grad`, whose gradients and inputs come by keyword or at a position."""
     given = args[position] if len(args) > position else kwargs.get(name)
     if given is not None:
         tensors = args[0] if args else kwargs.get("outputs", kwargs.get("tensors"))
@@ -47,7 +48,13 @@ def _checked(name: str, position: int, original: Any, *args: Any, **kwargs: Any)
                 raise RuntimeError(
                     f"invalid gradient at index {index} - expected device {tensor.device} but got {gradient.device}"
                 )
-    return original(*args, **kwargs)
+    listed = _listed(args[last] if len(args) > last else kwargs.get("inputs"))
+    known = all(isinstance(each, torch.Tensor) for each in listed)  # and not an edge of the graph
+    outer, thread_state.wanted = thread_state.wanted, set(map(id, listed)) if known else None
+    try:
+        return original(*args, **kwargs)
+    finally:
+        thread_state.wanted = outer
 
 
 def _custom(original: Any, self: Any, *args: Any) -> Any:
@@ -274,8 +281,8 @@ class _GradAttribute(property):
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1))
-    yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2))
+    yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1, 5))
+    yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2, 1))
     yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
     yield torch.Tensor, "grad", _GradAttribute(_grad.__get__, set_grad, _grad.__delete__)
     yield nn.Module, "_apply", apply

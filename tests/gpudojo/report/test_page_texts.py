@@ -87,7 +87,8 @@ def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path)
                   Attempt("lovelaceada", "e", 75.6, 100.0, counts=True, changes=["runs: failed → passed"])],
         timing=Timing(late=True, late_seconds=216_000, penalty=2.0),
     )  # fmt: skip
-    other = msgspec.structs.replace(submission(4, "bo", "no"), roster=RosterRow("102", "Bo", "", "B"))
+    said = ["the same files as lovelaceada"]
+    other = msgspec.structs.replace(submission(4, "bo", "no"), roster=RosterRow("102", "Bo", "", "B"), needs_human=said)
     index, (page, _), _ = pages_of(tmp_path, row, other)
     assert "<h1><bdi>Ada Lovelace</bdi></h1>" in page
     assert "Submission: <bdi>lovelaceada</bdi>" in page
@@ -96,6 +97,7 @@ def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path)
     assert page.count("Not handed in: ") == 1
     assert "is <code>train</code> meant?" in page
     assert ">Ada Lovelace</bdi></a></th>" in index
+    assert "the same files as Ada Lovelace" in index
     assert '<td class="nowrap">2.5 days, −2</td>' in index
     assert '<td class="num">3</td>' in index, "points that a person gave, although nothing was handed in"
     assert '<th scope="row">A</th><td class="num"><span class="who" data-rows="0"' in index, "a line for each section"

@@ -1,0 +1,178 @@
+"""Layers and steps that take a short way leave the same values, gradients and ledger as the operators one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.flop_counter import FlopCounterMode
+from virtual_cuda import virtual_cuda
+
+Watched = Callable[[], AbstractContextManager[Any]]
+
+
+def _one_by_one() -> AbstractContextManager[Any]:
+    """Hooks that see what is saved: nothing is fused then."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def _net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU(inplace=True), nn.Linear(3, 2)).cuda()
+
+
+def _training(make: Any, shape: tuple[int, ...], zero_every: int, watched: Watched) -> Iterator[Any]:
+    model = _net()
+    optimizer = make(model.parameters(), lr=0.01)
+    for step in range(4):
+        inputs, targets = torch.rand(shape).cuda(), torch.randint(0, 2, shape[:-1]).cuda().flatten()
+        if step % zero_every == 0:
+            optimizer.zero_grad()
+        with watched():
+            loss = cross_entropy(model(inputs).flatten(0, -2), targets)
+        loss.backward()
+        optimizer.step()
+        yield loss
+    yield from (parameter.grad for parameter in model.parameters())
+
+
+def _hooks(watched: Watched) -> Iterator[Any]:
+    first, second = nn.Linear(4, 4).cuda(), nn.Linear(4, 3).cuda()
+    first.weight.register_hook(lambda gradient: gradient * 2)
+    with watched():
+        hidden = first(torch.rand(5, 4).cuda())
+        hidden.retain_grad()
+        out = second(hidden)
+    out.sum().backward(retain_graph=True)
+    out.sum().backward()
+    yield from (hidden.grad, *(p.grad for p in (*first.parameters(), *second.parameters())))
+
+
+def _frozen(watched: Watched) -> Iterator[Any]:
+    model = _net()
+    model[0].bias.requires_grad_(False)
+    model[2].weight.requires_grad_(False)
+    with watched():
+        out = model(torch.rand(5, 4).cuda())
+    out.sum().backward()
+    yield from (p.grad for p in model.parameters() if p.requires_grad)
+
+
+def _wanted(watched: Watched) -> Iterator[Any]:
+    model = _net()
+    with watched():
+        out = model(torch.rand(5, 4).cuda())
+    yield from torch.autograd.grad(out.sum(), [model[0].weight, model[2].bias], retain_graph=True)
+    out.sum().backward(inputs=[model[4].weight])
+    yield model[4].weight.grad
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(partial(_training, torch.optim.Adam, (6, 4), 1), id="adam"),
+        pytest.param(partial(_training, torch.optim.SGD, (6, 4), 2), id="sgd, accumulated"),
+        pytest.param(partial(_training, torch.optim.Adam, (2, 3, 4), 2), id="sequences"),
+        _hooks,
+        _frozen,
+        _wanted,
+    ],
+)
+def test_fused_layers_leave_the_same_ledger(program: Callable[[Watched], Iterator[Any]]) -> None:
+    seen = []
+    for watched in (nullcontext, _one_by_one):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            values = [value.detach().cpu() for value in program(watched)]
+            seen.append((values, [(row[0], *row[2:]) for row in gpu.ledger.rows], torch.cuda.max_memory_allocated()))
+    (fused, rows, peak), (single, expected, most) = seen
+    assert rows == expected
+    assert peak == most
+    assert all(a.stride() == b.stride() and torch.equal(a, b) for a, b in zip(fused, single, strict=True))
+
+
+def test_second_derivatives(gpu: Any) -> None:
+    layer, inputs = nn.Linear(4, 3).cuda(), torch.rand(5, 4).cuda().requires_grad_()
+    with torch.no_grad():
+        host = nn.Linear(4, 3)
+        host.load_state_dict({key: value.cpu() for key, value in layer.state_dict().items()})
+    found = []
+    for model, x in ((layer, inputs), (host, inputs.detach().cpu().requires_grad_())):
+        (gradient,) = torch.autograd.grad(model(x * 1).pow(3).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+        found.append([x.grad, *(p.grad for p in model.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_a_weight_that_was_changed_is_named_as_torch_names_it(gpu: Any) -> None:
+    messages = []
+    for device in ("cuda", "cpu"):
+        layer = nn.Linear(4, 3).to(device)
+        out = layer(torch.rand(5, 4).to(device).requires_grad_() * 1)
+        with torch.no_grad():
+            layer.weight.add_(1)
+        with pytest.raises(RuntimeError, match="inplace operation") as error:
+            out.sum().backward()
+        messages.append(str(error.value).replace("torch.cuda.", "torch.").partition(" is at version")[0])
+    assert messages[0] == messages[1]
+
+
+def test_the_node_of_a_layer(gpu: Any) -> None:
+    out = nn.Linear(4, 3).cuda()(torch.rand(5, 4).cuda())
+    assert type(out.grad_fn).__name__ == "AddmmBackward0"
+    out.sum().backward()
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        out.sum().backward()
+
+
+def test_layers_that_are_watched_are_not_fused(gpu: Any) -> None:
+    layer, inputs = nn.Linear(4, 3).cuda(), torch.rand(5, 4).cuda()
+    with FlopCounterMode(display=False) as flops:
+        layer(inputs).sum().backward()
+    assert flops.get_total_flops() == 2 * (2 * 5 * 4 * 3)
+    jacobian = torch.func.jacrev(lambda x: linear(x, layer.weight, layer.bias))(inputs)
+    assert jacobian.shape == (5, 3, 5, 4)
+    with torch.autograd.forward_ad.dual_level():
+        dual = layer(torch.autograd.forward_ad.make_dual(inputs, torch.ones_like(inputs)))
+        tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    torch.testing.assert_close(tangent, layer.weight.sum(1).expand(5, 3))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert layer(inputs).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "lists", "rest", "overload"),
+    [
+        ("add_", 0, (1.5,), "Scalar"),
+        ("add_", 1, (), "List"),
+        ("div_", 0, ([3.0, 2.0],), "ScalarList"),
+        ("mul_", 1, (), "List"),
+        ("addcmul_", 2, (), "Scalar"),
+        ("addcmul_", 2, (0.5,), "Scalar"),
+        ("addcdiv_", 2, ([0.5, 0.2],), "ScalarList"),
+        ("lerp_", 1, (0.3,), "Scalar"),
+        ("lerp_", 2, (), "List"),
+        ("sqrt", 0, (), "default"),
+    ],
+)
+def test_lists_of_tensors(gpu: Any, name: str, lists: int, rest: tuple[Any, ...], overload: str) -> None:
+    given = [[torch.rand(3, 2) + 0.1, torch.rand(4) + 0.1] for _ in range(lists + 1)]
+    ours = [[tensor.cuda() for tensor in each] for each in given]
+    with torch.no_grad():
+        out = getattr(torch, f"_foreach_{name}")(*ours, *rest)
+        (row,) = [row for row in gpu.ledger.rows if "_foreach_" in str(row[4:5])]
+        expected = getattr(torch, f"_foreach_{name}")(*given, *rest)
+    assert row[4] == f"aten._foreach_{name}.{overload}"
+    for mine, theirs in zip(out, expected, strict=True):
+        assert torch.equal(mine.cpu(), theirs)
+
+
+def test_lists_that_do_not_fit_are_refused(gpu: Any) -> None:
+    with torch.no_grad(), pytest.raises(RuntimeError, match="same number of tensors"):
+        torch._foreach_add_([torch.zeros(2).cuda(), torch.zeros(2).cuda()], [torch.zeros(2).cuda()])
