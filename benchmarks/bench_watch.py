@@ -21,7 +21,7 @@ from gpudojo.grading.load import load
 from gpudojo.grading.observe import observe
 from gpudojo.grading.references import PUBLIC_SEEDS
 from gpudojo.model.exercise import Exercise
-from gpudojo.watch.session import Course, Event, Session, Work
+from gpudojo.watch.session import Course, Event, ExerciseWork, Session
 
 from benchmarks.tables import Table, options
 
@@ -60,9 +60,9 @@ def with_statement(text: str, name: str, number: int) -> str:
 def measure(number: str, rounds: int, kind: str) -> tuple[str, list[float], list[float], list[float]]:
     """A function's name; seconds from save to verdict, those since the save was noticed, and those of its own calls."""
     saved, noticed, own = [], [], []
-    verdicts: queue.SimpleQueue[tuple[float, Work]] = queue.SimpleQueue()
+    verdicts: queue.SimpleQueue[tuple[float, ExerciseWork]] = queue.SimpleQueue()
 
-    def show(event: Event, work: Work) -> None:
+    def show(event: Event, work: ExerciseWork) -> None:
         if event == "verdict":
             verdicts.put((time.perf_counter(), work))
 

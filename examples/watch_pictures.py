@@ -108,7 +108,7 @@ def main() -> None:
         asyncio.run(pictures((110, 32), True, save, every=False))
         return
     target.mkdir(parents=True, exist_ok=True)
-    for width, height in ((120, 36), (80, 24)):
+    for width, height in ((140, 40), (120, 36), (80, 24)):
         for look in (f"{width}-dark", f"{width}-light", f"{width}-plain"):
             os.environ.update({"NO_COLOR": "1"} if look.endswith("plain") else {})
             asyncio.run(pictures((width, height), look.endswith("dark"), save, every=True))

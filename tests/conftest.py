@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import gc
 import os
 import shutil
 import sys
@@ -16,6 +17,8 @@ from hypothesis import HealthCheck, settings
 from tests.sharing import LoadedForkServers, WarmPython
 
 VERDICTS = "DOJO_TEST_VERDICTS"  # as in `tests/solutions.py`, which would import torch
+# fixtures of a file or of all workers that take more than a second
+LONG = {"autograder", "graded", "known", "machines", "made", "pages", "released", "reports", "run", "seen", "tried"}
 
 # A busy machine is no reason to fail. `DOJO_FUZZ=100` tries a hundred times as many examples.
 settings.register_profile(
@@ -39,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="gpudojo-cache-")
         os.environ["DOJO_CACHE"] = folder.name
         config.add_cleanup(folder.cleanup)
+    gc.disable()  # until all tests are collected
     sys.dont_write_bytecode = False  # half the time of collecting is compiling the tests themselves
     if not hasattr(config, "workerinput"):
         os.environ[VERDICTS] = tempfile.mkdtemp(prefix="verdicts-")
@@ -48,6 +52,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(VERDICTS), ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files whose tests share what takes long to make.
+
+    Towards the end workers take tests from each other: it would be made once more, or one would wait for the other.
+    """
+    first = {item.path for item in items if LONG.intersection(getattr(item, "fixturenames", ()))}
+    items.sort(key=lambda item: item.path not in first)
+
+
+def pytest_collection_finish() -> None:
+    """Leave torch and thousands of tests out of collections: one would take 0.4 s, and pytest's own tests make five."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

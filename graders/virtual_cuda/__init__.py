@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from virtual_cuda.__main__ import run_script
-    from virtual_cuda.clock.gpus import Gpu, gpu_named, gpus
+    from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus
     from virtual_cuda.clock.lanes import Interval, Times, modelled_trace, scaled, times_of, what_limits
     from virtual_cuda.device.state import VirtualGpu
     from virtual_cuda.device.tensor import Parameter, Tensor
@@ -68,7 +68,7 @@ __all__ = [
 
 _NAMES = {
     "__main__": "run_script",
-    "clock.gpus": "Gpu gpu_named gpus",
+    "clock.gpu_models": "Gpu gpu_named gpus",
     "clock.lanes": "Interval Times modelled_trace scaled times_of what_limits",
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",

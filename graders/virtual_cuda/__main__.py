@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from virtual_cuda.clock.gpus import gpu_named, gpus
+from virtual_cuda.clock.gpu_models import gpu_named, gpus
 from virtual_cuda.clock.lanes import Times, compared, modelled_trace, scaled, times_of, what_limits
 from virtual_cuda.errors import NoSuchDevice, VirtualCudaError
 from virtual_cuda.ledger import Ledger, draw_table, draw_timeline, file_rows, plain_lines, questions, timeline_of

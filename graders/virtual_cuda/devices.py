@@ -20,12 +20,12 @@ import torch.utils._device
 from torch.utils.data._utils import pin_memory as pinning
 
 from virtual_cuda import ops, torch_api
-from virtual_cuda.clock.gpus import gpu_named
+from virtual_cuda.clock.gpu_models import gpu_named
 from virtual_cuda.device.state import MOST_DEVICES, VirtualGpu, now
 from virtual_cuda.errors import BadDeviceCount, NoSuchDevice, RealDeviceInUse, UnknownClock, torch_lacks
 from virtual_cuda.ledger import Ledger
 from virtual_cuda.ops.dispatch import thread_state
-from virtual_cuda.patching import Opening, Patch, Patched, around, claim, kept, patch, registry
+from virtual_cuda.patching import Opening, Patch, Patched, around, claim, kept, patch, registry, torch_patches
 from virtual_cuda.real import device_count, real_device
 from virtual_cuda.sizes import parse_size
 from virtual_cuda.torch_api import compatibility
@@ -78,8 +78,6 @@ def virtual_cuda(
         undo.callback(kept.leave, patched)
         undo.callback(_close, opened, patched.opening.closing)
         now.gpu = opened
-        child = functools.partial(_run_in_child, devices, size, None if model is None else model.name)
-        patch([(spawned, "_wrap", child)], undo)
         if clock == "modelled":
             patch(_modelled_clock(opened), undo)
         yield opened
@@ -97,9 +95,8 @@ def keep_patches() -> Iterator[Callable[[], None]]:
         try:
             yield kept.restore
         finally:
-            kept.keeping = before
             if not before:
-                kept.restore()
+                kept.stop()
 
 
 def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
@@ -115,31 +112,33 @@ def _modelled_clock(gpu: VirtualGpu) -> list[Patch]:
 
 def _patched(gpu: VirtualGpu) -> Patched:
     """The patches for a device: those that an earlier one has left in place, or new ones."""
+    if torch.cuda.is_initialized() and not kept.in_place:
+        raise RealDeviceInUse("cuda")
+    if (patched := kept.take(gpu)) is not None:
+        return patched
     with contextlib.ExitStack() as undo:
-        if (patched := kept.take()) is not None:
-            undo.push(patched.undo)
-            patched.renew(gpu)
-            undo.pop_all()
-            return patched
-        if torch.cuda.is_initialized():
-            raise RealDeviceInUse("cuda")
         compatibility.check()
-        register_kernels()
-        if torch.version.cuda is not None and _real_gpus():  # this process may use one once the virtual one is closed
-            undo.callback(withdraw_kernels)
         torch.utils._device._device_constructors()  # a cached set that must hold the original functions
         opening = Opening(gpu, undo)
+        opening.enter(_kernels)
         try:
             patches = patch(registry.patches(opening), undo)
         except (AttributeError, ImportError) as error:
             raise torch_lacks(error) or error from error
         imports = OriginalImports(patches)
-        sys.meta_path.insert(0, imports)
-        undo.callback(sys.meta_path.remove, imports)
-        undo.callback(imports.close)
-        # An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile.
-        last = patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
-        return Patched([*patches, *last], opening, undo.pop_all())
+        opening.enter(imports.watching)
+        opening.enter(functools.partial(_pinning_after, imports))
+        return Patched(patches, opening, undo.pop_all())
+
+
+@contextlib.contextmanager
+def _kernels() -> Iterator[None]:
+    register_kernels()
+    try:
+        yield
+    finally:
+        if torch.version.cuda is not None and _real_gpus():  # this process may use one once the virtual one is closed
+            withdraw_kernels()
 
 
 _opened: Final = contextlib.ExitStack()  # for as long as a spawned process runs
@@ -153,9 +152,27 @@ def open_in_child(devices: int, memory: int | str | None, gpu: str | None = None
         atexit.register(_opened.close)  # not later, when the modules it needs are gone
 
 
+@torch_patches()
+def _spawning(opening: Opening) -> Iterator[Patch]:
+    def opening_too(gpu: VirtualGpu) -> Iterator[Patch]:
+        model = None if gpu.model is None else gpu.model.name
+        yield spawned, "_wrap", functools.partial(_run_in_child, len(gpu.places), gpu.places[0].memory.total, model)
+
+    opening.again.append(opening_too)
+    return opening_too(opening.gpu)
+
+
 def _run_in_child(devices: int, memory: int, gpu: str | None, *args: Any) -> None:
     open_in_child(devices, memory, gpu)
     _wrap(*args)
+
+
+@contextlib.contextmanager
+def _pinning_after(imports: OriginalImports) -> Iterator[None]:
+    """An import puts the patches aside, also for the thread of a DataLoader that pins batches: it waits meanwhile."""
+    with contextlib.ExitStack() as undo:
+        patch([around(pinning, "pin_memory", functools.partial(_after_imports, imports.lock))], undo)
+        yield
 
 
 def _after_imports(lock: Any, original: Any, *args: Any) -> Any:

@@ -1,14 +1,19 @@
-"""Errors that the virtual CUDA device and the recorders of real devices raise. An error carries data; its text is
-made when it is shown."""
+"""Errors of the virtual CUDA device and the recorders of real devices. An error carries data; its text is made last."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 
 class VirtualCudaError(Exception):
-    """Any error that this package raises on purpose."""
+    """Any error that this package raises on purpose. One that carries data has a `text` with places for it."""
+
+    text: ClassVar = ""
+
+    def __str__(self) -> str:
+        return self.text.format(self=self) if self.text else super().__str__()
 
 
 class BadTimeline(VirtualCudaError, ValueError):
@@ -19,85 +24,70 @@ class DeviceError(VirtualCudaError, RuntimeError):
     """A device cannot be opened, or is used in a way it does not allow."""
 
 
+@dataclass(eq=False, repr=False)
 class BadSize(DeviceError, ValueError):
     """A memory size cannot be understood."""
 
-    def __init__(self, size: object) -> None:
-        super().__init__(size)
-        self.size = size
-
-    def __str__(self) -> str:
-        return f'{self.size!r} is not a size; write a number of bytes, or for example "8 GiB" or "512 MiB"'
+    size: object
+    text = '{self.size!r} is not a size; write a number of bytes, or for example "8 GiB" or "512 MiB"'
 
 
+@dataclass(eq=False, repr=False)
 class BadDeviceCount(DeviceError, ValueError):
     """A number of devices cannot be understood, or is out of range."""
 
-    def __init__(self, count: object) -> None:
-        super().__init__(count)
-        self.count = count
+    count: object
+    text = "{self.count!r} is not a number of devices; write a whole number, 1 or more"
+
+
+@dataclass(eq=False, repr=False)
+class _Unknown(DeviceError, ValueError):
+    name: object
+    known: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.count!r} is not a number of devices; write a whole number, 1 or more"
+        return f"{super().__str__()}; choose one of {', '.join(self.known)}"
 
 
-class UnknownGpu(DeviceError, ValueError):
+class UnknownGpu(_Unknown):
     """The modelled clock does not know this GPU."""
 
-    def __init__(self, name: object, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"there are no figures for a GPU {self.name!r}; choose one of {', '.join(self.known)}"
+    text = "there are no figures for a GPU {self.name!r}"
 
 
-class UnknownClock(DeviceError, ValueError):
+class UnknownClock(_Unknown):
     """There is no such clock."""
 
-    def __init__(self, name: object, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"there is no clock {self.name!r}; choose one of {', '.join(self.known)}"
+    text = "there is no clock {self.name!r}"
 
 
+@dataclass(eq=False, repr=False)
 class BadClockRecord(VirtualCudaError, ValueError):
     """A file with the times of a GPU cannot be used."""
 
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(file, reason)
-        self.file = file
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.file} is no record of a GPU's times: {self.reason}"
+    file: str
+    reason: str
+    text = "{self.file} is no record of a GPU's times: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class _OfOneDevice(DeviceError):
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.device = device
+    device: str
 
 
 class AlreadyOpen(_OfOneDevice):
     """A device is opened while another one is open in this process."""
 
-    def __str__(self) -> str:
-        return f"a {self.device} is already open in this process; leave its `with` block before you enter another one"
+    text = "a {self.device} is already open in this process; leave its `with` block before you enter another one"
 
 
+@dataclass(eq=False, repr=False)
 class NoSuchDevice(DeviceError):
     """This machine, or its torch, does not have the device that was asked for."""
 
-    def __init__(self, kind: object, wanted: int = 1, found: int = 0) -> None:
-        super().__init__(kind, wanted, found)
-        self.kind = kind
-        self.wanted = wanted
-        self.found = found
+    kind: object
+    wanted: int = 1
+    found: int = 0
 
     @property
     def missing(self) -> str:
@@ -115,56 +105,47 @@ class NoSuchDevice(DeviceError):
 class SelectionOnly(_OfOneDevice):
     """A model is moved to a virtual device that can only be selected."""
 
-    def __str__(self) -> str:
-        return f"the virtual device {self.device!r} supports device selection only; models cannot run on it"
+    text = "the virtual device {self.device!r} supports device selection only; models cannot run on it"
 
 
 class RealDeviceInUse(_OfOneDevice):
     """The virtual device is opened by a process that already uses a real GPU."""
 
-    def __str__(self) -> str:
-        return (
-            f"this process already uses the real device {self.device!r}, which the virtual CUDA device would hide; "
-            "enter it before the first CUDA call, or in a process of its own"
-        )
+    text = (
+        "this process already uses the real device {self.device!r}, which the virtual CUDA device would hide; "
+        "enter it before the first CUDA call, or in a process of its own"
+    )
 
 
 class DeviceClosed(_OfOneDevice):
     """A tensor of a virtual device is used after the device was closed."""
 
-    def __str__(self) -> str:
-        return (
-            f"this tensor is on the virtual device {self.device!r}, whose `with` block has ended; "
-            "move it with .cpu() before the block ends"
-        )
+    text = (
+        "this tensor is on the virtual device {self.device!r}, whose `with` block has ended; "
+        "move it with .cpu() before the block ends"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class TorchUnsupported(DeviceError):
     """This release of torch lacks an internal that the virtual device needs."""
 
-    def __init__(self, part: str, version: str) -> None:
-        super().__init__(part, version)
-        self.part = part
-        self.version = version
-
-    def __str__(self) -> str:
-        return (
-            f"this torch ({self.version}) has changed {self.part}, which the virtual CUDA device is built on; "
-            "install the torch that constraints.txt names, or a newer gpudojo"
-        )
+    part: str
+    version: str
+    text = (
+        "this torch ({self.version}) has changed {self.part}, which the virtual CUDA device is built on; "
+        "install the torch that constraints.txt names, or a newer gpudojo"
+    )
 
 
+@dataclass(eq=False, repr=False)
 class DuplicatePatch(DeviceError):
     """Two patches of one stage replace the same attribute of torch."""
 
-    def __init__(self, target: str, first: str, second: str) -> None:
-        super().__init__(target, first, second)
-        self.target = target
-        self.first = first
-        self.second = second
-
-    def __str__(self) -> str:
-        return f"{self.target} is patched by both {self.first} and {self.second} in the same stage"
+    target: str
+    first: str
+    second: str
+    text = "{self.target} is patched by both {self.first} and {self.second} in the same stage"
 
 
 def torch_lacks(error: AttributeError | ImportError) -> TorchUnsupported | None:

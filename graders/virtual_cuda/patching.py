@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import is_
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,12 +33,14 @@ identity: Final = object.__hash__  # unlike `id`, it raises no audit event, whic
 DEEPEST: Final = 3  # how far lists in lists are searched
 _MISSING: Final = object()
 _in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` has replaced and not yet restored
+_originals: Final[dict[int, dict[int, Replaced]]] = {}  # of these, what is replaced in modules, by its identity
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
     """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
     kept.restore()
     done: list[Replaced] = []
+    _originals.clear()
     _in_force[id(done)] = done
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
@@ -66,6 +71,7 @@ def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: 
     try:
         yield
     finally:
+        _originals.clear()
         seen = set()
         for i, (owner, name, _, put) in enumerate(done):
             # What was changed meanwhile is what there is to restore.
@@ -92,12 +98,12 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
     """
     held = list(_held(names))
     own = {identity(value) for _, _, value in held}
-    replaced = {
-        identity(before): vars(owner)[name]
-        for done in _in_force.values()
-        for owner, name, before, _ in done
-        if isinstance(owner, ModuleType) and identity(before) in own
-    }
+    if _originals.keys() != _in_force.keys():
+        _originals.clear()
+        for key, done in _in_force.items():
+            _originals[key] = {identity(one.before): one for one in done if isinstance(one.owner, ModuleType)}
+    found = [(key, known[key]) for known in _originals.values() for key in own & known.keys()]
+    replaced = {key: vars(one.owner)[one.name] for key, one in found}
     taken = [(holder, key, value) for holder, key, value in held if identity(value) in replaced] if replaced else []
     for holder, key, value in taken:
         holder[key] = replaced[identity(value)]
@@ -136,51 +142,158 @@ class Opening:
     """What a function that makes patches may use. Patches may stay for another device: see `Kept`."""
 
     gpu: VirtualGpu  # the first device
-    undo: contextlib.ExitStack  # what is registered here runs before the patches are undone
+    undo: contextlib.ExitStack
     closing: list[Callable[[], object]] = field(default_factory=list)  # each runs whenever the device closes
     # Each gets the next device and returns what it replaces for it.
     again: list[Callable[[VirtualGpu], Iterable[Patch]]] = field(default_factory=list)
+    around: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
+    awaited: dict[str, Callable[[ModuleType], Iterable[Patch]]] = field(default_factory=dict)  # see `when_imported`
+
+    def enter(self, context: Callable[[], AbstractContextManager[object]]) -> None:
+        """Enter this context now, and whenever the patches are put in place again; it is left when they are undone."""
+        self.around.append(context)
+        self.undo.enter_context(context())
 
 
-class Patched(NamedTuple):
-    """The patches of a virtual device."""
+class _Target:
+    """What is replaced in one module or class."""
 
-    patches: list[Replaced]
-    opening: Opening
-    undo: contextlib.ExitStack
+    def __init__(self, owner: Any) -> None:
+        self.owner, self.held = owner, vars(owner)
+        self.before: dict[str, Any] = {}
+        self.put: dict[str, Any] = {}
+        self.added: set[str] = set()  # names that the owner itself did not have
+
+    def add(self, name: str, before: Any, put: Any) -> None:
+        if name not in self.put and before is _MISSING:
+            self.added.add(name)
+        elif name not in self.put:
+            self.before[name] = before
+        self.put[name] = put
+
+    def holds(self, values: dict[str, Any]) -> bool:
+        """Whether these are the values now."""
+        return all(map(is_, map(self.held.get, values), values.values()))
+
+    @property
+    def restored(self) -> bool:
+        """Whether everything is as it was before."""
+        return self.holds(self.before) and not any(map(self.held.__contains__, self.added))
+
+    def fill(self, values: dict[str, Any]) -> None:
+        """Give the names these values. All at once in a plain module: this is done for every device that opens."""
+        if type(self.owner) is ModuleType:
+            self.held.update(values)
+        else:
+            for name, value in values.items():
+                setattr(self.owner, name, value)
+
+    def restore(self) -> None:
+        self.fill(self.before)
+        for name in self.added:
+            if self.held.get(name) is self.put[name]:  # as in `_put_back`
+                delattr(self.owner, name)
+
+
+class Patched:
+    """The patches of a virtual device, in place or undone."""
+
+    def __init__(self, patches: list[Replaced], opening: Opening, undo: contextlib.ExitStack) -> None:
+        self.opening, self.undo, self._patches = opening, undo, patches
+        self._read: list[Replaced] = []
+        self._targets: dict[int, _Target] = {}
+        self._read_patches()
+
+    def _read_patches(self) -> None:
+        """Note what is to be restored, again where modules of torch have changed it when they were imported."""
+        if len(self._read) == len(self._patches) and all(map(is_, self._read, self._patches)):
+            return
+        self._read, known, self._targets = [*self._patches], self._targets, {}
+        for owner, name, before, put in self._read:  # a function may be patched more than once
+            if (target := self._targets.get(identity(owner))) is None:
+                target = self._targets[identity(owner)] = _Target(owner)
+            target.add(name, before, put)
+        for key, target in known.items():
+            self._targets[key].put.update(target.put)
 
     def renew(self, gpu: VirtualGpu) -> None:
-        """Use the patches for another device, and put back those that somebody has replaced meanwhile."""
-        for owner, name, _, put in {(identity(one.owner), one.name): one for one in self.patches}.values():
-            if vars(owner).get(name) is not put:
-                setattr(owner, name, put)
+        """Use the patches, which are in place, for another device; those that somebody has replaced are put back."""
+        for target in self._targets.values():
+            if not target.holds(target.put):
+                target.fill(target.put)
+        self._use(gpu)
+
+    def _use(self, gpu: VirtualGpu) -> None:
         for renewed in self.opening.again:
             for owner, name, value in renewed(gpu):
                 setattr(owner, name, value)
+                self._targets[identity(owner)].put[name] = value
+
+    def put_again(self, gpu: VirtualGpu) -> bool:
+        """Put them in place after they were undone; False where what they replace has changed since they were made."""
+        self._read_patches()
+        targets = self._targets.values()
+        if any(map(sys.modules.__contains__, self.opening.awaited)) or not all(target.restored for target in targets):
+            return False
+        with contextlib.ExitStack() as undo:
+            for context in self.opening.around:
+                undo.enter_context(context())
+            _in_force[id(self)] = self._patches
+            undo.callback(_in_force.pop, id(self))
+            undo.callback(self._restore)
+            for target in targets:
+                target.fill(target.put)
+            self._use(gpu)
+            self.undo = undo.pop_all()
+        return True
+
+    def _restore(self) -> None:
+        self._read_patches()
+        for target in self._targets.values():
+            target.restore()
 
 
 class Kept:
-    """Patches of a closed device that are still in place: to undo and make them takes longer than many calls do."""
+    """Patches of a closed device that are still in place, or undone: to make them takes longer than many calls do."""
 
     def __init__(self) -> None:
         self.keeping = False
-        self._patched: Patched | None = None
+        self._in_place: Patched | None = None
+        self._undone: Patched | None = None
 
-    def take(self) -> Patched | None:
-        """Those that are in place, for the device that opens now."""
-        patched, self._patched = self._patched, None
+    @property
+    def in_place(self) -> bool:
+        return self._in_place is not None
+
+    def take(self, gpu: VirtualGpu) -> Patched | None:
+        """Those that could be used again, in place for the device that opens now."""
+        patched, undone = self._in_place, self._undone
+        self._in_place = self._undone = None
+        if patched is None:
+            return undone if undone is not None and undone.put_again(gpu) else None
+        with contextlib.ExitStack() as undo:
+            undo.callback(patched.undo.close)
+            patched.renew(gpu)
+            undo.pop_all()
         return patched
 
     def leave(self, patched: Patched) -> None:
         """The device has closed: leave its patches in place, or undo them."""
-        self._patched = patched
+        self._in_place = patched
         if not self.keeping:
             self.restore()
 
     def restore(self) -> None:
         """Undo what is left in place."""
-        if (patched := self.take()) is not None:
+        if (patched := self._in_place) is not None:
+            self._in_place, self._undone = None, patched if self.keeping else None
             patched.undo.close()
+
+    def stop(self) -> None:
+        """Keep nothing from now on."""
+        self.keeping = False
+        self.restore()
+        self._undone = None
 
 
 kept: Final = Kept()

@@ -128,8 +128,7 @@ def real_device(kind: str = "cuda") -> Iterator[RealDevice]:
         real = RealDevice(kind)
         observer = Observer(kind, real.ledger.rows)
         patch(_patches(observer), undo)
-        for hook in observer.passes.hooks():
-            undo.callback(hook.remove)
+        undo.enter_context(observer.passes.hooked())
         undo.callback(_close, observer, real.ledger)
         _open.append(observer)
         if kind == "cuda":

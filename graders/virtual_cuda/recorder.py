@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -35,8 +36,14 @@ _LIBRARIES: Final = tuple(
 )
 
 
+_folder: Final = functools.cache(os.path.realpath)
+
+
+@functools.cache
 def from_library(filename: str) -> bool:
     """Whether code of this file is Python's, an installed package's or ours, and not a student's."""
+    if filename.startswith(_LIBRARIES):  # most of them: only the folder is looked up, as others are in it, too
+        return os.path.join(_folder(os.path.dirname(filename)), "").startswith(_LIBRARIES)
     return filename.startswith("<frozen") or os.path.realpath(filename).startswith(_LIBRARIES)
 
 
@@ -190,10 +197,16 @@ class Recorder:
         for name in SCALER_CALLS:
             yield around(torch.amp.GradScaler, name, functools.partial(self.scale, name))
 
-    def hooks(self) -> list[Any]:
-        """Handles whose `remove` ends the watching of optimizers."""
+    @contextlib.contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Record the steps of optimizers for the length of a `with` block."""
         ended = register_optimizer_step_post_hook(lambda optimizer, *_: self.close_step(type(optimizer).__name__))
-        return [register_optimizer_step_pre_hook(self.before_step), ended]
+        begun = register_optimizer_step_pre_hook(self.before_step)
+        try:
+            yield
+        finally:
+            begun.remove()
+            ended.remove()
 
 
 def autocast_patches(thread: Any, kind: str) -> Iterator[Patch]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 from gpudojo.model.catalogue import day
 from gpudojo.release.stubs import stub_of
+
+from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = day("day8")
@@ -41,27 +42,33 @@ print(json.dumps(shown))
 """
 
 
-def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(warm: WarmPython, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python as a student would, from the repository's folder, in no terminal; a warning is an error.
 
     Except one, which begins with "Warning": on some releases of torch every use of its profiler warns.
     """
     plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLORTERM")}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    here = plain | {"PYTHONPATH": path, "COLUMNS": "100", "OMP_NUM_THREADS": "1"} | environment
-    command = [sys.executable, "-W", "error", "-W", "ignore:Warning:UserWarning", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, timeout=300, check=False)
+    here = plain | {"PYTHONPATH": path, "COLUMNS": "100", "PYTHONWARNINGS": "error,ignore:Warning:UserWarning"}
+    return warm.run(*arguments, cwd=ROOT, env=here | environment)
+
+
+def each_of(warm: WarmPython, *scripts: Path) -> list[tuple[str | None, str, float]]:
+    """The error of each script if it failed, its output, and its CPU seconds."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "one_by_one.py").write_text(ONE_BY_ONE, encoding="utf-8")
+        ran = python(warm, str(Path(folder) / "one_by_one.py"), *map(str, scripts))
+    assert ran.returncode == 0, ran.stderr
+    return [(failed, shown, seconds) for failed, shown, seconds in json.loads(ran.stdout)]
 
 
 @cache
-def demos(solved: bool) -> dict[str, tuple[str | None, str, float]]:
-    """The output of each file, its error if it failed, and its CPU seconds."""
+def demos(warm: WarmPython, solved: bool) -> dict[str, tuple[str | None, str, float]]:
     with TemporaryDirectory() as folder:
         scripts = [script_of(exercise.stem, solved, Path(folder)) for exercise in EXERCISES]
-        ran = python("-c", ONE_BY_ONE, *map(str, scripts))
-        assert ran.returncode == 0, ran.stderr
+        ran = each_of(warm, *scripts)
         assert solved or sorted(os.listdir(folder)) == sorted(script.name for script in scripts), "it left a file"
-    return dict(zip((exercise.stem for exercise in EXERCISES), json.loads(ran.stdout), strict=True))
+    return dict(zip((exercise.stem for exercise in EXERCISES), ran, strict=True))
 
 
 def script_of(stem: str, solved: bool, folder: Path) -> Path:
@@ -75,8 +82,8 @@ def script_of(stem: str, solved: bool, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.stem)
-def test_to_do_it_says_what_is(exercise: Any) -> None:
-    failed, shown, _ = demos(solved=False)[exercise.stem]
+def test_to_do_it_says_what_is(exercise: Any, warm_python: WarmPython) -> None:
+    failed, shown, _ = demos(warm_python, solved=False)[exercise.stem]
     assert failed is None, failed
     said = [line for line in shown.splitlines() if TODO in line]
     assert said, shown
@@ -84,35 +91,34 @@ def test_to_do_it_says_what_is(exercise: Any) -> None:
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.stem)
-def test_solved_it_shows_its_idea_in_two_seconds(exercise: Any) -> None:
-    failed, shown, seconds = demos(solved=True)[exercise.stem]
+def test_solved_it_shows_its_idea_in_two_seconds(exercise: Any, warm_python: WarmPython) -> None:
+    failed, shown, seconds = demos(warm_python, solved=True)[exercise.stem]
     assert failed is None, failed
     assert TODO not in shown
     assert len(shown.splitlines()) >= 3, shown
     assert seconds < 2
 
 
-def test_a_file_by_itself_draws_in_colour_where_there_is_colour() -> None:
+def test_a_file_by_itself_draws_in_colour_where_there_is_colour(warm_python: WarmPython) -> None:
     script = str(ROOT / "reference" / "day8" / "04_modifying_training_loop_gpu.py")
-    ran = python(script, FORCE_COLOR="1", TERM="xterm", PYTHONIOENCODING="utf-8")
+    ran = python(warm_python, script, FORCE_COLOR="1", TERM="xterm", PYTHONIOENCODING="utf-8")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "▀" in ran.stdout
     assert "\x1b[" in ran.stdout
 
 
-def test_a_demo_that_fails_or_warns_is_noticed(tmp_path: Path) -> None:
+def test_a_demo_that_fails_or_warns_is_noticed(warm_python: WarmPython, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import warnings\nwarnings.warn('old')\n", encoding="utf-8")
     (tmp_path / "odd.py").write_text("print('\\u2580')\n", encoding="utf-8")
-    ran = python("-c", ONE_BY_ONE, str(tmp_path / "fails.py"), str(tmp_path / "odd.py"))
-    warned, unwritable = json.loads(ran.stdout)
-    assert "UserWarning: old" in warned[0]
-    assert "UnicodeEncodeError" in unwritable[0]
+    warned, unwritable = (failed for failed, *_ in each_of(warm_python, tmp_path / "fails.py", tmp_path / "odd.py"))
+    assert "UserWarning: old" in (warned or "")
+    assert "UnicodeEncodeError" in (unwritable or "")
 
 
-def test_the_line_that_says_how_to_run_a_file_runs_it_on_a_gpu() -> None:
+def test_the_line_that_says_how_to_run_a_file_runs_it_on_a_gpu(warm_python: WarmPython) -> None:
     file = ROOT / "reference" / "day8" / "03_moving_batches.py"
     assert f"\nRun me: dojo run exercises/day8/{file.name}\n" in file.read_text(encoding="utf-8")
-    done = python("-m", "gpudojo", "run", str(file))
+    done = python(warm_python, "gpudojo", "run", str(file))
     assert (done.returncode, "ghosts, moved from cpu to cuda:0:" in done.stdout) == (0, True), done.stdout + done.stderr
     heading = "What each line did on the virtual GPU, and how long it would take on T4 (modelled):"
     assert heading in done.stderr

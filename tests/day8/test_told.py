@@ -26,7 +26,7 @@ WRONG = Path(__file__).parent / "wrong"
         ("10_timing_and_profiling/clock_plain_of_the_current_gpu", "it waited for another GPU"),
         ("10_timing_and_profiling/clock_waits_for_another_stream", "it waited for a stream that had no work"),
         ("10_timing_and_profiling/compare_calls_make_work_wrong", "make_work() takes one device"),
-        ("12_self_assessment/renamed", "ANSWERS is missing, or is None"),
+        ("12_self_assessment/renamed", "`ANSWERS` was not handed in, or is None"),
     ],
 )
 def test_what_happened_is_told(name: str, told: str) -> None:

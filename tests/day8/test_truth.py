@@ -24,6 +24,12 @@ HERE = Path(__file__).parent
 WANTED = 0.98
 
 
+def test_the_loop_is_shown_rather_than_what_it_calls() -> None:
+    path = HERE / "wrong" / "06_vectorizing_pixel_loops" / "recolor_recursion.py"
+    first = next(result for result in graded(path) if result.outcome is Outcome.FAILED)
+    assert "for part in indices" in path.read_text(encoding="utf-8").splitlines()[(first.line or 0) - 1]
+
+
 @pytest.mark.slow
 def test_the_first_line_and_cause_shown_are_true(exercise: Exercise) -> None:
     wrong = {one.path.stem: one.path for one in solutions(HERE, exercise.stem) if one.wrong}

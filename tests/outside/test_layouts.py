@@ -236,3 +236,22 @@ def test_a_transformer_in_eval_mode_takes_its_fast_path() -> None:
         wanted = encoder(x, src_key_padding_mask=padding)
         made = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
     assert_same(made, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_sum_of_two_coo_tensors_keeps_the_elements_of_both(dtype: torch.dtype) -> None:
+    one = TABLE.to(dtype).to_sparse().cuda()
+    both = one + one
+    assert (both._nnz(), both.is_coalesced()) == (2 * one._nnz(), False)
+    assert_same(torch.sub(both, one, alpha=3), (-TABLE.to(dtype)).to_sparse())
+    both -= one
+    assert_same(both, TABLE.to(dtype).to_sparse())
+    assert (both + both + both + both)._nnz() == one._nnz()  # more elements than the table has places
+
+
+def test_sparse_gradients_of_half_precision_are_not_merged() -> None:
+    layer = nn.Embedding(10, 3, sparse=True).half().cuda()
+    for _ in range(2):
+        layer(torch.tensor([7, 1], device="cuda")).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad._indices().tolist() == [[7, 1, 7, 1]]

@@ -49,6 +49,8 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_steps(name: str, mode: str) -> None:
+    if name == "Adagrad" and "fused" in mode and torch.__version__ < "2.13":
+        pytest.skip("this torch has no fused Adagrad for CUDA")
     make = getattr(torch.optim, name)
     for dtype in DTYPES:
         tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(dtype, 1e-5)
@@ -56,6 +58,7 @@ def test_steps(name: str, mode: str) -> None:
         torch.testing.assert_close(stepped(make, "cuda", dtype, **MODES[mode]), wanted, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="this torch has states of the parameters' dtype only")
 def test_fused_adam_with_states_in_bfloat16() -> None:
     def step(dtype: torch.dtype) -> torch.Tensor:
         parameter = torch.ones(20, device="cuda", requires_grad=True)

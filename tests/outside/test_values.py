@@ -198,3 +198,216 @@ def test_a_tensor_of_device_scalars_has_their_dtype() -> None:
     assert torch.tensor([half, 1]).dtype is torch.float16
     assert torch.tensor([one, half], device="cuda").dtype is torch.float64
     assert torch.tensor([one], dtype=torch.float32).dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("places", [(1, 4, 4, 2), (1, 3, 3, 3, 3)], ids=["2d", "3d"])
+def test_grid_sample_of_half_precision_rounds_once(places: tuple[int, ...], dtype: torch.dtype) -> None:
+    image = torch.randn(1, 4, *[6] * (len(places) - 2)).to("cuda", dtype).requires_grad_()
+    grid = (torch.rand(places) * 2 - 1).to("cuda", dtype).requires_grad_()
+    sampled = F.grid_sample(image, grid, align_corners=True)
+    exact = F.grid_sample(image.double(), grid.double(), align_corners=True)
+    assert torch.equal(sampled, exact.to(dtype))
+    found = torch.autograd.grad(sampled.sum(), (image, grid))
+    wanted = torch.autograd.grad(exact.sum(), (image, grid))
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.02)
+
+
+def test_gradients_of_an_embedding_in_half_precision_are_summed_in_single() -> None:
+    layer = torch.nn.Embedding(2, 1).half().cuda()
+    layer(torch.zeros(4000, dtype=torch.int64, device="cuda")).backward(torch.ones(4000, 1).half().cuda())
+    assert layer.weight.grad is not None
+    assert layer.weight.grad[0].item() == 4000  # in half precision, 2048 + 1 is 2048
+
+
+@pytest.mark.parametrize("way", ["accumulate", "deterministic"])
+def test_values_that_do_not_fit_sorted_indices_are_refused_in_cuda_words(way: str) -> None:
+    def put() -> None:
+        index = (torch.tensor([0, 1], device="cuda"),)
+        torch.zeros(2, 3, 4, device="cuda").index_put_(index, torch.ones(6, 2, device="cuda"), way == "accumulate")
+
+    torch.use_deterministic_algorithms(way == "deterministic")
+    try:
+        with pytest.raises(RuntimeError, match="must match the existing size"):
+            put()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def second_gradients(function: Function, device: str, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    mine = [each.detach().clone().to(device).requires_grad_() for each in inputs]
+    first = torch.autograd.grad(function(*mine).sum(), mine, create_graph=True)
+    return [each.cpu() for each in torch.autograd.grad(sum(g.pow(2).sum() for g in first), mine)]
+
+
+def test_second_gradients_of_rms_norm() -> None:
+    given = torch.randn(3, 4), torch.randn(4)
+    here, there = (second_gradients(lambda x, w: F.rms_norm(x, (4,), w).exp(), at, *given) for at in ("cpu", "cuda"))
+    torch.testing.assert_close(there, here)
+
+
+REFUSED: dict[str, tuple[str, Function]] = {
+    "LSTM": ("disable the CuDNN backend temporarily", lambda x: torch.nn.LSTM(8, 4).cuda()(x[0, 0])[0]),
+    "GRU": ("disable the CuDNN backend temporarily", lambda x: torch.nn.GRU(8, 4).cuda()(x[0, 0])[0]),
+    "flash": ("_flash_attention_backward is not", lambda x: F.scaled_dot_product_attention(*[x.half()] * 3)),
+    "efficient": ("_efficient_attention_backward is not", lambda x: F.scaled_dot_product_attention(x, x, x)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kernel_without_second_gradients_says_so(name: str) -> None:
+    words, function = REFUSED[name]
+    x = torch.randn(1, 2, 8, 8, device="cuda", requires_grad=True)
+    (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    assert gradient.requires_grad
+    with pytest.raises(RuntimeError, match=words):
+        gradient.sum().backward()
+    assert not torch.autograd.grad(function(x).sum(), x)[0].requires_grad
+
+
+def test_weights_of_a_bag_have_gradients_in_bfloat16() -> None:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        pytest.skip("refused by CUDA before 2.13")
+    weights = torch.ones(4, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    table, starts = torch.ones(5, 2, device="cuda", dtype=torch.bfloat16), torch.tensor([0, 2], device="cuda")
+    bags = F.embedding_bag(torch.arange(4, device="cuda"), table, starts, mode="sum", per_sample_weights=weights)
+    bags.sum().backward()
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_precision_are_rounded_once(dtype: torch.dtype) -> None:
+    image, weight = torch.randn(1, 64, 6, 6).to(dtype), torch.randn(4, 64, 3, 3).to(dtype)
+    on_device, wide = weight.cuda().requires_grad_(), weight.float().requires_grad_()
+    found, exact = F.conv2d(image.cuda(), on_device), F.conv2d(image.float(), wide)
+    assert torch.equal(found.cpu(), exact.to(dtype))
+    mine, theirs = torch.autograd.grad(found.sum(), on_device), torch.autograd.grad(exact.sum(), wide)
+    assert torch.equal(mine[0].cpu(), theirs[0].to(dtype))
+    factors = torch.full((2000,), 1 + torch.finfo(dtype).eps, dtype=dtype, device="cuda")
+    assert factors.prod().item() == factors.double().prod().to(dtype).item()
+
+
+@pytest.mark.parametrize("lasting", ["image", "weight"])
+def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
+    last = torch.channels_last_3d
+    given = {"image": torch.randn(1, 2, 3, 3, 3), "weight": torch.randn(4, 2, 2, 2, 2)}
+    expected = F.conv3d(given["image"], given["weight"])
+    found = F.conv3d(*(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items()))
+    assert found.is_contiguous(memory_format=last)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_the_number_inside_a_tensor_that_has_none_or_several() -> None:
+    first = torch.ops.aten._local_scalar_dense
+    assert first(torch.tensor([3, 4], device="cuda")) == 3
+    with pytest.raises(RuntimeError, match="Empty tensor not supported"):
+        first(torch.tensor([], device="cuda"))
+    with pytest.raises(RuntimeError, match="2 elements cannot be converted"):
+        torch.tensor([3, 4], device="cuda").item()
+
+
+def test_addcmul_takes_a_host_number_as_its_last_factor_alone() -> None:
+    two, number = torch.ones(2, device="cuda"), torch.tensor(3.0)
+    assert torch.addcmul(two, two, number).tolist() == [4, 4]
+    for name, given in {"self": (number, two, two), "tensor1": (two, number, two)}.items():
+        with pytest.raises(RuntimeError, match=f"CPU Scalar support for {name} argument"):
+            torch.addcmul(*given)
+
+
+@pytest.mark.parametrize(("held", "casts"), [(True, 2), (False, 1)])
+def test_autocast_keeps_a_cast_unless_another_cache_holds_the_tensor(held: bool, casts: int) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 3, device="cuda"))
+    torch._C._set_cached_tensors_enabled(held)
+    if held:
+        torch._C._add_cached_tensor(weight)
+    try:
+        with torch.autocast("cuda"):
+            outs = [F.linear(torch.ones(2, 3, device="cuda"), weight) for _ in range(2)]
+    finally:
+        torch._C._set_cached_tensors_enabled(False)
+    nodes = [out.grad_fn for out in outs]
+    while all(node is not None and node.name() != "ToCopyBackward0" for node in nodes):
+        nodes = [node.next_functions[-1][0] for node in nodes if node is not None]
+    assert len(set(nodes)) == casts
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_deep_copy_shares_what_the_original_shared(order: int) -> None:
+    original = torch.zeros(3, device="cuda")
+    parts = {"whole": original, "part": original[1:], "storage": original.storage()}
+    copied = copy.deepcopy(dict(list(parts.items())[::order]))
+    copied["whole"].add_(1)
+    assert copied["part"].tolist() == [1, 1]
+    assert list(copied["storage"]) == [1, 1, 1]
+    assert original.tolist() == [0, 0, 0]
+    assert copied["whole"].const_data_ptr() == copied["whole"].data_ptr() == copied["storage"].data_ptr()
+
+
+def backward_of(function: Function, *size: int) -> Callable[[], None]:
+    out = function(torch.rand(size, device="cuda", requires_grad=True))
+    return lambda: out.sum().backward()
+
+
+INDEX = torch.zeros(2, dtype=torch.int64)
+UNORDERED: dict[str, Callable[[], Callable[[], object]]] = {
+    "replication_pad1d_backward_cuda": lambda: backward_of(lambda x: F.pad(x, (1, 1), mode="replicate"), 1, 2, 3),
+    "replication_pad3d_backward_cuda": lambda: backward_of(
+        lambda x: F.pad(x, (1,) * 6, mode="replicate"), 1, 2, 3, 3, 3
+    ),
+    "max_pool3d_with_indices_backward_cuda": lambda: backward_of(lambda x: F.max_pool3d(x, 2), 1, 2, 4, 4, 4),
+    "upsample_bilinear2d_aa_backward_out_cuda": lambda: backward_of(
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True), 1, 2, 4, 4
+    ),
+    "embedding_bag_backward_cuda_max": lambda: backward_of(
+        lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="max"), 3, 2
+    ),
+    "put_": lambda: lambda: torch.zeros(3).cuda().put_(INDEX.cuda(), torch.ones(2).cuda(), accumulate=True),
+    "index_reduce_cuda": lambda: (
+        lambda: torch.zeros(3).cuda().index_reduce_(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
+    ),
+    "scatter_reduce_cuda_prod_": lambda: (
+        lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
+    ),
+    "scatter_reduce_cuda_kernel": lambda: (
+        lambda: torch.zeros(3).cuda().scatter(0, INDEX.cuda(), torch.ones(2).cuda(), reduce="add")
+    ),
+    "_histc_cuda with floating point input": lambda: lambda: torch.rand(9).cuda().histc(4, 0, 1),
+}
+ORDERED: dict[str, Callable[[], Callable[[], object]]] = {
+    "whole numbers": lambda: lambda: torch.ones(9, dtype=torch.int32).cuda().histc(4, 0, 1),
+    "sums by index": lambda: lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "sum"),
+    "bags of sums": lambda: backward_of(lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="sum"), 3, 2),
+}
+
+
+@pytest.mark.parametrize("caller", UNORDERED)
+def test_an_operator_without_a_fixed_order_alerts(caller: str) -> None:
+    run = UNORDERED[caller]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match=f"^{caller} does not have a deterministic implementation"):
+            run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_an_operator_with_a_fixed_order_does_not_alert(name: str) -> None:
+    run = ORDERED[name]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_cuda_has_no_kernel_for_is_refused() -> None:
+    ones, index = torch.ones(2, dtype=torch.complex64, device="cuda"), INDEX.cuda()
+    for source, kernel in ((ones, "gather_base_kernel_func"), (2, "fill_base_kernel_reduce_multiply")):
+        with pytest.raises(NotImplementedError, match=f'"cuda_scatter_{kernel}" not implemented for'):
+            ones.clone().scatter_(0, index, source, reduce="multiply")
+    with pytest.raises(RuntimeError, match="only available on CUDA"):
+        torch.ones(2).untyped_storage()._share_cuda_()

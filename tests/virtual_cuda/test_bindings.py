@@ -96,10 +96,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "gelu": [sample(M), sample(M, approximate="tanh")],
     "leaky_relu": [sample(-M), sample(-M, 0.2)],
     "native_layer_norm": [sample(M, [3], V, V, 1e-5), sample(M, [3], None, None, 1e-5)],
-    "convolution": [
-        sample(IMAGE, torch.ones(3, 2, 3, 3), torch.ones(3), [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
-        sample(IMAGE, torch.ones(2, 3, 3, 3), None, [2, 2], [1, 1], [1, 1], True, [1, 1], 1),
-    ],
     "max_pool2d_with_indices": [sample(IMAGE, [2, 2]), sample(IMAGE, [3, 3], [2, 2], [1, 1], [1, 1], True)],
     "_log_softmax": [sample(M, 1, False), sample(M, 0, False)],
     "_log_softmax_backward_data": [sample(M, N, 1, torch.float32)],

@@ -121,3 +121,51 @@ def test_patches_are_undone_where_the_next_device_cannot_open(monkeypatch: pytes
         with pytest.raises(ValueError, match="no number"), virtual_cuda.virtual_cuda():
             pass
         assert torch.Tensor.to is original
+
+
+def test_patches_that_were_undone_serve_the_next_device() -> None:
+    layer = torch.nn.Linear(3, 2)
+    with virtual_cuda.keep_patches() as restore:
+        for devices in (2, 1):
+            with virtual_cuda.virtual_cuda(devices) as gpu:
+                assert torch.cuda.device_count() == devices
+                patched = torch.zeros
+                optimizer = torch.optim.SGD(layer.cuda().parameters(), lr=0.1)
+                layer(torch.ones(3, device="cuda")).sum().backward()
+                optimizer.step()
+                layer.cpu()
+            assert (len(gpu.ledger.forwards()), len(gpu.ledger.optimizer_steps())) == (1, 1)
+            restore()
+            assert torch.zeros is not patched
+            assert not hasattr(torch._C, "_cuda_setStream") or torch.version.cuda is not None
+        with virtual_cuda.virtual_cuda():
+            assert torch.zeros is patched
+
+
+def test_what_was_changed_between_two_devices_is_patched_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    with virtual_cuda.keep_patches() as restore:
+        with virtual_cuda.virtual_cuda():
+            pass
+        restore()
+        original = torch.tensor
+        monkeypatch.setattr(torch, "tensor", lambda data, **options: asked.append(data) or original(data, **options))
+        changed = torch.tensor
+        with virtual_cuda.virtual_cuda():
+            assert torch.tensor([2], device="cuda").is_cuda
+        restore()
+        assert torch.tensor is changed
+    assert asked == [[2]]
+
+
+def test_each_device_says_that_products_may_use_tf32() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with virtual_cuda.keep_patches():
+            for _ in range(2):
+                with virtual_cuda.virtual_cuda() as gpu:
+                    pass
+                assert [row[6] for row in gpu.ledger.rows] == ["tf32"]
+    finally:
+        torch.set_float32_matmul_precision(before)

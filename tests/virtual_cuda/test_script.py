@@ -162,13 +162,11 @@ def test_what_cannot_be_run_is_told_in_a_sentence(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("command", [["-m", "virtual_cuda"], ["-m", "gpudojo", "run"]])
-def test_ctrl_c_ends_the_process_as_python_ends(folder: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("command", [["virtual_cuda"], ["gpudojo", "run"]])
+def test_ctrl_c_ends_the_process_as_python_ends(warm_python: WarmPython, folder: Path, command: list[str]) -> None:
     script = "import os, signal\nkept = open('kept', 'w')\nkept.write('text')\nos.kill(os.getpid(), signal.SIGINT)\n"
     (folder / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, *command, "script.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = warm_python.run(*command, "script.py", cwd=folder, env=os.environ)
     assert done.returncode == -signal.SIGINT
     assert done.stderr.startswith("Traceback")
     assert done.stderr.count("\nKeyboardInterrupt\n") == 1
@@ -176,7 +174,7 @@ def test_ctrl_c_ends_the_process_as_python_ends(folder: Path, command: list[str]
     assert (folder / "kept").read_text() == "text"
 
 
-def test_processes_that_the_script_spawns_have_the_device(folder: Path) -> None:
+def test_processes_that_the_script_spawns_have_the_device(warm_python: WarmPython, folder: Path) -> None:
     script = """
 import multiprocessing, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -195,8 +193,7 @@ if __name__ == "__main__":
     print(sum(batch.to("cuda").item() for batch, in loader), process.exitcode)
 """
     (folder / "script.py").write_text(script)
-    command = [sys.executable, "-m", "virtual_cuda", "--gpus", "2", "script.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run(warm_python, folder, "--gpus", "2", "script.py")
     assert done.stdout == "('__mp_main__', 2, 3.0)\n2.0 0\n", done.stderr
     assert done.stderr.startswith("\nWhat each line did"), "and nothing of the other processes"
 

@@ -47,12 +47,14 @@ from gpudojo.release.stubs import solution_lines, stub_of, stubs
 from gpudojo.release.stubs import solutions as solution_blocks
 
 WIDTH: Final = 76  # of a terminal with 80 columns, within the frame of a code block
-LONGEST: Final = 240  # characters of an error
+LONGEST: Final = 170  # characters of an error
 RECORDING_SEED: Final = 8
 UNUSED: Final = "allocated"  # the column that lessons do without: they need the room for code
 QUESTIONS: Final = 3
 SETUP_FILE: Final = f"{SETUP}.py"
 NBSP: Final = "\N{NO-BREAK SPACE}"
+PRINTED: Final = "printed: "
+ERROR: Final = "error: "
 NOTHING: Final = "The device was not used."
 
 
@@ -61,7 +63,7 @@ def filled(source: str) -> str:
     setup = "".join(snippet.code for snippet in snippets(source) if snippet.name == SETUP)
     for snippet in reversed(snippets(source)):
         if snippet.name != SETUP:
-            block = f"<!-- recorded -->\n```text\n{recorded(snippet, setup)}\n```\n"
+            block = f"```text\n{recorded(snippet, setup)}\n```\n"
             source = source[: snippet.end] + block + source[snippet.after :]
     return source
 
@@ -109,11 +111,12 @@ def recorded(snippet: Snippet, setup: str = "") -> str:
         names.clear()
     draw = _timeline if "timeline" in snippet.options else _table
     parts = [draw(made, file, snippet.code.splitlines(), setup.splitlines()) or NOTHING]
-    parts += [f"Printed:\n{textwrap.indent(said.getvalue().rstrip(), '  ')}"] if said.getvalue().strip() else []
+    if printed := said.getvalue().rstrip():
+        parts.append(PRINTED + printed.replace("\n", "\n" + " " * len(PRINTED)))
     if error:
         first = textwrap.shorten(error.splitlines()[0], LONGEST, placeholder=" …")  # general advice follows in some
-        parts.append(f"Error:\n{textwrap.fill(first, WIDTH, initial_indent='  ', subsequent_indent='  ')}")
-    return "\n\n".join(parts)
+        parts.append(textwrap.fill(first, WIDTH, initial_indent=ERROR, subsequent_indent=" " * len(ERROR)))
+    return "\n".join(parts)
 
 
 def _table(made: Ledger, file: str, code: list[str], setup: list[str]) -> str:
@@ -177,7 +180,7 @@ def problems(day: str, stem: str, root: Path) -> Iterator[str]:
         yield f"{name} does not have {QUESTIONS} questions with answers"
     yield from _given_away(name, source, root / "reference" / day)
     made = filled(source)
-    if any(one.name == "right" and "\nError:\n" in (one.recorded or "") for one in snippets(made)):
+    if any(one.name == "right" and f"\n{ERROR}" in (one.recorded or "") for one in snippets(made)):
         yield f"{name}: the snippet called right ends with an error"
     if made != source:
         yield f"{name}: what was recorded is out of date; run: dojo lesson {stem.partition('_')[0]} --remake"
@@ -521,15 +524,8 @@ def idle_answers(reference: str, function: str) -> Iterator[tuple[str, str]]:
     each = [*given.posonlyargs, *given.args, *filter(None, [given.vararg]), *given.kwonlyargs]
     names = [one.arg for one in each]
     values = [*VALUES, *names, *([f"({', '.join(names)},)"] if names else [])]
-    if names:
-        first = names[0]
-        values += [
-            f"{first}[0]",
-            f"next(iter({first}))",
-            f"len({first})",
-            f"list({first})",
-            f"getattr({first}, 'device')",
-        ]
+    uses = ("{}[0]", "next(iter({}))", "len({})", "list({})", "getattr({}, 'device')")
+    values += [use.format(name) for name in names[:1] for use in uses]
     for body in ("...", *(f"return {value}" for value in values), "raise ValueError"):
         yield body, f"{head}def {function}({ast.unparse(given)}):\n    {body}\n"
 
@@ -593,12 +589,9 @@ def steep_hints(name: str, root: Path) -> Iterator[Finding]:
 def keys_in(source: str) -> list[tuple[str, int]]:
     """The misconception keys a module's checks name, given by position or by name."""
     nodes = list(ast.walk(ast.parse(source)))
-    arguments = {
-        node.name: [each.arg for each in node.args.args] for node in nodes if isinstance(node, ast.FunctionDef)
-    }
-    places = {"Failed": 3} | {
-        f: args.index("misconception") for f, args in arguments.items() if "misconception" in args
-    }
+    functions = {node.name: node.args.args for node in nodes if isinstance(node, ast.FunctionDef)}
+    named = ((name, place, each.arg) for name, given in functions.items() for place, each in enumerate(given))
+    places = {"Failed": 3} | {name: place for name, place, argument in named if argument == "misconception"}
     given = []
     for node in nodes:
         if isinstance(node, ast.Call):

@@ -100,9 +100,9 @@ def course_of(options: GradingOptions, state: ClassState) -> CourseRules:
 
 def course_at(out: Path, state: ClassState) -> CourseRules:
     """The rules in the file of the last run; raises BadClass where it is gone."""
-    path = out / state.course
     if not state.course:
         return CourseRules()
+    path = Path(os.path.normpath(out / state.course))
     if not path.is_file():
         raise BadClass(f"the course file of this class is gone: {path}; give another one: dojo grade --course FILE")
     return course_file.load(path)
@@ -534,7 +534,7 @@ class Display:
         tally = outcome.tally if outcome else self.tally
         count = sum(tally.statuses.values())
         counts = ", ".join(f"{count} {status}" for status, count in tally.statuses.most_common())
-        rate = f" ({ran / seconds:.1f}/s)" if ran and seconds > 0 else ""
+        rate = f" ({ran / seconds:.1f}/s)" if ran > 1 and seconds > 0 else ""
         whole = f"{count} {'student' if 'absent' in tally.statuses else 'submission'}{'s' * (count != 1)}"
         self._say(f"\n{whole}: {counts}. {ran} graded in {_time(seconds)}{rate}.", style="bold")
         marked = {"late": tally.late, "with overrides": tally.overridden, "still to grade by hand": tally.to_grade}
@@ -544,7 +544,7 @@ class Display:
         if hardest := tally.statistics.hardest[:5]:
             head = f"{'failed':>8} {'absent':>7} {'attempted':>10}"
             lines = [f"{each.failed:>8} {each.absent:>7} {each.attempted:>10}  {each.id}" for each in hardest]
-            self._list("Hardest checks", [head, *lines])
+            self._list("Most-missed checks", [head, *lines])
         mistakes = [(misconceptions().get(name), name, count) for name, count in tally.mistakes.most_common(5)]
         named = [f"{count:>5}  {known.name if known else name}" for known, name, count in mistakes]
         self._list("Most common misconceptions", named)

@@ -152,7 +152,9 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
         if key(id_) in seen:
             raise BadFile(str(path), line, f"{id_!r} is the id of line {seen[key(id_)]}, too")
         seen[key(id_)] = line
-        row = RosterRow(id_, name, cell("email"), cell("section"), cell("github"), cell("login"))
+        # Canvas's gradebook has no addresses, but logins that often are.
+        email = cell("email") or (cell("login") if "@" in cell("login") else "")
+        row = RosterRow(id_, name, email, cell("section"), cell("github"), cell("login"))
         others = [_number(" ".join(cells[n].split())) for n in more if n < len(cells)]
         number = roster.add(row, others)
         if dates is not None and dates < len(cells) and cells[dates].strip(" -"):

@@ -209,7 +209,7 @@ class Sent:
 
 
 @dataclass(eq=False)
-class Session:
+class DaskSession:
     """Has tasks done over one connection to a scheduler."""
 
     client: Client
@@ -352,7 +352,7 @@ class Cluster:
         queue = TaskQueue(tasks)
 
         async def session(client: Client) -> None:
-            await Session(client, self, queue).run()
+            await DaskSession(client, self, queue).run()
 
         asyncio.run(self._persistently(session, self.wait, lambda: queue.done, kept=True))
 

@@ -36,7 +36,6 @@ from gpudojo.model.results import (
     RunLimits,
     SubmissionRow,
     SubmissionStatus,
-    not_handed_in,
     total,
 )
 from gpudojo.model.results import SubmissionStatus as Became
@@ -103,12 +102,7 @@ class CheckStatistics:
 
 def absent_functions(exercise: ExerciseRow) -> set[str]:
     """The functions of an exercise that were not handed in, or only as the stub."""
-    return {
-        check.function
-        for check in exercise.checks
-        if check.outcome is Outcome.TODO
-        or (check.outcome is Outcome.FAILED and check.happened.startswith(not_handed_in(check.function)))
-    }
+    return {check.function for check in exercise.checks if check.outcome is Outcome.TODO or check.absent}
 
 
 class ClassStatistics:
@@ -144,9 +138,18 @@ class ClassStatistics:
 
     @property
     def hardest(self) -> list[CheckStatistics]:
-        """Checks whose points somebody does not have, most missed first."""
+        """Checks whose points somebody does not have, most missed first.
+
+        Of the checks of a function that are missed for nothing but its absence, one stands for all."""
         missed = [check for check in self.checks.values() if check.missed]
-        return sorted(missed, key=lambda check: (-check.missed, -check.failed, check.id))
+        found: dict[str, CheckStatistics] = {}
+        functions: set[str] = set()
+        for check in sorted(missed, key=lambda check: (-check.missed, -check.failed, check.id)):
+            function = check.id.rpartition("::")[0]
+            if check.missed > check.absent or function not in functions:
+                found[check.id] = check
+            functions.add(function)
+        return list(found.values())
 
 
 STATE: Final = f"{FOLDER}/class.json"
@@ -333,13 +336,18 @@ class Gradebook:
             before = self.pick(known.sent) if known else None
             before = msgspec.structs.replace(before) if before else None
             kept = {sent.digest: sent for sent in known.sent} if known else {}
+            # A submission that is found again, as when the same download is graded twice, stays an earlier attempt;
+            # it is a later one where files in the same place have changed back, or the platform says so.
+            last_from = {sent.origin: sent.digest for sent in known.sent} if known else {}
             for _, sent in handed_in:
-                old = kept.pop(sent.digest, None)
+                old = kept.get(sent.digest)
                 if old is not None and old.record == sent.record:
                     sent.at = old.at
                 if old is not None:
                     sent.changes = old.changes
-                kept[sent.digest] = sent  # now the last
+                    if last_from.get(sent.origin, sent.digest) != sent.digest or sent.submitted > old.submitted > "":
+                        del kept[sent.digest]
+                kept[sent.digest] = sent
             people = list(entry.people)
             student = Student(entry.name, entry.student, str(entry.naming), entry.identifier, people)
             student.sent = list(kept.values())

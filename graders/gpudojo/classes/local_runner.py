@@ -18,9 +18,9 @@ from gpudojo.classes.submission_run import GAP, SubmissionRun
 from gpudojo.model.errors import BadClass, ForkServerFailed
 from gpudojo.model.results import SubmissionRow
 from gpudojo.sandbox.fork_client import ChildExit, ChildPipes, ForkClient
-from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, devices, room_for
 from gpudojo.sandbox.isolation import Layers
 from gpudojo.sandbox.protocol import TOKEN, RunOptions
+from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, devices, room_for
 from gpudojo.submissions.entries import IgnoredPath
 
 TICK: Final = 0.1

@@ -309,9 +309,8 @@ def item_named(name: str, row: SubmissionRow) -> tuple[str, float]:
         raise BadClass(f"{len(found)} checks are called {name!r}; write more of it: {some}{', …' * (len(found) > 5)}")
     ends = [id_.partition("::")[2] for id_ in checks]
     every = [*worth, *ends, *(id_.rpartition("::")[2] for id_ in checks)]
-    raise BadClass(
-        f"there is no check, exercise or item {name!r}{suggestion(name, every, '')}; see: dojo override --items"
-    )
+    hint = suggestion(name, every, "") or "; see: dojo override --items"
+    raise BadClass(f"there is no check, exercise or item {name!r}{hint}")
 
 
 def applied(exercises: Sequence[ExerciseRow], holds: dict[str, LogEntry]) -> tuple[list[ExerciseRow], list[str]]:

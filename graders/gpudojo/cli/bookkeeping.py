@@ -14,6 +14,7 @@ import click
 
 from gpudojo.cli.options import FOLDER, THAT_FILE, which_day, writing
 from gpudojo.model.errors import BadClass, BadFile, printable, suggestion
+from gpudojo.model.results_file import number
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook, Unit
@@ -146,21 +147,20 @@ def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
 
 def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     """Write the log and the results, and say what became of the students."""
-    from gpudojo.model.results_file import number
-
     keys = {entry.key for entry in entries}
     units = [unit for unit in book.units() if keys & {*unit.keys, "*"}]
-    before = {unit.name: book.row(unit).final for unit in units}
+    before = {unit.name: book.row(unit) for unit in units}
     book.overrides.add(entries)
     path, _ = book.write_results()
     changed = 0
     for unit in units:
-        new, old = book.row(unit).final, before[unit.name]
-        changed += new != old
-        if new != old and changed <= 20:
-            click.echo(
-                f"{printable(unit.name)}: {number(old.points)} → {number(new.points)} of {number(new.max_points)}"
-            )
+        row, old = book.row(unit), before[unit.name]
+        changed += row.final != old.final
+        if row.final != old.final and changed <= 20:
+            points = f"{number(old.final.points)} → {number(row.final.points)} of {number(row.final.max_points)}"
+            if row.grade is not None:  # on another scale than what was given
+                points += f" ({number(old.score)} → {number(row.score)} of {number(row.max_score)} in the exercises)"
+            click.echo(f"{printable(unit.name)}: {points}")
     several = f"{changed} of {len(units)} students' points changed" if len(units) != 1 else ""
     click.echo(several or ("" if changed else "The points are the same as before."), nl=bool(several or not changed))
     undo = f" To undo it: dojo override --undo --out {book.out}" if entries[-1].action == "set" else ""
@@ -168,8 +168,6 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
 
 
 def _show(book: Gradebook) -> None:
-    from gpudojo.model.results_file import number
-
     current = sorted(book.overrides.current().values(), key=lambda entry: (entry.student, entry.item))
     for one in current:
         why = f"  {one.comment}" if one.comment else ""
@@ -186,8 +184,6 @@ def _show(book: Gradebook) -> None:
 
 
 def _show_log(book: Gradebook) -> None:
-    from gpudojo.model.results_file import number
-
     for one in book.overrides.log:
         what = f"{number(one.points)}  {one.comment}".rstrip() if one.action == "set" else "undone"
         click.echo(printable(f"{one.at[:19]}  {one.by}  {one.student}  {one.item}  {what}"))
@@ -196,8 +192,6 @@ def _show_log(book: Gradebook) -> None:
 
 
 def _show_items(book: Gradebook) -> None:
-    from gpudojo.model.results_file import number
-
     for exercise in _whole_row(book).exercises:
         click.echo(f"{number(exercise.max_score):>8}  {exercise.exercise}")
         for check in exercise.checks:
@@ -220,6 +214,11 @@ def _unit(book: Gradebook, name: str) -> Unit:
         return found[0]
     if found:
         raise BadClass(f"{len(found)} students are called {name!r}: {', '.join(unit.name for unit in found)}")
+    partly = [unit.name for unit in units if any(key(name) in each for each in unit.names)]
+    if partly:
+        raise BadClass(
+            f"no student is called {name!r}; names with it: {', '.join(partly[:8])}{', …' * (len(partly) > 8)}"
+        )
     names = [one for unit in units for one in (unit.name, *unit.names)]
     raise BadClass(f"no student is called {name!r}{suggestion(name, names)}")
 
@@ -240,9 +239,8 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
     missing = {"student", "item", "points"} - set(columns)
     if missing:
         hint = next((suggestion(heading, sorted(missing), "") for heading in columns), "")
-        raise BadFile(
-            str(path), first, f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
-        )
+        said = f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
+        raise BadFile(str(path), first, said)
     for line, cells in lines:
         row = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
         if not row.get("points"):

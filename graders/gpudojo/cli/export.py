@@ -56,6 +56,8 @@ def export(
         names = {row.submission: bool(row.needs_human) for row in rows}
         if submission is not None and submission not in names:
             raise click.ClickException(no_submission(submission, names, results))
+        if held_back := rows.held_back():
+            say(f"{held_back}; this export does not hide them, unless the platform does.")
         known, environment = parts(head, rows), dict(os.environ)
         options = Options(worksheet, gradebook, title, submission, known, results.parent, environment, say=say)
         out.mkdir(parents=True, exist_ok=True)
@@ -115,18 +117,16 @@ def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: P
     A page is one file that needs nothing else. feedback.csv is for mail merge: who, points, and the file to attach.
     Where students are known by Moodle's ids, moodle.zip is for "Upload multiple feedback files in a zip".
     """
-    pass  # DROPPED
-    from gpudojo.report.writing import (
-        FeedbackOptions,
-        write_feedback,  # only here: the templates take a while
-    )
+    from gpudojo.report.writing import FeedbackOptions, write_feedback  # only here: the templates take a while
 
     file = results_file(results)
     head, now = header(file), datetime.now(UTC)
-    if not early and not head.visibility.shows(head.visibility.results, head.deadline, now):
-        when = f"after {head.deadline}" if head.visibility.results == "after deadline" else "never"
-        raise click.ClickException(f"the course shows results {when}; use --early to write feedback all the same")
-    rows = VisibleRows(head, StoredRows(file), now)
+    rows = VisibleRows(head, StoredRows(file), now, early)
+    held_back = "" if early else rows.held_back()
+    if held_back and not any(True for _ in rows):
+        raise click.ClickException(f"{held_back}; use --early to write feedback all the same")
+    if held_back:
+        click.echo(f"note: {held_back} and get no feedback now; use --early to write it all the same", err=True)
     names = [row.submission for row in rows]
     if only is not None and only not in names:
         raise click.ClickException(no_submission(only, names, file))

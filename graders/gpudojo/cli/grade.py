@@ -38,6 +38,7 @@ ASKED: Final = {
     "gpu_memory_limit": "gpu_memory",
 }
 ONLY: Final = "Grade this function or exercise (04) only; may be repeated."
+ROSTER: Final = "A CSV file of students, from a platform or with columns id, name, email."
 WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
@@ -52,16 +53,12 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 @click.option("--wait", default=60.0, show_default=True, type=click.FloatRange(min=0), metavar="S", help=WAIT)
 @limits
 @bytes_option("--gpu-memory-limit", help="GPU memory, with --bench cuda.")
-@click.option(
-    "--only", multiple=True, metavar="NAME", help="Grade this function or exercise (04) only; may be repeated."
-)
+@click.option("--only", multiple=True, metavar="NAME", help=ONLY)
 @click.option("--rejudge", is_flag=True, help="Judge stored evidence again; no student code runs.")
 @click.option("--fresh", is_flag=True, help="Run everything again.")
 @click.option("--reference", type=THAT_FOLDER, help=REFERENCE)
 @click.option("--course", type=THAT_FILE, help="The course file (default: course.toml beside SUBMISSIONS).")
-@click.option(
-    "--roster", type=THAT_FILE, help="A CSV file of students, from a platform or with columns id, name, email."
-)
+@click.option("--roster", type=THAT_FILE, help=ROSTER)
 @click.option("--attempt", type=click.Choice(get_args(AttemptRule)), help="Which of a student's submissions counts.")
 @click.option("--quiet", "-q", is_flag=True, help="Print errors only.")
 @click.pass_context

@@ -25,9 +25,7 @@ from gpudojo.cli.options import (
 )
 from gpudojo.platforms import _autograder as autograder
 from gpudojo.platforms import seals
-from gpudojo.platforms.classroom50 import bundle
 from gpudojo.release import stubs as stub_files
-from gpudojo.release import student as notebook_files
 from gpudojo.release import student as student_files
 
 if TYPE_CHECKING:
@@ -82,9 +80,9 @@ def student(target: Path, day: str, root: Path | None) -> None:
 def notebooks(day: str, root: Path | None, out: Path | None, package: str | None) -> None:
     """Make one notebook per exercise and one for the whole day from reference/."""
     root, _ = references(root, day)
-    made = notebook_files.of_day(root, day, package)  # all of them before the first is written
+    made = student_files.of_day(root, day, package)  # all of them before the first is written
     with writing(out or root):
-        changed = notebook_files.write_notebooks(out or root, made)
+        changed = student_files.write_notebooks(out or root, made)
     for path in changed:
         click.echo(f"written: {path}")
     if not changed:
@@ -96,7 +94,7 @@ def notebooks(day: str, root: Path | None, out: Path | None, package: str | None
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 def classroom50(released: Path, target: Path) -> None:
     """Make the autograder for Classroom 50 in DIR, from RELEASED, the output of `dojo release student`."""
-    files = bundle(released)
+    files = autograder.classroom50_bundle(released)
     student_files.write(files, target)
     click.echo(f"written: {target}, {', '.join(sorted(files))}")
     click.echo("Put it into your classroom50 repository as CLASSROOM/autograders/ASSIGNMENT/.")

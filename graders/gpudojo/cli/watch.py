@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console, RenderableType
-from rich.markdown import Markdown
 from virtual_cuda import run_script
 
 from gpudojo import __version__
@@ -28,7 +27,7 @@ from gpudojo.model.errors import DojoError
 from gpudojo.model.exercise import Exercise
 
 if TYPE_CHECKING:
-    from gpudojo.watch.session import Course, Event, Work
+    from gpudojo.watch.session import Course, Event, ExerciseWork
 
 
 @click.command(
@@ -88,7 +87,7 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
             console.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
             console.file.flush()
 
-    def show(event: Event, work: Work) -> None:
+    def show(event: Event, work: ExerciseWork) -> None:
         if session.trouble:
             console.print(f"cannot grade: {session.trouble}", style="red", markup=False)
         if event != "verdict":
@@ -99,7 +98,8 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
 
     session = Session(course, show, kind)
     console.print(f"{course.title}: {course.folder}", markup=False, soft_wrap=True)
-    console.print(*([note] if note else []), "Save a file to grade it. Ctrl-C ends this.", sep="\n", markup=False)
+    said = "First what is here now, then what you save. Ctrl-C ends this."
+    console.print(*filter(None, [note, said]), sep="\n", markup=False)
     with contextlib.suppress(KeyboardInterrupt):
         session.loop()
 
@@ -123,10 +123,12 @@ def lesson(number: str | None, html: Path | None, remake: bool, day: str) -> Non
             click.echo(f"{exercise.number}  {exercise.title}")
         click.echo(f"To read one, run: dojo lesson {chosen[0].number}")
     else:
+        from gpudojo.watch import view
+
         console = Console()
         for text in filter(None, map(lesson_of, chosen)):
             # Colours of the terminal itself, which fit a light and a dark one; in a file, the source.
-            console.print(Markdown(text, code_theme="ansi_dark")) if console.is_terminal else click.echo(text)
+            console.print(view.LessonPage(text, dark=True)) if console.is_terminal else click.echo(text)
 
 
 def _chosen(day: str, number: str | None) -> list[Exercise]:

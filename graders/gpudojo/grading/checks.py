@@ -49,6 +49,8 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     parts: list[Part] = [("happened", result.happened), ("expected", result.expected), ("line", place)]
     if known := misconceptions().get(result.misconception or ""):
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
+    if result.max_points:
+        parts.append(("worth", f"{result.max_points:g} {'point' if result.max_points == 1 else 'points'}"))
     return result.claim, [part for part in parts if part[1]]
 
 

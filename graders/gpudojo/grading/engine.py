@@ -22,7 +22,7 @@ import msgspec
 from gpudojo.grading.checks import scenario_raised
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.load import solved
-from gpudojo.grading.references import Kept, Reference, reference_for
+from gpudojo.grading.references import KeptEvidence, Reference, reference_for
 from gpudojo.grading.source_locator import line_to_show
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import DojoError, author_line
@@ -301,7 +301,7 @@ class FileGrader:
         """
         with contextlib.suppress(DojoError, OSError):
             reference = self._reference(exercise)
-            if isinstance(reference, Kept):
+            if isinstance(reference, KeptEvidence):
                 missing = [each for each in functions if not reference.has(each, self.kind, self.seed)]
                 written = solved(self.path) if missing else ()
                 for function in missing:
@@ -312,7 +312,7 @@ class FileGrader:
         found = self._references.get(exercise.stem)
         if found is None:
             found = reference_for(self.path, exercise)
-            if self.watching and isinstance(found, Kept):
+            if self.watching and isinstance(found, KeptEvidence):
                 found = found.written
             self._references[exercise.stem] = found
         return found
@@ -331,7 +331,7 @@ class FileGrader:
 
         # Before the student's file: that may spoil the process it is loaded into.
         reference = self._reference(exercise)
-        if isinstance(reference, Kept) and not reference.has(function, self.kind, self.seed):
+        if isinstance(reference, KeptEvidence) and not reference.has(function, self.kind, self.seed):
             reference.load()
         if self.submission is None:
             self.submission = load_file(self.path, limits)

@@ -187,7 +187,7 @@ class InCache(msgspec.Struct, frozen=True):
     evidence: bytes  # compressed
 
 
-class Kept:
+class KeptEvidence:
     """A reference solution whose evidence is kept in the user's cache; it is loaded and run where that has none.
 
     For runs on a student's own machine: whoever can write to the cache can change what a file is compared with.
@@ -328,7 +328,7 @@ def reference_for(path: Path, exercise: Exercise) -> Reference:
     """The reference of one exercise, for a student's file or notebook. Raises NoReference."""
     if recorded := recorded_for(path, exercise):
         return Recorded(recorded)
-    return Kept(reference_of(path.with_name(f"{exercise.stem}.py")), exercise)
+    return KeptEvidence(reference_of(path.with_name(f"{exercise.stem}.py")), exercise)
 
 
 def recorded_for(path: Path, exercise: Exercise) -> Shipped | None:

@@ -23,11 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from gpudojo.model.exercise import Exercise
-
 if TYPE_CHECKING:
     from gpudojo.model.exercise import Exercise, Misconception
-
 
 DAY: Final = re.compile(r"day([1-9][0-9]{0,2})")
 GROUP: Final = "gpudojo.days"
@@ -163,15 +160,14 @@ def _mistakes(path: Path) -> Mapping[str, Misconception]:
     from gpudojo.model.errors import BadDay
     from gpudojo.model.exercise import Misconception
 
+    def frozen(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return {key: Misconception(**{name: _frozen(value) for name, value in e.items()}) for key, e in entries.items()}
+        return {key: Misconception(**{name: frozen(value) for name, value in e.items()}) for key, e in entries.items()}
     except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
         raise BadDay(str(path), None, str(error)) from error
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 @functools.cache
@@ -222,11 +218,11 @@ def every_exercise() -> Iterator[tuple[str, Exercise]]:
 FOLDER: Final = "lessons"
 SETUP: Final = "setup"
 _COMMENT: Final = re.compile(r"(?m)^<!-- .*? -->\n")
-_ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\n\n(.*?)\n</details>\n", re.S)
+_ANSWER: Final = re.compile(r"<details><summary>Answer</summary>\s*(.*?)\s*</details>\n", re.S)
 _FENCE: Final = re.compile(r"(?ms)^```python\n(.*?)^```\n")
 _SNIPPET: Final = re.compile(
     r"(?ms)^<!-- run: (?P<name>\w+)(?P<options>[^\n]*?) -->\n```python\n(?P<code>.*?)^```\n"
-    r"(?:<!-- recorded -->\n```text\n(?P<recorded>.*?)^```\n)?"
+    r"(?:```text\n(?P<recorded>.*?)^```\n)?"
 )
 
 
@@ -277,19 +273,17 @@ def shown(source: str, folded: bool) -> str:
 
 def snippets(source: str) -> list[Snippet]:
     """The snippets of a lesson's source, in order."""
-    return list(_snippets(source))
-
-
-def _snippets(source: str) -> Iterator[Snippet]:
+    found = []
     for match in _SNIPPET.finditer(source):
         words = (word.partition("=") for word in match["options"].split())
         options = {name: value for name, _, value in words}
         end, line = match.end("code") + len("```\n"), source.count("\n", 0, match.start("code")) + 1
-        yield Snippet(match["name"], options, match["code"], match["recorded"], line, end, match.end())
+        found.append(Snippet(match["name"], options, match["code"], match["recorded"], line, end, match.end()))
+    return found
 
 
 def never_run(source: str) -> list[int]:
     """The lines of Python blocks in a lesson that no mark makes snippets."""
-    marked = {snippet.line for snippet in _snippets(source)}
+    marked = {snippet.line for snippet in snippets(source)}
     starts = (source.count("\n", 0, match.start(1)) + 1 for match in _FENCE.finditer(source))
     return [line for line in starts if line not in marked]

@@ -65,9 +65,7 @@ class BadName(CannotBegin, ValueError):
     what: str
     name: str
     rule: str
-
-    def __str__(self) -> str:
-        return f"{self.name!r} cannot be the name of {self.what}: {self.rule}"
+    text = "{self.name!r} cannot be the name of {self.what}: {self.rule}"
 
 
 @dataclass(eq=False, repr=False)
@@ -76,9 +74,7 @@ class NameTaken(CannotBegin):
 
     name: str
     by: str
-
-    def __str__(self) -> str:
-        return f"{self.name} already exists: {self.by}"
+    text = "{self.name} already exists: {self.by}"
 
 
 class BadClass(Refusal):
@@ -116,9 +112,7 @@ class BadWorker(DojoError):
 
     worker: str
     why: str
-
-    def __str__(self) -> str:
-        return f"the worker {self.worker} cannot be used: {self.why}"
+    text = "the worker {self.worker} cannot be used: {self.why}"
 
 
 class BadMessage(Refusal, ValueError):
@@ -130,9 +124,7 @@ class BadEvidence(DojoError, ValueError):
     """Evidence that cannot be read or is not valid."""
 
     reason: str
-
-    def __str__(self) -> str:
-        return f"this is not evidence: {self.reason}"
+    text = "this is not evidence: {self.reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -140,9 +132,7 @@ class NoReference(DojoError, FileNotFoundError):
     """There is nothing to judge a file against."""
 
     name: str
-
-    def __str__(self) -> str:
-        return f"no reference solution for {self.name} was found in a `reference` folder above it"
+    text = "no reference solution for {self.name} was found in a `reference` folder above it"
 
 
 @dataclass(eq=False, repr=False)
@@ -150,9 +140,7 @@ class NoExercises(DojoError, FileNotFoundError):
     """A folder has no file that is named like an exercise."""
 
     folder: str
-
-    def __str__(self) -> str:
-        return f"no exercise files in {self.folder}; name the folder that has them, such as exercises/day8"
+    text = "no exercise files in {self.folder}; name the folder that has them, such as exercises/day8"
 
 
 @dataclass(eq=False, repr=False)
@@ -173,10 +161,10 @@ class NotRecorded(DojoError):
     """A release has the reference's evidence for some devices, and another one is asked for."""
 
     bench: str
-
-    def __str__(self) -> str:
-        there = "what the reference does is recorded here for CUDA and for the plain CPU"
-        return f"{there}, not for {self.bench!r}; choose virtual or cpu"
+    text = (
+        "what the reference does is recorded here for CUDA and for the plain CPU, not for {self.bench!r}; "
+        "choose virtual or cpu"
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -198,9 +186,7 @@ class NotSprites(DojoError, ValueError):
     """A tensor to draw does not have the shape of sprites."""
 
     shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has {self.shape}"
+    text = "sprites have the shape (N, 3, H, W), or (N, H, W) in grey; this has {self.shape}"
 
 
 @dataclass(eq=False, repr=False)
@@ -209,21 +195,21 @@ class BadResults(DojoError, ValueError):
 
     path: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path} is not a file of results: {self.reason}"
+    text = "{self.path} is not a file of results: {self.reason}"
 
 
 @dataclass(eq=False, repr=False)
-class BadFile(DojoError, ValueError):
-    """A file that an instructor wrote or downloaded cannot be used as it is: a course, a roster, overrides."""
-
+class _AtLine(DojoError):
     file: str
     line: int | None
     reason: str
 
     def __str__(self) -> str:
         return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
+
+
+class BadFile(_AtLine, ValueError):
+    """A file that an instructor wrote or downloaded cannot be used as it is: a course, a roster, overrides."""
 
 
 def suggestion(name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12) -> str:
@@ -241,21 +227,11 @@ class CannotExport(DojoError, ValueError):
 
     format: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"cannot export to {self.format}: {self.reason}"
+    text = "cannot export to {self.format}: {self.reason}"
 
 
-@dataclass(eq=False, repr=False)
-class BadDay(DojoError, ImportError):
+class BadDay(_AtLine, ImportError):
     """A file of a day cannot be imported: a mistake of its author."""
-
-    file: str
-    line: int | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
 
 
 class CannotReport(Refusal):
@@ -273,9 +249,7 @@ class BadMarkers(DojoError, ValueError):
     path: str
     line: int
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}"
+    text = "{self.path}:{self.line}: {self.reason}"
 
 
 _FRAMEWORK: Final = ("gpudojo.grading.", "gpudojo.model.")

@@ -97,6 +97,11 @@ class CheckRow(msgspec.Struct, frozen=True, omit_defaults=True):
     cell: Line | None = None  # in a notebook: which code cell; `line` then counts in that cell
     override: Override | None = None  # `points` are already these
 
+    @property
+    def absent(self) -> bool:
+        """Whether it failed because the function was not handed in."""
+        return self.outcome is Outcome.FAILED and self.happened.startswith(not_handed_in(self.function))
+
 
 class ExerciseRow(msgspec.Struct, frozen=True):
     """One exercise of one submission, or an item that a person grades."""

@@ -22,7 +22,7 @@ from gpudojo.model.catalogue import every_exercise
 from gpudojo.model.errors import NoSuchSeed
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import Outcome
-from gpudojo.notebook.session import (
+from gpudojo.notebook.cells import (
     NOWHERE,
     STOPPED,
     CheckReport,

@@ -20,13 +20,14 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 import msgspec
 from rich.console import Console
 
 import gpudojo
+from gpudojo.classes import store
 from gpudojo.classes.class_grading import ClassGrading, Display
 from gpudojo.classes.grading_options import GradingOptions, number
 from gpudojo.grading.limits import SECONDS
@@ -35,19 +36,35 @@ from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import title
 from gpudojo.model.errors import BadClass, CannotRelease, DojoError
 from gpudojo.model.results import PLACES, ClassResults, Grade, SubmissionRow
-from gpudojo.model.results_file import read, replacing
+from gpudojo.model.results_file import read
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._entries import one_line, save, save_json
 from gpudojo.release import leaks, manifest
 from gpudojo.release.student import requirements
 from gpudojo.release.wheel import wheel
 from gpudojo.sandbox.isolation import missing
+from gpudojo.submissions.archives import fetch
+from gpudojo.submissions.entries import Unreadable
 
 HERE: Final = Path(__file__).parent
 DATE: Final = (2020, 1, 1, 0, 0, 0)
 EXECUTABLE: Final = ("setup.sh", "run_autograder", "run.sh")
 BASES: Final = {"prairielearn": "ubuntu:24.04", "autolab": "autograding_image"}
 TIMEOUT: Final = 600  # seconds for a submission
+
+
+def classroom50_bundle(released: Path) -> dict[str, bytes]:
+    """The files of the bundle, for a repository that `dojo release student` has written; raises CannotRelease."""
+    found = manifest.of_folder(released)
+    try:
+        packed = fetch(released / found.wheel, manifest.LARGEST)
+    except Unreadable as error:
+        raise CannotRelease(f"{found.wheel} of {released} {error}") from None
+    return {
+        "autograder.py": (HERE / "classroom50" / "autograder.py").read_text(encoding="utf-8").encode(),
+        "release.json": f"{manifest.dumped(found)}\n".encode(),
+        PurePosixPath(found.wheel).name: packed,
+    }
 
 
 def gradescope_zip(root: Path, day: str, secret: str | None = None) -> bytes:
@@ -179,9 +196,7 @@ def _tarred(files: Mapping[str, bytes]) -> bytes:
 def write(path: Path, data: bytes) -> None:
     """All of it or nothing."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(data)
+        store.write(path, data)
     except OSError as error:
         raise CannotRelease(f"cannot write {path}: {error.strerror}") from None
 
@@ -291,7 +306,7 @@ def _no_scores(target: Path, why: str, day: str) -> None:
     save(target / "feedback.txt", f"{said}\n{msgspec.json.encode({'scores': none}).decode()}\n")
 
 
-class Place(NamedTuple):
+class GraderPlaces(NamedTuple):
     """Where a platform puts a submission and the evidence, and what it gets where the grader fails."""
 
     submission: str
@@ -300,9 +315,9 @@ class Place(NamedTuple):
 
 
 PLACES_THERE: Final = {
-    "gradescope": Place("submission", "source/evidence", _no_result),
-    "prairielearn": Place("student", "tests/evidence", _not_gradable),
-    "autolab": Place("submission", "evidence", _no_scores),
+    "gradescope": GraderPlaces("submission", "source/evidence", _no_result),
+    "prairielearn": GraderPlaces("student", "tests/evidence", _not_gradable),
+    "autolab": GraderPlaces("submission", "evidence", _no_scores),
 }
 
 

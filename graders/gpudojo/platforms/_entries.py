@@ -7,6 +7,7 @@ import difflib
 import io
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,10 +16,20 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.classes.store import write
 from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.model.results_file import encoded, number, replacing
+from gpudojo.model.results import (
+    CheckRow,
+    ClassResults,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+    When,
+)
+from gpudojo.model.results_file import encoded, number
 from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
@@ -41,17 +52,35 @@ def published(header: ClassResults) -> float:
 
 @dataclass(frozen=True)
 class VisibleRows:
-    """Rows as students may see them at a time: without hints where the course does not show them yet."""
+    """Rows as students may see them at a time: without hints where the course does not show them yet.
+
+    A student with an extension has a deadline of their own."""
 
     header: ClassResults
     rows: Iterable[SubmissionRow]
     now: datetime
+    early: bool = True  # with the rows of students who should not see their results yet
 
     def __iter__(self) -> Iterator[SubmissionRow]:
-        seen = self.header.visibility
-        if seen.shows(seen.hints, self.header.deadline, self.now):
-            return iter(self.rows)
-        return map(_without_hints, self.rows)
+        hints = self.header.visibility.hints
+        for row in self.rows:
+            if self.early or self.shown(row):
+                yield row if self._shows(hints, row) else _without_hints(row)
+
+    def shown(self, row: SubmissionRow) -> bool:
+        """Whether the student may see the results."""
+        return self._shows(self.header.visibility.results, row)
+
+    def _shows(self, what: When, row: SubmissionRow) -> bool:
+        own = (row.timing.deadline if row.timing else "") or self.header.deadline
+        return self.header.visibility.shows(what, own, self.now)
+
+    def held_back(self) -> str:
+        """Whose results the course does not show yet, in a sentence; empty where it shows all."""
+        counts = Counter(map(self.shown, self.rows))
+        when = "never" if self.header.visibility.results == "never" else "after the deadline"
+        whose = f"; {counts[False]} of {counts.total()} students still have time" if counts[True] else ""
+        return f"the course shows results {when}{whose}" if counts[False] else ""
 
 
 def _without_hints(row: SubmissionRow) -> SubmissionRow:
@@ -125,6 +154,8 @@ def good(check: CheckRow) -> bool:
 def sentence(row: SubmissionRow) -> str:
     """Points and reason of a submission, for its student: never what only a teacher should read."""
     got = f"{number(row.final.points)} of {number(row.final.max_points)} points"
+    if row.grade is not None and row.status is not SubmissionStatus.ABSENT:
+        got += f" ({number(row.score)} of {number(row.max_score)} in the exercises)"
     return got if row.status is SubmissionStatus.GRADED else f"{got}: {_reason(row)}"
 
 
@@ -133,9 +164,15 @@ def lateness(row: SubmissionRow) -> str:
     timing = row.timing
     if timing is None or not timing.late:
         return ""
+    span = late_by(timing)
+    off = f": {number(timing.penalty)} point{'s' * (timing.penalty != 1)} off" if timing.penalty else ""
+    return f"submitted late{span and ' by '}{span}{off}"
+
+
+def late_by(timing: Timing) -> str:
+    """3.5 days, 7.0 hours; empty where it is not known, or less than an hour."""
     hours = (timing.late_seconds or 0) / 3600
-    span = f" by {hours / 24:.1f} days" if hours >= 48 else f" by {hours:.1f} hours" if hours >= 1 else ""
-    return f"submitted late{span}" + (f": {number(timing.penalty)} points off" if timing.penalty else "")
+    return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours" if hours >= 1 else ""
 
 
 def told(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[str]:
@@ -151,23 +188,38 @@ def told(row: SubmissionRow, known: Iterable[ExerciseRow]) -> list[str]:
 def root_causes(checks: Iterable[CheckRow]) -> list[str]:
     """One line for each thing to fix: not one for each check that it fails or blocks."""
     failed: dict[tuple[str, str], list[CheckRow]] = {}
-    other: dict[Outcome, dict[str, None]] = {}
+    blocked: list[CheckRow] = []
+    other: dict[Outcome | None, dict[str, None]] = {}  # None: not handed in
     said = []
     for check in checks:
+        function = check.id.rpartition("::")[0]
         if check.override is not None:
-            said.append(f"{name_of(check)} {number(check.points)} of {number(check.max_points)} points, by hand."
-                        f" {check.override.comment}".rstrip())  # fmt: skip
+            most = f" of {number(check.max_points)}" if check.max_points else ""  # extra credit has no maximum
+            given = f"{number(check.points)}{most} points, by hand. {check.override.comment}".rstrip()
+            said.append(f"{name_of(check).rstrip('.')}: {given}")
+        elif check.absent:
+            guess = check.happened.partition("; ")[2]  # which other name may be meant
+            other.setdefault(None, {})[f"{check.function} ({guess})" if guess else check.function] = None
         elif check.outcome is Outcome.FAILED and check.function:
             cause = check.misconception or placed(check) or check.message
-            failed.setdefault((check.id.rpartition("::")[0], cause), []).append(check)
+            failed.setdefault((function, cause), []).append(check)
+        elif check.outcome is Outcome.BLOCKED:
+            blocked.append(check)
         elif check.outcome in (Outcome.TODO, Outcome.ERROR):
             other.setdefault(check.outcome, {})[check.function or check.claim or check.id] = None
+    for check in blocked:  # costs what the check costs that it waits for, or the first that failed
+        own = [same for (function, _), same in failed.items() if function == check.id.rpartition("::")[0]]
+        wanted = (same for same in own if any(each.id.endswith(f"::{check.blocked_by}") for each in same))
+        if cause_of := next(wanted, next(iter(own), None)):
+            cause_of.append(check)
     for same in failed.values():
-        first = next((check for check in same if check.line), same[0])
+        first = next((check for check in same if check.line and check.outcome is Outcome.FAILED), same[0])
         missing = points(sum(parts(check.max_points) - parts(check.points) for check in same))
         place = f" ({placed(first)})" if placed(first) else ""
         lost = f"[-{number(missing)} point{'s' * (missing != 1)}]"
         said.append(f"{_where(first)}: {_short(first.message or first.claim)}{place} {lost}")
+    if None in other:
+        said.append(f"Not handed in: {', '.join(other[None])}.")
     if Outcome.TODO in other:
         said.append(f"To do: {', '.join(other[Outcome.TODO])}.")
     if Outcome.ERROR in other:
@@ -306,9 +358,7 @@ def no_submission(name: str, known: Iterable[str], file: Path) -> str:
 
 
 def save(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, lasting=False) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
+    write(path, text.encode("utf-8", "backslashreplace"), lasting=False)
     return path
 
 

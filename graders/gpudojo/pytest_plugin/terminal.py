@@ -37,6 +37,7 @@ HEAD: Final = 40
 TAIL: Final = 10
 LONGEST: Final = 400
 INDENT: Final = 12
+BARS: Final = {100: BAR_WIDTH, 72: BAR_WIDTH // 2}  # characters of a bar, by the columns of the terminal
 COLOURS: Final[dict[str, dict[str, bool]]] = {
     "happened": {"red": True},
     "expected": {"green": True},
@@ -80,7 +81,7 @@ class Feedback(TerminalRepr):
         self.headline, self.parts = compose(result, place, path.name)
         if first is not None:
             self.parts = [part for part in self.parts if part[0] in ("happened", "expected", "line")]
-            self.parts.append(("first", f"mend {first}: it fails at a line that runs here too"))
+            self.parts.append(("first", f"fix {first}: the line that fails there is used here as well"))
         elif result.outcome is Outcome.FAILED:
             function = next(f for f in exercise.functions if f.name == result.function)
             every = hints_about(result, function)
@@ -187,12 +188,11 @@ def write_summary(
 
 
 def _widths(rows: Iterable[ExercisePoints], width: int) -> tuple[int, int]:
-    """The columns for the names and for the bars, which give way first; bars shorter than 5 are left out."""
+    """The columns for the names and for the bars; these depend on the terminal only, not on what is run."""
     rows = list(rows)
-    wide = max(len(row.exercise) for row in rows)
-    rest = len("    0 of 14    ") + max(len(row.state) for row in rows)
-    long = min(BAR_WIDTH, width - wide - 2 - 2 - rest)
-    return (wide, long) if long >= 5 else (min(wide, max(width - 2 - rest, 12)), 0)
+    long = next((bars for columns, bars in BARS.items() if width >= columns), 0)
+    rest = len("    0 of 14    ") + max(len(row.state) for row in rows) + 2 + (long and long + 2)
+    return min(max(len(row.exercise) for row in rows), max(width - rest, 12)), long
 
 
 def _write_wrapped(reporter: pytest.TerminalReporter, text: str, **colour: bool) -> None:

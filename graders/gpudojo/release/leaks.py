@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import io
 import json
 import re
@@ -85,7 +86,7 @@ def secrets(reference: Path) -> tuple[list[Secret], list[Secret]]:
 
 def _shown(text: str, lines: list[Secret], blocks: list[Secret], ours: bool) -> Iterator[Secret]:
     # Also as it would be printed: a solution may stand in a string of JSON or Python.
-    for variant in (text, text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")):
+    for variant in dict.fromkeys((text, text.replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'"))):
         bare = squeezed(variant)
         found = [s for s in lines if s.squeezed in bare and not (ours and s.idiom)]
         whole = "\n".join(["", *_lines(variant), ""])
@@ -104,7 +105,7 @@ def texts(path: str, data: bytes, depth: int = 0) -> Iterator[tuple[str, str]]:
     if path.endswith((".ipynb", ".json")):
         yield path, "\n".join(_strings(data.decode("utf-8", "replace")))
     elif path.endswith(".py"):
-        yield path, "\n".join(_constants(data))
+        yield path, _constants(data)
     if depth >= DEEPEST:
         return
     if zipfile.is_zipfile(io.BytesIO(data)):
@@ -151,11 +152,14 @@ def _without_comment(line: str) -> str:
     return code if mark and code.strip() else line
 
 
-def _constants(data: bytes) -> Iterator[str]:
+@functools.lru_cache(1000)  # several bundles of one run hold the same files
+def _constants(data: bytes) -> str:
     """Every string of a Python file, as it would be printed."""
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+    try:
         nodes = ast.walk(ast.parse(data))
-        yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _strings(text: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpudojo.grading.load import is_demo
 from gpudojo.model.catalogue import exercise_for
 from gpudojo.model.errors import BadMarkers
 
@@ -134,11 +135,11 @@ def sections(path: Path) -> list[Section]:
         above, code = lines[begin : first - 1], lines[first - 1 : end]
         begin = end
         name = _bound(statement)
-        if name in names or _is_demo(statement):
+        if name in names or is_demo(statement):
             found += _flushed(given)
         if name in names:
             found.append(_task(statement, name, above, code))
-        elif _is_demo(statement):
+        elif is_demo(statement):
             found.append(Section("\n".join([*_trimmed(above), *code]), demo=True))
         else:
             given += [*above, *code]
@@ -194,10 +195,6 @@ def _bound(statement: ast.stmt) -> str | None:
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
         return statement.target.id
     return None
-
-
-def _is_demo(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and ast.unparse(statement.test).startswith("__name__ ==")
 
 
 HOW: Final = "Fill in the cells that say `raise NotImplementedError`, run them, and run the check below each."

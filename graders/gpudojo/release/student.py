@@ -75,9 +75,7 @@ def _whole(day: str, made: dict[str, list[Section]], package: str | None) -> Ite
 def _body(day: str, stem: str, rest: list[Section]) -> Iterator[Cell]:
     prefix, given = _prefix(stem), 0
     if path := catalogue.lesson_path(day, stem):
-        _, _, text = catalogue.shown(path.read_text(encoding="utf-8"), folded=True).partition(
-            "\n"
-        )  # the title is there
+        text = catalogue.shown(path.read_text(encoding="utf-8"), folded=True).partition("\n")[2]  # the title is there
         yield _markdown(f"{prefix}-lesson", re.sub(r"(?m)^## ", "### ", text))
     for section in rest:
         if isinstance(section, Task):
@@ -284,8 +282,7 @@ def open_stubs(reference: Path, name: str) -> dict[str, bytes]:
             raise CannotRelease(f"{reference / file} has no solution markers: students would get the solution")
         todo = {function: stub for function, _, stub in bindings(parse(made[file], reference / file))}
         for function in exercise.functions:
-            valued = any(probe.machine == "value" for probe in function.probes)
-            if not valued and not todo.get(function.name):
+            if not function.is_value and not todo.get(function.name):
                 said = f"{reference / file}: there are no solution markers around the solution of `{function.name}`"
                 raise CannotRelease(said)
     return {f"exercises/{name}/{file}": text.encode() for file, text in made.items()}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpudojo.classes.gradebook import ClassStatistics, absent_functions
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.results import CheckRow, ClassResults, Grade, Outcome, SubmissionRow, SubmissionStatus
-from gpudojo.platforms._entries import lateness
+from gpudojo.model.results import CheckRow, ClassResults, ExerciseRow, Grade, Outcome, SubmissionRow, SubmissionStatus
+from gpudojo.model.results_file import number
+from gpudojo.platforms._entries import late_by
 from gpudojo.report.rendering import Person, anyone, histogram, page, scatter
 from gpudojo.report.student_page import RecordStore
+from gpudojo.submissions.entries import natural
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class SubmissionLine:
     reason: str
     grade: Grade
     section: str
-    late: str  # how late; empty where it was in time or nothing is known
+    late: str  # how late, and the penalty; empty where it was in time or nothing is known
 
     @property
     def ran(self) -> bool:
@@ -55,12 +58,14 @@ class Tally:
     """The numbers of a class; `add` counts one submission."""
 
     header: ClassResults
+    says: Callable[[str], str] = str  # a text about several students, with their pseudonyms
     lines: list[SubmissionLine] = field(default_factory=list)
     exercises: dict[str, tuple[str, float]] = field(default_factory=dict)  # title and maximum, by exercise
     statistics: ClassStatistics = field(default_factory=ClassStatistics)
     failed: dict[str, list[int]] = field(default_factory=dict)  # by check: places in the class's table
     absent: dict[str, list[int]] = field(default_factory=dict)
     mistakes: dict[str, Mistake] = field(default_factory=dict)
+    named: bool = False  # students have names, on a roster
 
     def add(self, row: SubmissionRow, person: Person) -> None:
         absent = {exercise.exercise: absent_functions(exercise) for exercise in row.exercises}
@@ -71,17 +76,18 @@ class Tally:
                 row.status,
                 row.score,
                 {exercise.exercise: exercise.score for exercise in row.exercises},
-                {each.exercise for each in row.exercises if absent[each.exercise] >= {c.function for c in each.checks}},
+                {e.exercise for e in row.exercises if _untouched(e, absent[e.exercise])},
                 row.seconds,
                 row.peak_bytes,
-                tuple(person.says(text) for text in row.needs_human),
+                tuple(self.says(person.says(text)) for text in row.needs_human),
                 person.says(row.reason),
                 row.final,
                 row.section,
-                lateness(row),
+                _late(row),
             )
         )
         self.statistics.add(row)
+        self.named |= bool(row.roster and row.roster.name)
         for exercise in row.exercises:
             title, worth = self.exercises.get(exercise.exercise, (exercise.title, 0.0))
             self.exercises[exercise.exercise] = (title, max(worth, exercise.max_score))
@@ -115,6 +121,18 @@ class Tally:
     def nobody(self) -> list[int]:
         """The places of those on the roster who handed in nothing."""
         return [place for place, line in enumerate(self.lines) if not line.handed_in]
+
+    @property
+    def sections(self) -> list[tuple[str, list[int], int, int, list[float]]]:
+        """Of each section: its name, the places of its students, how many handed in and were late, their scores."""
+        found = []
+        for name in sorted({line.section for line in self.lines if line.section}, key=natural):
+            places = [place for place, line in enumerate(self.lines) if line.section == name]
+            sent = [self.lines[place] for place in places if self.lines[place].handed_in]
+            found.append(
+                (name, places, len(sent), sum(bool(line.late) for line in sent), [each.score for each in sent])
+            )
+        return found
 
     @property
     def scores(self) -> list[float]:
@@ -166,6 +184,18 @@ class Tally:
         return sorted(self.mistakes.values(), key=lambda mistake: (-len(mistake.places), mistake.key))
 
 
+def _untouched(exercise: ExerciseRow, absent: set[str]) -> bool:
+    """Whether nothing of an exercise was handed in, and nobody gave points for it."""
+    return exercise.override is None and absent >= {check.function for check in exercise.checks}
+
+
+def _late(row: SubmissionRow) -> str:
+    """In short: "2.5 days, −4"; "late", where no more is known."""
+    if row.timing is None or not row.timing.late:
+        return ""
+    return (late_by(row.timing) or "late") + (f", −{number(row.timing.penalty)}" if row.timing.penalty else "")
+
+
 def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bool, similar: bool = False) -> str:
     """The page's text; with `students`, each name is a link to the student's own page."""
     known = misconceptions()
@@ -175,7 +205,8 @@ def class_page(tally: Tally, archive: RecordStore, students: bool, anonymous: bo
         "class.js",
         tally=tally,
         late=[place for place, line in enumerate(tally.lines) if line.late],
-        sections=sorted({line.section for line in tally.lines if line.section}),
+        mean=statistics.fmean,
+        middle=statistics.median,
         archive=archive,
         students=students,
         similar=similar,

@@ -67,13 +67,44 @@ class Roll:
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
         self._taken: set[str] = set()
+        self._shown: dict[str, str] = {}  # by each name, what is shown for it
+        self._owner: dict[str, str] = {}  # by what is shown, the first submission with it
 
     def person(self, row: SubmissionRow) -> Person:
         name = row.submission if self._secret is None else pseudonym(row.submission, self._secret)
         file = new_name(name, self._taken)
         if self._secret is None:
-            return Person(whole(row.submission), f"students/{whole(file)}.html")
+            shown = shown_name(row)
+            if self._owner.setdefault(shown, row.submission) != row.submission:
+                shown = f"{shown} ({row.submission})"
+            if shown != row.submission:
+                self._shown[row.submission.casefold()] = shown
+            return Person(whole(shown), f"students/{whole(file)}.html")
+        self._shown |= {each.casefold(): file for each in names_of(row) if len(each) >= SHORTEST}
         return Person(file, f"students/{file}.html", hidden(row), True)
+
+    def says(self, text: str) -> str:
+        """The text with what is shown of everybody for their names; to be asked when all are known."""
+        return self._anybody.sub(lambda found: self._shown.get(found[0].casefold(), found[0]), text)
+
+    @functools.cached_property
+    def _anybody(self) -> re.Pattern[str]:
+        longest = sorted(self._shown, key=len, reverse=True)
+        return re.compile("|".join(map(_bounded, longest)) or "(?!)", re.IGNORECASE)
+
+
+def shown_name(row: SubmissionRow) -> str:
+    """A student's name on the roster; without one, that of the submission."""
+    return (row.roster.name if row.roster else "") or row.submission
+
+
+def names_of(row: SubmissionRow) -> set[str]:
+    """Everything that a student and the submissions are called."""
+    listed = row.roster
+    of_roster = (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
+    attempts = (attempt.submission for attempt in row.attempts)
+    every = (row.submission, row.student or "", row.identifier or "", *of_roster, *attempts)
+    return {text.strip() for text in every} - {""}
 
 
 def pseudonym(name: str, secret: bytes) -> str:
@@ -91,7 +122,7 @@ def anyone(row: SubmissionRow) -> Person:
 
 def hidden(row: SubmissionRow) -> tuple[re.Pattern[str], ...]:
     """Patterns that would identify a student: whole names in any case, and parts of names as they are written."""
-    names = {text.strip() for text in (row.submission, row.student or "", row.identifier or "")} - {""}
+    names = {text for text in names_of(row) if len(text) >= SHORTEST or not text.isdigit()}
     words = {word for text in names for word in re.split(r"[\W_]+", text)}
     parts = {word for word in words if len(word) >= SHORTEST and word[0].isupper()}
     parts |= {part for text in names for part in re.findall(r"\d{4,}", text)}
@@ -132,8 +163,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration)
-    environment.filters["date"] = date
+    environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration, date=date)
     environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
     return environment

@@ -42,7 +42,7 @@ class Statement(NamedTuple):
     last: int
 
 
-class Block(NamedTuple):
+class SourceBlock(NamedTuple):
     """A definition at the top of a file or cell, or the statements between two of them."""
 
     name: str
@@ -51,11 +51,11 @@ class Block(NamedTuple):
     lines: list[str]
 
 
-class Work:
+class ComparedWork:
     """The statements of one submission."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[SourceBlock] = []
         self.statements: list[Statement] = []
         left = PARSED_IN_ALL
         for path, data in files.items():
@@ -79,7 +79,7 @@ class Work:
                 continue
             name = getattr(statement, "name", "")
             last = statement.end_lineno or statement.lineno
-            self.blocks.append(Block(name, where, statement.lineno, lines[statement.lineno - 1 : last]))
+            self.blocks.append(SourceBlock(name, where, statement.lineno, lines[statement.lineno - 1 : last]))
             for each in _statements(statement):
                 shape = _shape(each, local)
                 if len(shape) >= SMALLEST:
@@ -118,7 +118,7 @@ def _shape(node: ast.AST, local: set[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Pair:
+class SimilarPair:
     """Two submissions, by their places in the class."""
 
     one: int
@@ -127,7 +127,7 @@ class Pair:
     shared: int  # statements
 
 
-def similar_pairs(works: Mapping[int, Work], given: Work | None = None) -> list[Pair]:
+def similar_pairs(works: Mapping[int, ComparedWork], given: ComparedWork | None = None) -> list[SimilarPair]:
     """Pairs of submissions that share code which is not given and not everybody's, most similar first."""
     known = {each.shape for each in given.statements} if given is not None else set()
     counts = {place: Counter(each.shape for each in work.statements) for place, work in works.items()}
@@ -154,7 +154,7 @@ def similar_pairs(works: Mapping[int, Work], given: Work | None = None) -> list[
             sums[0] += weight * both
             sums[1] += both
     found = [
-        Pair(one, other, 2 * common / (whole[one] + whole[other]), int(number))
+        SimilarPair(one, other, 2 * common / (whole[one] + whole[other]), int(number))
         for (one, other), (common, number) in shared.items()
         if number >= FEWEST
     ]
@@ -164,7 +164,9 @@ def similar_pairs(works: Mapping[int, Work], given: Work | None = None) -> list[
 Shown = tuple[str, list[tuple[int, str, bool]]]  # a title and lines: number, text, whether it is shared
 
 
-def side_by_side(one: Work, other: Work, given: Work | None = None) -> list[tuple[Shown | None, Shown | None]]:
+def side_by_side(
+    one: ComparedWork, other: ComparedWork, given: ComparedWork | None = None
+) -> list[tuple[Shown | None, Shown | None]]:
     """The blocks of both that hold what they share; those of one name are beside each other."""
     known = {each.shape for each in given.statements} if given is not None else set()
     common = ({each.shape for each in one.statements} & {each.shape for each in other.statements}) - known
@@ -175,7 +177,7 @@ def side_by_side(one: Work, other: Work, given: Work | None = None) -> list[tupl
     return rows
 
 
-def _marked(work: Work, common: set[bytes]) -> dict[str, list[Shown]]:
+def _marked(work: ComparedWork, common: set[bytes]) -> dict[str, list[Shown]]:
     """The blocks with something in common, by name."""
     marks: dict[int, set[int]] = {}
     for each in work.statements:
@@ -190,10 +192,10 @@ def _marked(work: Work, common: set[bytes]) -> dict[str, list[Shown]]:
 
 
 def similarity_page(
-    people: list[Person], works: Mapping[int, Work], given: Work | None, students: bool, day: str
+    people: list[Person], works: Mapping[int, ComparedWork], given: ComparedWork | None, students: bool, title: str
 ) -> str:
     """The text of the page; with `students`, names lead to the students' own pages."""
     pairs = similar_pairs(works, given)
     compared = [(pair, side_by_side(works[pair.one], works[pair.other], given)) for pair in pairs[:PAIRS]]
     values = {"people": people, "compared": compared, "more": len(pairs[PAIRS:]), "count": len(works)}
-    return page("similarity.html", "class.js", day=day, students=students, given=given is not None, **values)
+    return page("similarity.html", "class.js", title=title, students=students, given=given is not None, **values)

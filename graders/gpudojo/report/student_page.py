@@ -249,17 +249,25 @@ class FunctionView:
         return all(each.check.outcome is Outcome.TODO for each in self.checks_shown)
 
     @property
+    def absent(self) -> bool:
+        """Whether it was not handed in."""
+        return any(each.check.absent for each in self.checks_shown)
+
+    @property
     def to_fix(self) -> list[CheckView]:
-        return [each for each in self.checks_shown if each.check.outcome in (Outcome.FAILED, Outcome.ERROR)]
+        wrong = (Outcome.FAILED, Outcome.ERROR)
+        return [] if self.absent else [each for each in self.checks_shown if each.check.outcome in wrong]
 
     @property
     def folded(self) -> list[CheckView]:
-        """Checks that passed or wait for others."""
-        return [each for each in self.checks_shown if each.check.outcome not in (Outcome.FAILED, Outcome.ERROR)]
+        """Checks that passed or wait for others; all, where there is nothing to check."""
+        return [each for each in self.checks_shown if each not in self.to_fix]
 
     @property
     def folded_counts(self) -> str:
         """3 passed, 2 blocked."""
+        if absent := next((each for each in self.checks_shown if each.check.absent), None):
+            return absent.in_short
         counts = Counter(each.check.outcome for each in self.folded)
         return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
 
@@ -298,7 +306,8 @@ def student_page(
         (exercise, _parts(exercise.exercise, exercise.checks, person, known) if read else [])
         for exercise in row.exercises
     ]
-    every = [view for _, parts in exercises for part in parts for view in part.checks_shown]
+    functions = [(exercise.exercise, part) for exercise, parts in exercises for part in parts]
+    every = [view for _, part in functions for view in part.checks_shown if not part.absent]
     # Failures with a line in the student's file come first.
     failed = [view for view in every if view.check.outcome is Outcome.FAILED]
     failed.sort(key=lambda view: view.check.line is None)
@@ -314,8 +323,9 @@ def student_page(
         failed=failed[:MOST_FAILED],
         more=len(failed[MOST_FAILED:]),
         counts=[(outcome.value, outcomes[outcome]) for outcome in Outcome if outcomes[outcome]],
-        stubs=[(exercise.exercise, part.name) for exercise, parts in exercises for part in parts if part.stub],
-        drawn=any(part.call for _, parts in exercises for part in parts),
+        stubs=[(exercise, part.name) for exercise, part in functions if part.stub],
+        absent=[(exercise, part.name) for exercise, part in functions if part.absent],
+        drawn=any(part.call for _, part in functions),
         recorded=known.record is not None,
         neighbours=neighbours,
         late=lateness(row),

@@ -16,22 +16,11 @@ from typing import Final
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import header, iterate, number, replacing, safe, whole
-from gpudojo.platforms._entries import (
-    VisibleRows,
-    identified,
-    lateness,
-    new_name,
-    no_submission,
-    one_line,
-    people,
-    save,
-    save_csv,
-    told,
-    worksheet,
-)
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import VisibleRows, new_name, no_submission, one_line, people, save, save_csv
 from gpudojo.report.class_page import Tally, class_page
-from gpudojo.report.rendering import Person, Roll, kept_secret, page
-from gpudojo.report.similarity import Work, similarity_page
+from gpudojo.report.rendering import Person, Roll, kept_secret, page, shown_name
+from gpudojo.report.similarity import ComparedWork, similarity_page
 from gpudojo.report.student_page import Neighbours, RecordStore, student_page
 
 NEVER_RAN: Final = (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
@@ -70,18 +59,19 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     archive = RecordStore(file, head.reference)
     secret = None
     if options.anonymous:
-        secret, told = kept_secret(file)
-        if told:
-            say(told)
-    roll, tally, written = Roll(secret), Tally(head), []
-    works: dict[int, Work] = {}
+        secret, warning = kept_secret(file)
+        if warning:
+            say(warning)
+    roll = Roll(secret)
+    tally, written = Tally(head, roll.says), []
+    works: dict[int, ComparedWork] = {}
     people = [roll.person(row) for row in iterate(file)]
     without_records = 0
     for place, row in enumerate(iterate(file)):
         person = people[place]
         tally.add(row, person)
         if options.similarity and (sources := archive.sources(row)):
-            works[place] = Work(sources)
+            works[place] = ComparedWork(sources)
         if options.only is not None and row.submission != options.only:
             continue
         if options.students or options.only is not None:
@@ -100,8 +90,8 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     if options.similarity:
         if len(works) < 2:
             raise CannotReport(f"there are no sources to compare in {file.parent}; grade the class again")
-        given = Work(archive.given) if archive.given else None
-        text = similarity_page(people, works, given, options.students, head.day)
+        given = ComparedWork(archive.given) if archive.given else None
+        text = similarity_page(people, works, given, options.students, head.title or head.day)
         written.append(save(options.out / "similarity.html", text))
     text = class_page(tally, archive, options.students, options.anonymous, options.similarity)
     return [save(options.out / "index.html", text), *written]
@@ -143,7 +133,7 @@ def write_feedback(
             continue
         file = ""
         if row.status is not SubmissionStatus.ABSENT:
-            person = Person(whole(row.submission), f"{name}.html")
+            person = Person(whole(shown_name(row)), f"{name}.html")
             text = student_page(row, person, header, archive.known(row))
             path = options.out / "students" / f"{whole(name)}{ending}"
             written.append(print_pdf(browser, text, path) if browser else save(path, text))
@@ -158,8 +148,8 @@ def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
     listed, grade = row.roster, row.final
     name = row.student or (listed.name if listed else "") or row.submission
     who = [name, listed.email if listed else "", (listed.id if listed else row.identifier) or "", row.section]
-    points = [row.status.value, number(grade.points), number(grade.max_points), lateness(row)]
-    lines = "\n".join(one_line(line) for line in told(row, options.exercises))
+    points = [row.status.value, number(grade.points), number(grade.max_points), common.lateness(row)]
+    lines = "\n".join(one_line(line) for line in common.told(row, options.exercises))
     return [*(one_line(cell) for cell in (*who, row.submission, *points)), file, lines]
 
 
@@ -171,13 +161,13 @@ def _moodle_ids(
     taken: set[str] = set()
     pages = {row.submission: new_name(row.submission, taken) for row in rows}
     if options.worksheet is not None:
-        _, listed = worksheet(options.worksheet)
+        _, listed = common.worksheet(options.worksheet)
         for place, row in people(listed, rows, "moodle", say):
             if row.submission in chosen:
                 yield pages[row.submission], listed[place]
         return
     for row in rows:
-        if row.submission in chosen and (own := identified(row, "moodle")):
+        if row.submission in chosen and (own := common.identified(row, "moodle")):
             yield pages[row.submission], (own, row.student or row.submission)
 
 

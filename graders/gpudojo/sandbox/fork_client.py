@@ -16,8 +16,8 @@ import msgspec
 
 import gpudojo
 from gpudojo.model.errors import ForkServerFailed
-from gpudojo.sandbox.gpus import hidden
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Job, Request
+from gpudojo.sandbox.real_gpus import hidden
 
 STARTING: Final = 120.0  # seconds: torch may be imported from a slow disk
 STARTS: Final = 3

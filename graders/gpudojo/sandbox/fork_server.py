@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
-from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
 from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepared
 from gpudojo.sandbox.protocol import EVENT, REQUEST, Event, Request
+from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES, GpuMemoryWatch
 
 assert sys.platform != "win32"  # forks
 
@@ -45,6 +45,9 @@ def warm_up(for_gpu: bool = False) -> None:
     keep the answer for this process and all that are forked from it.
     """
     import torch
+    from virtual_cuda import gpu_named
+
+    from gpudojo.grading.watching import MODELLED
 
     torch.set_num_threads(1)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -60,6 +63,7 @@ def warm_up(for_gpu: bool = False) -> None:
             with contextlib.suppress(Exception):
                 day(each.name)  # now, because isolated children cannot read the files of a day from outside
         _train(backward=not for_gpu)
+        gpu_named(MODELLED)  # read from a file
 
 
 def _import_all(name: str) -> None:
@@ -210,14 +214,22 @@ def main(number: int, gpu: bool) -> None:
     """Serve requests that come over the socket with that descriptor number."""
     control = socket.socket(fileno=number)
     # One folder for all children; each mounts its own file system there.
-    with tempfile.TemporaryDirectory(prefix="dojo-", ignore_cleanup_errors=True) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="dojo-", ignore_cleanup_errors=True) as scratch,
+        contextlib.ExitStack() as undo,
+    ):
         isolation = prepared(scratch, gpu)
         # Here, since they import torch, which must come after the namespaces.
+        from virtual_cuda import keep_patches
+
         from gpudojo.sandbox import child, integrity, reaching
 
         changed = None
         if LINUX:  # elsewhere a process that has imported torch does not survive being forked
+            # To the end: children find the patches of the virtual device made, and only put them in place.
+            restore = undo.enter_context(keep_patches())
             warm_up(gpu)
+            restore()
         reached = reaching.install()
         if LINUX:
             changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)

@@ -23,8 +23,8 @@ from typing import Any, Final
 import virtual_cuda
 
 import gpudojo
-from gpudojo.sandbox import gpus, kernel
-from gpudojo.sandbox.gpus import CUDA_HOST_BYTES
+from gpudojo.sandbox import kernel, real_gpus
+from gpudojo.sandbox.real_gpus import CUDA_HOST_BYTES
 
 PROCESSES: Final = "processes"
 NETWORK: Final = "network"
@@ -264,9 +264,9 @@ class Isolation:
     `gpu_watch` is there where children may use the real GPU; `processes` is whether there may be process namespaces.
     """
 
-    def __init__(self, scratch: str, gpu_watch: gpus.GpuMemoryWatch | None = None, processes: bool = True) -> None:
+    def __init__(self, scratch: str, gpu_watch: real_gpus.GpuMemoryWatch | None = None, processes: bool = True) -> None:
         self.scratch, self.gpu_watch, self.processes = scratch, gpu_watch, processes
-        self.visible = os.environ.pop(gpus.VISIBLE, None)
+        self.visible = os.environ.pop(real_gpus.VISIBLE, None)
         self.layers: Layers = {}
         self.namespaces = 0
         self.own_processes: int | None = None
@@ -301,7 +301,7 @@ class Isolation:
         kernel.unshare(kernel.NEWNS)
         kernel.private_mounts()
         with_gpu = self.gpu_watch is not None
-        libraries, devices = (gpus.libraries(), ["/dev/zero", *gpus.devices()]) if with_gpu else ([], [])
+        libraries, devices = (real_gpus.libraries(), ["/dev/zero", *real_gpus.devices()]) if with_gpu else ([], [])
         own_tree(self.scratch, [*self.readable, sys.executable, *libraries], [*DEVICES, *devices])
 
     def _namespaces(self) -> None:
@@ -315,7 +315,7 @@ class Isolation:
                 kernel.enter(own, kernel.NEWPID)
                 self.own_processes = own
             else:
-                self.layers[PROCESSES] = gpus.NO_PROC
+                self.layers[PROCESSES] = real_gpus.NO_PROC
         except OSError as error:
             self.layers[PROCESSES] = _reason(error.errno or 1)
 
@@ -425,7 +425,7 @@ class Isolation:
         uid, gid = os.getuid(), os.getgid()
         own = os.open("/proc/self", os.O_RDONLY | os.O_CLOEXEC) if self.own_user else None
         if on_gpu:
-            gpus.show(self.visible)
+            real_gpus.show(self.visible)
             if self.may_mount_processes():
                 kernel.mount_processes()
         elif not self.layers[TREE]:
@@ -456,8 +456,12 @@ class Isolation:
         own = supported & ~AccessFs.MAKE_CHAR & ~AccessFs.MAKE_BLOCK & ~AccessFs.EXECUTE
         allowed = [(reading, self.readable), (using, DEVICES), (own, written)]
         if on_gpu:
-            devices = ["/dev/zero", *gpus.devices()]
-            allowed += [(reading, [*gpus.libraries(), *gpus.READ]), (using, devices), (own, list(gpus.WRITTEN))]
+            devices = ["/dev/zero", *real_gpus.devices()]
+            allowed += [
+                (reading, [*real_gpus.libraries(), *real_gpus.READ]),
+                (using, devices),
+                (own, list(real_gpus.WRITTEN)),
+            ]
         for access, paths in allowed:
             for path in _opened(paths):
                 rule = self.landlock.PathBeneathAttr()
@@ -585,7 +589,7 @@ def prepared(scratch: str, gpu: bool) -> Isolation:
     """The isolation of children, in a process that is to fork them; it then runs in namespaces of its own."""
     if sys.platform == "win32":
         raise NotImplementedError
-    watch = gpus.GpuMemoryWatch() if LINUX and gpu else None
+    watch = real_gpus.GpuMemoryWatch() if LINUX and gpu else None
     processes = not gpu or (LINUX and _tried(_mount_own_proc) == 0)
     if LINUX:
         own_namespaces(processes, scratch)
@@ -628,7 +632,7 @@ def report() -> None:
     """Print which layers hold for a child of this process."""
     if sys.platform == "win32":
         raise NotImplementedError
-    with_gpu = LINUX and bool(gpus.devices())
+    with_gpu = LINUX and bool(real_gpus.devices())
     scratch = tempfile.mkdtemp(prefix="dojo-")
     isolation = prepared(scratch, with_gpu)
     try:
@@ -640,7 +644,7 @@ def report() -> None:
             for layer, what in _holes().items():
                 layers[layer] = layers[layer] or f"it was set up, but {what} is possible"
             if with_gpu:
-                layers[DEVICE] = layers[DEVICE] or gpus.context()
+                layers[DEVICE] = layers[DEVICE] or real_gpus.context()
             print(json.dumps(layers), flush=True)
             os._exit(0)
         isolation.after_fork()

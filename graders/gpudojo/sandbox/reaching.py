@@ -101,7 +101,7 @@ def install() -> Reaching:
     Each thing is told once, with the first line that did it. What the hook uses is bound here: student code may
     replace names of modules.
     """
-    files, told, tellers = _Files(), set[str](), list[tuple[int, Tell]]()
+    files, told, tellers = _ReachedFiles(), set[str](), list[tuple[int, Tell]]()
     rewritten, memory = list[str](), list[str]()
     busy = set[int]()  # threads in the hook, whose own questions raise events too
     frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
@@ -212,7 +212,7 @@ def _code_of(function: Any) -> CodeType | None:
     return getattr(function, "__code__", None)
 
 
-def _without_frames(original: Any, files: _Files) -> Any:
+def _without_frames(original: Any, files: _ReachedFiles) -> Any:
     """`signal.signal`, but handlers of student code get no frame."""
 
     def signal(number: Any, handler: Any) -> Any:
@@ -234,7 +234,7 @@ def _by_cprofile(method: Any) -> Any:
     return call
 
 
-class _Files:
+class _ReachedFiles:
     """Tells students' files from libraries' and from ours."""
 
     def __init__(self) -> None:
@@ -242,6 +242,12 @@ class _Files:
         self._ours: dict[str, bool] = {}
         days = (sys.modules[each.package].__path__ for each in registered().values() if each.package in sys.modules)
         self._roots = (*_ROOTS, *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths))
+        # Of all modules that are loaded, by their folders: each child would resolve the path of every file.
+        folder = functools.cache(os.path.realpath)
+        for module in list(sys.modules.values()):
+            if type(file := getattr(module, "__dict__", {}).get("__file__")) is str:
+                self._ours[file] = os.path.join(folder(os.path.dirname(file)), "").startswith(self._roots)
+                self.students(file)
 
     def students(self, filename: str) -> bool:
         known = self._known.get(filename)
@@ -260,7 +266,7 @@ class _Files:
         return known
 
 
-def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Files) -> str:
+def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _ReachedFiles) -> str:
     """What code in this frame reached for on the student's behalf; empty where it did not."""
     if event == KEPT:
         names = frame.f_globals  # which, unlike the code of a frame, raise no event
@@ -306,7 +312,7 @@ def _debugger_ends(event: str, frame: FrameType) -> bool:
     return by is not None and by.__module__ == "bdb" and "settrace" not in frame.f_code.co_names
 
 
-def _for_student(event: str, frame: FrameType, files: _Files) -> bool:
+def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
     """Whether a library, in this frame, raised the event only because student code had it do so."""
     code, module = frame.f_code, _module(frame)
     if files.ours(code.co_filename) or module in ("torch", "cProfile"):
@@ -334,7 +340,7 @@ def _makes_code(frame: FrameType) -> bool:
     return _module(frame) in ("dataclasses", "collections") or not pythons
 
 
-def _asked(frame: FrameType, files: _Files, *through: str) -> bool:
+def _asked(frame: FrameType, files: _ReachedFiles, *through: str) -> bool:
     """Whether a student's frame called the library in this one, directly or by way of these modules."""
     above = frame.f_back
     while above is not None and not files.students(above.f_code.co_filename):
@@ -344,7 +350,7 @@ def _asked(frame: FrameType, files: _Files, *through: str) -> bool:
     return above is not None
 
 
-def _above(frame: FrameType, files: _Files) -> bool:
+def _above(frame: FrameType, files: _ReachedFiles) -> bool:
     """Whether something of the student's is on the stack, or nothing of ours: then it is a thread of the student's."""
     above: FrameType | None = frame
     while above is not None:
@@ -355,7 +361,7 @@ def _above(frame: FrameType, files: _Files) -> bool:
     return True
 
 
-def _foreign(thing: Any, files: _Files) -> bool:
+def _foreign(thing: Any, files: _ReachedFiles) -> bool:
     """Whether a function, module or object is ours, or a function a library's."""
     if isinstance(thing, FunctionType):
         return not files.students(thing.__code__.co_filename)

@@ -112,13 +112,7 @@ def _storable(part: str) -> str:
 
 
 # O_NONBLOCK: a FIFO would wait for a writer. O_NOFOLLOW: a file may have been replaced by a link since it was listed.
-_FLAGS: Final = (
-    os.O_RDONLY
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-)
+_FLAGS: Final = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
 
 
 def folder_listing(root: Path, limits: ReadLimits) -> Contents:

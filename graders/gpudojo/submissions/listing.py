@@ -17,18 +17,7 @@ from typing import Final
 
 from gpudojo.model.catalogue import days, registered
 from gpudojo.submissions import archives, entries
-from gpudojo.submissions.entries import (
-    HandedIn,
-    IgnoredPath,
-    Kind,
-    Listing,
-    Named,
-    Naming,
-    ReadLimits,
-    SubmissionEntry,
-    natural,
-    suffix,
-)
+from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, Named, Naming, SubmissionEntry, natural, suffix
 
 _NEITHER: Final = "it is neither a file nor a folder"
 _STRAY: Final = "it is neither a Python file, a notebook, an archive nor a folder"
@@ -39,6 +28,7 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
     found: list[SubmissionEntry] = []
     ignored: list[IgnoredPath] = []
     seen: set[Path] = set()
+    loose: _Loose = {}
     for path in paths:
         # "." and "x/.." have no name; and a folder given twice is one folder
         origin = Path(os.path.abspath(path))
@@ -53,20 +43,25 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
             ignored.append(IgnoredPath(path, f"it cannot be read: {entries.reason(error)}"))
             continue
         is_folder = stat.S_ISDIR(mode)
+        named = entries.of_platform(origin.name, is_folder)
         if is_folder and not is_submission(origin):
-            _list_class(origin, found, ignored)
+            _list_class(origin, found, ignored, loose)
         elif not is_folder and not stat.S_ISREG(mode):
             ignored.append(IgnoredPath(path, _NEITHER))
-        elif entry := _single(origin, is_folder, entries.of_platform(origin.name, is_folder)):
+        elif named is not None and named.naming is not Naming.GRADESCOPE:
+            # A student's files may be given one by one, as a shell expands `download/ada_*`.
+            _keep(loose, named, origin, is_folder)
+        elif entry := _single(origin, is_folder, named):
             found.append(entry)
         else:
             ignored.append(IgnoredPath(path, _STRAY))
+    found += [entry for parts in loose.values() for entry in _attempts(parts)]
     once = {entry.members: entry for entry in reversed(found)}  # a class, and one of its submissions
     return Listing(tuple(_with_unique_names(list(once.values()))), tuple(ignored))
 
 
 # What a platform packs for a whole class: as much as a machine has memory for.
-_CLASS: Final = ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
+_CLASS: Final = entries.ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
 
 
 def unpacked(path: Path, folder: Path) -> Path:
@@ -89,7 +84,7 @@ def unpacked(path: Path, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as beside:
             for name, found in contents.files.items():
                 with contextlib.suppress(entries.Unreadable):
-                    inside = found.fetch(min(left, ReadLimits().archive_bytes))
+                    inside = found.fetch(min(left, entries.ReadLimits().archive_bytes))
                     left -= len(inside)
                     place = Path(beside, "class", name)
                     place.parent.mkdir(parents=True, exist_ok=True)
@@ -148,8 +143,18 @@ def _holds_work(folder: Path) -> bool:
     return any(entries.plain(file) in stems for file in own)
 
 
-def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[IgnoredPath]) -> None:
-    """Add everything in a folder to the submissions or to what is ignored."""
+_Loose = dict[tuple[Path, Naming, str, str | None], list[tuple[Named, Path, bool]]]
+
+
+def _keep(loose: _Loose, named: Named, path: Path, is_folder: bool) -> None:
+    """Add a file or folder to those that a platform named for the same student in the same folder."""
+    parts = loose.setdefault((path.parent, named.naming, named.student, named.identifier), [])
+    if (named, path, is_folder) not in parts:  # a class, and one of its files
+        parts.append((named, path, is_folder))
+
+
+def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[IgnoredPath], loose: _Loose) -> None:
+    """Add everything in a folder to the submissions, to a student's loose files or to what is ignored."""
     try:
         with os.scandir(folder) as listing:
             children = sorted(listing, key=lambda child: natural(child.name))
@@ -157,7 +162,6 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
         ignored.append(IgnoredPath(folder, f"it cannot be read: {entries.reason(error)}"))
         return
     submitters = entries.submitters(folder / entries.METADATA)
-    loose: dict[tuple[Naming, str, str | None], list[tuple[Named, Path, bool]]] = {}
     for child in children:
         path = folder / child.name
         if entries.is_junk(child.name) or (child.name == entries.METADATA and submitters):
@@ -175,9 +179,9 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
             continue
         named = entries.of_platform(child.name, is_folder)
         if named is not None and named.naming is not Naming.GRADESCOPE:
-            loose.setdefault((named.naming, named.student, named.identifier), []).append((named, path, is_folder))
+            _keep(loose, named, path, is_folder)
             continue
-        handed_in = submitters.get(child.name, HandedIn()) if named is not None else HandedIn()
+        handed_in = submitters.get(child.name, entries.HandedIn()) if named is not None else entries.HandedIn()
         if named is not None and handed_in.people:
             named = named._replace(student=" & ".join(person.name for person in handed_in.people))
         if entry := _single(path, is_folder, named):
@@ -185,7 +189,6 @@ def _list_class(folder: Path, found: list[SubmissionEntry], ignored: list[Ignore
             found.append(replace(entry, submitted=submitted, people=handed_in.people))
         else:
             ignored.append(IgnoredPath(path, _STRAY))
-    found += [entry for parts in loose.values() for entry in _attempts(parts)]
 
 
 def _single(path: Path, is_folder: bool, named: Named | None) -> SubmissionEntry | None:
@@ -194,8 +197,6 @@ def _single(path: Path, is_folder: bool, named: Named | None) -> SubmissionEntry
     kind = Kind.CHECKOUT if is_folder and (path / ".git").exists() else _kind(name, is_folder)
     if kind is None:
         return None
-    if named is not None and named.naming is not Naming.GRADESCOPE:
-        return _together([(named, path, is_folder)])
     kinds = () if is_folder else (*entries.ARCHIVES, *entries.STRANGE_ARCHIVES, *entries.SOURCES)
     bare = name[: len(name) - len(suffix(name, kinds))]
     member = (name if kind in (Kind.PYTHON, Kind.NOTEBOOK) else "", path)

@@ -21,20 +21,7 @@ from gpudojo.model.catalogue import days
 from gpudojo.model.exercise import Exercise
 from gpudojo.submissions import archives, entries
 from gpudojo.submissions.archives import Contents, ListedFile
-from gpudojo.submissions.entries import (
-    ASIDE,
-    SOURCES,
-    Kind,
-    ReadLimits,
-    ReadSubmission,
-    SourceFile,
-    Unreadable,
-    copy_number,
-    in_order,
-    plain,
-    shown,
-    suffix,
-)
+from gpudojo.submissions.entries import ReadLimits, ReadSubmission, SourceFile, Unreadable, in_order, shown, suffix
 
 # A syntax tree takes a hundred times the memory of its source, and seconds for each megabyte.
 PARSED: Final = 400_000
@@ -120,7 +107,7 @@ def choose(files: Mapping[str, bytes], exercises: Iterable[Exercise], trees: loa
     for path in sorted(files, key=in_order):
         data = files[path]
         # A file that names none of the functions is not parsed.
-        if not suffix(path, SOURCES) or not (b"\\u" in data or any(name.encode() in data for name in names)):
+        if not suffix(path, entries.SOURCES) or not (b"\\u" in data or any(name.encode() in data for name in names)):
             continue
         left -= min(len(data), PARSED)
         if left < 0:
@@ -151,10 +138,10 @@ def _versions(bound: dict[str, dict[str, Candidate]]) -> dict[str, tuple[str, ..
     alike: dict[tuple[str, str], list[str]] = {}
     for path in work:
         if work[path] and not _aside(path):
-            alike.setdefault((plain(path), suffix(path, SOURCES)), []).append(path)
+            alike.setdefault((entries.plain(path), suffix(path, entries.SOURCES)), []).append(path)
     found: dict[str, tuple[str, ...]] = {}
     for group in alike.values():
-        best, *others = sorted(group, key=lambda path: (-work[path], -copy_number(path), in_order(path)))
+        best, *others = sorted(group, key=lambda path: (-work[path], -entries.copy_number(path), in_order(path)))
         found |= {path: (best, *others) for path in group if others}
     return found
 
@@ -192,15 +179,15 @@ _STATES: Final = (State.DEFINED, State.BROKEN, State.STUB)
 
 def _named(path: str, exercise: Exercise) -> tuple[int, bool]:
     """A rank by name: for the exercise, for the day, or other; and Python files before notebooks."""
-    name = plain(path)
+    name = entries.plain(path)
     rank = 0 if name == exercise.stem.casefold() else 1 if name in days() else 2
     return rank, bool(suffix(path, (load.SUFFIX,)))
 
 
 def _aside(path: str) -> bool:
     """Whether its definitions are probably not meant to be graded."""
-    pure = PurePosixPath(path)
-    return any(part.casefold() in ASIDE for part in pure.parts[:-1]) or bool(_TESTS.fullmatch(plain(path)))
+    aside = any(part.casefold() in entries.ASIDE for part in PurePosixPath(path).parts[:-1])
+    return aside or bool(_TESTS.fullmatch(entries.plain(path)))
 
 
 def _bindings(path: str, data: bytes, names: set[str], trees: load.Trees) -> tuple[dict[str, Candidate], str]:
@@ -462,7 +449,7 @@ class _SourceReader:
         if (
             not problem
             and len(students := entries.people_of(file.path for file in files)) > 1
-            and entry.kind in (Kind.ZIP, Kind.TAR)
+            and entry.kind in (entries.Kind.ZIP, entries.Kind.TAR)
         ):
             problem = f"It holds the work of {len(students)} students; unpack it and give the folder instead."
         notes = [*faults, *dict.fromkeys(self.notes)]

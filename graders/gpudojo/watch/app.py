@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widgets import Footer, OptionList, Static
 
 from gpudojo.watch import view
-from gpudojo.watch.session import Course, Event, Session, Work
+from gpudojo.watch.session import Course, Event, ExerciseWork, Session
 
 TICK: Final = 0.5  # seconds between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room
@@ -28,7 +28,7 @@ PAGES: Final = ("fix", "timeline", "lesson")  # what the right side shows
 class Changed(Message):
     """Something is to be shown anew."""
 
-    def __init__(self, event: Event, work: Work) -> None:
+    def __init__(self, event: Event, work: ExerciseWork) -> None:
         super().__init__()
         self.event, self.work = event, work
 
@@ -68,7 +68,7 @@ class WatchApp(App[None]):
         self.hints, self.page, self.step, self.drawn, self.said = 0, "fix", 0, False, Text()
         self.theme = "textual-dark" if self.dark else "textual-light"
 
-    def _tell(self, event: Event, work: Work) -> None:
+    def _tell(self, event: Event, work: ExerciseWork) -> None:
         self.post_message(Changed(event, work))  # from the session's thread
 
     @property

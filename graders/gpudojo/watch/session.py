@@ -30,14 +30,14 @@ from gpudojo.model.errors import NoExercises
 from gpudojo.model.evidence import Raised
 from gpudojo.model.exercise import Exercise, Failed
 from gpudojo.model.results import CheckResult, Outcome, total
-from gpudojo.watch.standby import Drawn, Ended, Frame, Graded, Job, Ready, Standby
+from gpudojo.watch.standby import Drawn, Ended, Frame, Ready, Standby, StandbyJob, StandbyResult
 
 MEMORY: Final = Path(".dojo", "watch.json")  # in the student's folder
 FIRST: Final = (Outcome.FAILED, Outcome.TODO, Outcome.ERROR)  # what to look at first; what is blocked comes by itself
 
 
 @dataclass
-class Work:
+class ExerciseWork:
     """One exercise: the student's file, and what is known of it."""
 
     exercise: Exercise
@@ -165,7 +165,7 @@ class RememberedWork(msgspec.Struct):
     results: dict[str, list[CheckResult]]
 
 
-class Memory(msgspec.Struct):
+class KeptProgress(msgspec.Struct):
     """What is remembered until the next time."""
 
     current: str = ""
@@ -179,9 +179,9 @@ class Course:
 
     def __init__(self, start: Path) -> None:
         self.day, self.folder = _found(start)
-        self.works = [Work(exercise, self.folder / f"{exercise.stem}.py") for exercise in day(self.day)]
+        self.works = [ExerciseWork(exercise, self.folder / f"{exercise.stem}.py") for exercise in day(self.day)]
         self.dark: bool | None = None
-        self.finished: Work | None = None  # the one that became green just now
+        self.finished: ExerciseWork | None = None  # the one that became green just now
         self.pending: dict[str, list[str]] = {}  # the functions to grade, by exercise
         kept = self._remembered()
         here = start.stem if start.is_file() else kept.current
@@ -201,16 +201,16 @@ class Course:
         rows = [work.points() for work in self.works]
         return total(row.points for row in rows), total(row.max_points for row in rows)
 
-    def work_at(self, path: Path) -> Work | None:
+    def work_at(self, path: Path) -> ExerciseWork | None:
         return next((work for work in self.works if work.path == path), None)
 
-    def after(self, work: Work) -> Work | None:
+    def after(self, work: ExerciseWork) -> ExerciseWork | None:
         """The next exercise that is not done, from the beginning again after the last one; None where all are."""
         place = self.works.index(work)
         rest = (*self.works[place + 1 :], *self.works[:place])
         return next((each for each in rest if each.state not in ("done", "missing")), None)
 
-    def move(self, work: Work, finished: Work | None = None) -> None:
+    def move(self, work: ExerciseWork, finished: ExerciseWork | None = None) -> None:
         self.current, self.finished = work, finished
         self.remember()
 
@@ -218,7 +218,7 @@ class Course:
         """Keeps where the student is, and the verdicts. Where the folder cannot be written to, nothing is kept."""
         whole = [work for work in self.works if work.graded and work.stem not in self.pending]
         works = {work.stem: RememberedWork(self._digest(work), work.results) for work in whole}
-        kept = Memory(self.current.stem, self.dark, _versions(), works)
+        kept = KeptProgress(self.current.stem, self.dark, _versions(), works)
         path = self.folder / MEMORY
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -227,11 +227,11 @@ class Course:
             beside.write_bytes(msgspec.json.encode(kept))
             beside.replace(path)
 
-    def _remembered(self) -> Memory:
+    def _remembered(self) -> KeptProgress:
         """What was kept; the verdicts on texts that have not changed are taken over, and the rest is to be graded."""
-        kept = Memory()
+        kept = KeptProgress()
         with contextlib.suppress(OSError, msgspec.DecodeError):  # a damaged file is no reason not to begin
-            kept = msgspec.json.decode((self.folder / MEMORY).read_bytes(), type=Memory)
+            kept = msgspec.json.decode((self.folder / MEMORY).read_bytes(), type=KeptProgress)
         self.dark = kept.dark
         for work in self.works:
             names = work.read()
@@ -245,7 +245,7 @@ class Course:
                 self.pending[work.stem] = names
         return kept
 
-    def _digest(self, work: Work) -> str:
+    def _digest(self, work: ExerciseWork) -> str:
         """Of what the verdicts depend on: the student's text, and the exercise itself."""
         found = hashlib.sha256((work.graded or "").encode())
         for path in sources(self.day, work.exercise):
@@ -285,7 +285,11 @@ class Session:
     """
 
     def __init__(
-        self, course: Course, show: Callable[[Event, Work], None], kind: str = "auto", seed: int = PUBLIC_SEEDS[0]
+        self,
+        course: Course,
+        show: Callable[[Event, ExerciseWork], None],
+        kind: str = "auto",
+        seed: int = PUBLIC_SEEDS[0],
     ) -> None:
         self.course, self.kind, self.seed = course, kind, seed
         self.running: Standby | None = None
@@ -294,8 +298,8 @@ class Session:
         self._show = show
         self._spare: Standby | None = None
         self.heard = 0.0  # when the running process began, or sent its last frame
-        self._asked: Work | None = None  # whose verdict the student waits for
-        self._events: queue.SimpleQueue[set[Path] | Work | tuple[Standby, Frame] | None] = queue.SimpleQueue()
+        self._asked: ExerciseWork | None = None  # whose verdict the student waits for
+        self._events: queue.SimpleQueue[set[Path] | ExerciseWork | tuple[Standby, Frame] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
 
     @property
@@ -306,7 +310,7 @@ class Session:
         """Tells that files were saved."""
         self._events.put(set(paths))
 
-    def again(self, work: Work) -> None:
+    def again(self, work: ExerciseWork) -> None:
         """Grades all functions of an exercise again."""
         self._events.put(work)
 
@@ -336,7 +340,7 @@ class Session:
                 match event:
                     case set():
                         self._saved(event)
-                    case Work():
+                    case ExerciseWork():
                         self.saved_at = time.perf_counter()
                         self._put(event, event.names)
                         self._interrupt()
@@ -366,13 +370,13 @@ class Session:
         self._interrupt()
         self._wait_for(self.course.current)
 
-    def _put(self, work: Work, names: list[str]) -> None:
+    def _put(self, work: ExerciseWork, names: list[str]) -> None:
         """In front of what waits of the same file."""
         self.course.pending[work.stem] = list(dict.fromkeys([*names, *self.course.pending.get(work.stem, [])]))
         if not self.course.pending[work.stem]:
             del self.course.pending[work.stem]
 
-    def _wait_for(self, work: Work) -> None:
+    def _wait_for(self, work: ExerciseWork) -> None:
         """Has a file graded before all others."""
         if work.stem in self.course.pending:
             self.course.pending = {work.stem: self.course.pending.pop(work.stem), **self.course.pending}
@@ -392,7 +396,7 @@ class Session:
             return
         self.running, self._spare = self._spare or self._standby(), None
         paths = {work.stem: str(work.path) for work in self.course.works}
-        self.running.ask([Job(stem, paths[stem], tuple(names)) for stem, names in waiting.items()])
+        self.running.ask([StandbyJob(stem, paths[stem], tuple(names)) for stem, names in waiting.items()])
         self.heard = time.perf_counter()
 
     def _interrupt(self) -> None:
@@ -426,7 +430,7 @@ class Session:
         match frame:
             case Ready():
                 self._show("changed", self.course.current)
-            case Graded():
+            case StandbyResult():
                 self._verdict(frame.stem, frame.function, frame.results, frame)
             case Drawn():
                 self._work(frame.stem).timelines[frame.function] = (frame.yours, frame.theirs)
@@ -444,10 +448,12 @@ class Session:
                     self._spare = self._standby()
                 self._begin()
 
-    def _work(self, stem: str) -> Work:
+    def _work(self, stem: str) -> ExerciseWork:
         return next(work for work in self.course.works if work.stem == stem)
 
-    def _verdict(self, stem: str, function: str, results: list[CheckResult], frame: Graded | None = None) -> None:
+    def _verdict(
+        self, stem: str, function: str, results: list[CheckResult], frame: StandbyResult | None = None
+    ) -> None:
         work, names = self._work(stem), self.course.pending.get(stem, [])
         before = work.state
         if function in names:
@@ -471,7 +477,7 @@ class Session:
         self._show("verdict", work)
 
 
-def _ended(work: Work, function: str, code: int, late: bool) -> list[CheckResult]:
+def _ended(work: ExerciseWork, function: str, code: int, late: bool) -> list[CheckResult]:
     """The results of a function during which the process ended."""
     found = next(each for each in work.exercise.functions if each.name == function)
     happened = f"`{function}` ended the process that ran it (exit code {code})"

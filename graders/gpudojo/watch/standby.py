@@ -35,7 +35,7 @@ TAIL: Final = 4_000  # bytes of what the process wrote to stderr
 LONGEST: Final = 1 << 26  # bytes of a frame
 
 
-class Job(msgspec.Struct, frozen=True):
+class StandbyJob(msgspec.Struct, frozen=True):
     """Functions of one file to grade, in this order."""
 
     stem: str
@@ -47,7 +47,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Everything is loaded; a request would be graded at once."""
 
 
-class Graded(msgspec.Struct, frozen=True, tag=True):
+class StandbyResult(msgspec.Struct, frozen=True, tag=True):
     """The verdict on one function; `stopped` is the error that ended its file after the function was defined."""
 
     stem: str
@@ -73,9 +73,9 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     said: str = ""
 
 
-Frame = Ready | Graded | Drawn | Ended
+Frame = Ready | StandbyResult | Drawn | Ended
 _frames: Final = msgspec.msgpack.Decoder(Frame)
-_requests: Final = msgspec.msgpack.Decoder(list[Job])
+_requests: Final = msgspec.msgpack.Decoder(list[StandbyJob])
 
 
 def _send(stream: IO[bytes], frame: object) -> None:
@@ -118,7 +118,7 @@ class Standby:
         self._errors.start()
         self._frames.start()
 
-    def ask(self, jobs: Sequence[Job]) -> None:
+    def ask(self, jobs: Sequence[StandbyJob]) -> None:
         """Sends the one request; it may be sent before the process is ready."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has died, and `Ended` says so
@@ -233,7 +233,7 @@ def _get_ready(exercise: Exercise, path: Path, kind: str, seed: int) -> dict[str
 
 
 def _grade(
-    job: Job, exercise: Exercise, kind: str, seed: int, references: dict[str, Reference], answers: IO[bytes]
+    job: StandbyJob, exercise: Exercise, kind: str, seed: int, references: dict[str, Reference], answers: IO[bytes]
 ) -> None:
     from gpudojo.grading.engine import FileGrader
 
@@ -245,7 +245,7 @@ def _grade(
             results = grader.results(exercise, functions[name], limits)
         file = grader.submission
         stopped = file.broken if file is not None and name in file.names else None
-        _send(answers, Graded(job.stem, name, results, printed.getvalue(), stopped))
+        _send(answers, StandbyResult(job.stem, name, results, printed.getvalue(), stopped))
         drawn = grader.pairs[name].timelines() if name in grader.pairs else None
         if drawn is not None:
             _send(answers, Drawn(job.stem, name, *drawn))

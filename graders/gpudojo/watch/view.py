@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from rich.align import Align
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markdown import Markdown
+from rich.markdown import CodeBlock, Markdown
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.table import Column, Table
@@ -20,7 +20,7 @@ from virtual_cuda.ledger import draw_timeline, timeline_legend
 from gpudojo.grading.checks import bar, compose, hint_parts, hints_about
 from gpudojo.model.catalogue import lesson_of
 from gpudojo.model.results import CheckResult, Outcome
-from gpudojo.watch.session import Course, Work
+from gpudojo.watch.session import Course, ExerciseWork
 
 AROUND: Final = 2  # lines of code above and below the one that is shown
 MOST_PRINTED: Final = 40  # lines
@@ -57,7 +57,7 @@ def number(points: float) -> str:
     return f"{round(points, 2):g}"
 
 
-def entry(work: Work, width: int, marked: bool = False) -> Text:
+def entry(work: ExerciseWork, width: int, marked: bool = False) -> Text:
     """One line of the list of exercises; one that is marked has no colours, which may be unreadable on the mark's."""
     row, (mark, colour) = work.points(), MARKS[work.state]
     colour, dim = ("", "") if marked else (colour, "dim")
@@ -104,14 +104,14 @@ def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[Render
         yield from feedback(work, work.first, hints, more, dark)
 
 
-def _functions(work: Work) -> str:
+def _functions(work: ExerciseWork) -> str:
     """The points of each function, where there are several."""
     rows = [(name, work.points(name)) for name in work.names]
     shown = (f"{name} {number(row.points)}/{number(row.max_points)}" for name, row in rows)
     return f": {', '.join(shown)}" if len(rows) > 1 else ""
 
 
-def feedback(work: Work, result: CheckResult, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
+def feedback(work: ExerciseWork, result: CheckResult, hints: int, more: str, dark: bool) -> Iterator[RenderableType]:
     """Everything about one check that did not pass."""
     headline, parts = compose(result, "here" if result.line is not None else "", work.path.name)
     function = next(each for each in work.exercise.functions if each.name == result.function)
@@ -142,7 +142,7 @@ def _two_columns() -> Table:
     return table
 
 
-def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
+def excerpt(work: ExerciseWork, line: int, dark: bool) -> RenderableType:
     """A line of the student's file, marked, with some around it."""
     lines = (work.text or "").replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
     first = max(min(line, len(lines)) - AROUND, 1)
@@ -159,7 +159,7 @@ def excerpt(work: Work, line: int, dark: bool) -> RenderableType:
     return table
 
 
-def _task(work: Work, function: str) -> str:
+def _task(work: ExerciseWork, function: str) -> str:
     """The docstring of a function that is to do, its paragraphs without line breaks."""
     nodes = ast.parse(work.graded or "").body
     found = (ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function)
@@ -173,7 +173,7 @@ def aside(course: Course) -> RenderableType:
     return Group(*_aside(work)) if not course.done and work.broken is None and work.text is not None else Text()
 
 
-def _aside(work: Work) -> Iterator[RenderableType]:
+def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
     first = work.first
     if first is not None:
         blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
@@ -193,7 +193,7 @@ def _aside(work: Work) -> Iterator[RenderableType]:
         yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
 
 
-def timeline(work: Work, width: int) -> RenderableType:
+def timeline(work: ExerciseWork, width: int) -> RenderableType:
     """What the busiest call of a function did: of the one to fix, or of the last that was graded."""
     wanted = [work.first.function if work.first is not None else "", work.last, *work.names]
     name = next((name for name in wanted if name in work.timelines), None)
@@ -210,21 +210,32 @@ def _dim(lines: Iterable[str]) -> Iterator[Text]:
     return (Text(line, "dim", no_wrap=True) for line in lines)
 
 
-class _Lesson:
+class _Code(CodeBlock):
+    """A block of code without empty lines around it, which rich adds to those between blocks."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 1))
+
+
+class _Page(Markdown):
+    elements: ClassVar = {**Markdown.elements, "fence": _Code}
+
+
+class LessonPage:
     """A lesson in Markdown; code in its text has no background, which rich makes black on a light one too."""
 
     def __init__(self, text: str, dark: bool) -> None:
-        self.markdown = Markdown(text, code_theme="ansi_dark" if dark else "ansi_light")
+        self.markdown = _Page(text, code_theme="ansi_dark" if dark else "ansi_light")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with console.use_theme(Theme({"markdown.code": tint("bold cyan")})):
             yield from console.render(self.markdown, options)
 
 
-def lesson(work: Work, dark: bool) -> RenderableType:
+def lesson(work: ExerciseWork, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
-    return Text(f"There is no lesson for {work.exercise.number}.") if text is None else _Lesson(text, dark)
+    return Text(f"There is no lesson for {work.exercise.number}.") if text is None else LessonPage(text, dark)
 
 
 def celebration(course: Course, step: int = 0) -> RenderableType:

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from virtual_cuda.clock.gpus import Gpu, a_cpu, way_of
-from virtual_cuda.clock.kernels import COPY, VIEWS, Call, Kernel, kernels_of
+from virtual_cuda.clock.gpu_models import Gpu, a_cpu, way_of
+from virtual_cuda.clock.kernels import COPY, VIEWS, Kernel, KernelCall, kernels_of
 from virtual_cuda.ledger import records
 from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
 from virtual_cuda.ledger.ledger import Ledger
@@ -38,15 +38,16 @@ def what_limits(times: Times) -> str:
         )
         return f"Copies take {copied:.0%} of the time: {advice}."
     if waits >= MUCH:
-        copies, launches = sum(i.kind == "copy" for i in times.on_device), _number(times.kernels, "launch", "launches")
-        if times.kernels >= copies:
-            issue, run = times.issued / times.kernels, times.kernel_seconds / times.kernels
+        copies = sum(i.kind == "copy" for i in times.on_device)
+        count, busy = sum(i.kernels for i in times.on_device), sum(i.seconds for i in times.on_device)
+        launches = _number(count, "launch", "launches")
+        if count >= copies:
+            issue, run = times.issued / count, sum(i.seconds for i in times.on_device if i.kernels) / count
             what = f"{launches} of {spent(issue)}, for kernels of {spent(run)}"
             larger = "operations, or a larger batch,"
         else:
-            work = _number(copies, "copy", "copies") + (f" and {launches}" if times.kernels else "")
-            busy = spent(times.kernel_seconds + times.copy_seconds)
-            what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {busy}", "copies"
+            work = _number(copies, "copy", "copies") + (f" and {launches}" if count else "")
+            what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {spent(busy)}", "copies"
         return f"The GPU waits {waits:.0%} of the time: {what}. Fewer and larger {larger} keep it busy."
     return f"The GPU works {1 - waits:.0%} of the time: the work itself limits the speed."
 
@@ -215,6 +216,7 @@ class Times(NamedTuple):
     intervals: list[Interval]
     issued: float  # when the host had issued everything
     end: float  # when the devices were done, too
+    steps: Sequence[float] = ()  # how long each step of an optimizer took on the device, from kernel to kernel
 
     @property
     def on_device(self) -> list[Interval]:
@@ -222,11 +224,13 @@ class Times(NamedTuple):
 
     @property
     def kernels(self) -> int:
-        return sum(interval.kernels for interval in self.intervals)
+        """As torch's profiler counts them: the range of an optimizer's step is one more."""
+        return sum(interval.kernels for interval in self.intervals) + len(self.steps)
 
     @property
     def kernel_seconds(self) -> float:
-        return sum(interval.seconds for interval in self.intervals if interval.kernels)
+        """As torch's profiler adds them up, with the range of an optimizer's step."""
+        return sum(interval.seconds for interval in self.intervals if interval.kernels) + sum(self.steps)
 
     @property
     def copy_seconds(self) -> float:
@@ -258,7 +262,7 @@ def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None 
     """
     clock = Clock(ledger, gpu, first)
     clock.advance(until)
-    return Times(gpu.name, clock.intervals, clock.now, clock.idle_at())
+    return Times(gpu.name, clock.intervals, clock.now, clock.idle_at(), clock.steps)
 
 
 # ---- the host --------------------------------------------------------------------------------------------------------
@@ -269,6 +273,7 @@ _LIBRARIES: Final = {
     **dict.fromkeys(("convolution", "convolution_backward"), "cuDNN"),
     **dict.fromkeys(("native_batch_norm", "native_batch_norm_backward"), "cuDNN norm"),
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), "cuDNN recurrent"),
+    **dict.fromkeys(("sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm"), "reduction"),
     **dict.fromkeys(("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"), "indexing"),
     "_scaled_dot_product_efficient_attention": "attention",
     "_scaled_dot_product_efficient_attention_backward": "attention",
@@ -283,7 +288,7 @@ class Host:
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # row of a span that has not ended -> its kind
 
-    def costs(self, number: int, row: Row, call: Call | None, kernels: int) -> Iterator[tuple[str, float]]:
+    def costs(self, number: int, row: Row, call: KernelCall | None, kernels: int) -> Iterator[tuple[str, float]]:
         """Pairs of a cost's name and how often it arises."""
         kind = row[0]
         if kind == records.OPERATION and call is not None:
@@ -303,7 +308,7 @@ class Host:
         elif kind == records.STREAM and row[6] != "tf32":
             yield ("event" if row[6] == "record" else "stream"), 1
 
-    def _operator(self, call: Call, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
+    def _operator(self, call: KernelCall, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
         spans = self._open.values()
         # Autograd runs its own operators; in a forward pass with gradients, operators also build the graph.
         where = " backward" if records.BACKWARD in spans else " gradient" if grad and records.FORWARD in spans else ""
@@ -318,8 +323,9 @@ class Host:
             yield "list tensor", len(call.given)
         else:
             yield f"operator{where}", 1
-        if call.name in _LIBRARIES:
-            yield _LIBRARIES[call.name], 1
+        library = _LIBRARIES.get(call.name)
+        if library is not None and (library != "cuDNN norm" or len(call.given[0] if call.given else ()) > 2):
+            yield library, 1
         if kernels > 1:
             recurrent = {"_cudnn_rnn": "recurrent launch", "_cudnn_rnn_backward": "recurrent launch backward"}
             yield recurrent.get(call.name, "launch"), kernels - 1
@@ -328,16 +334,24 @@ class Host:
 # ---- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def call_of(row: Row) -> Call:
+def call_of(row: Row) -> KernelCall:
     """The operator of an OPERATION row, with its dtype and shapes as plain data."""
     dtype, out, *given = (len(row) > 10 and row[10]) or (None, None)
+    dim = given.pop() if given and isinstance(given[-1], int) else None
     name = row[4].split(".", 2)[1] if "." in row[4] else row[4]
-    return Call(name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8])
+    return KernelCall(
+        name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8], dim
+    )
 
 
 def is_transfer(ledger: Sequence[Row], number: int) -> bool:
     """Whether the operator of this row is the copy that the next row tells of."""
     return number + 1 < len(ledger) and ledger[number + 1][0] == records.TRANSFER
+
+
+def is_into_used(ledger: Sequence[Row], number: int) -> bool:
+    """Whether the copy of this row goes into a tensor that was there before."""
+    return number > 0 and ledger[number - 1][0] == records.OPERATION and ledger[number - 1][4].startswith("aten.copy_")
 
 
 class Clock:
@@ -348,10 +362,12 @@ class Clock:
         self.now = 0.0  # of the host
         self.intervals: list[Interval] = []
         self.events: dict[int, float] = {}  # row of an event's record -> when the stream reached it
+        self.steps: list[float] = []
+        self._begun: dict[int, int] = {}  # row of an optimizer's step -> how many intervals there were
         self._ledger = ledger
         self._next = first
         self._chip = gpu.chip()
-        self._kernels: dict[Call, list[Kernel]] = {}
+        self._kernels: dict[KernelCall, list[Kernel]] = {}
         self._host = Host()
         self._free: defaultdict[tuple[str, int], float] = defaultdict(float)  # device and stream -> when it is done
         self._engines: defaultdict[tuple[str, str], float] = defaultdict(float)  # device and direction, likewise
@@ -403,6 +419,12 @@ class Clock:
             self._wait(row)
         elif kind == records.STREAM:
             self._stream(number, row)
+        elif kind == records.OPTIMIZER_STEP:
+            self._begun[number] = len(self.intervals)
+        elif kind == records.END and row[4] in self._begun:
+            kernels_of_step = [i for i in self.intervals[self._begun.pop(row[4]) :] if i.kernels]
+            if kernels_of_step:
+                self.steps.append(max(i.end for i in kernels_of_step) - kernels_of_step[0].start)
         if self.now > before:
             name = str(row[4]) if kind in (records.OPERATION, records.FORWARD, records.SYNC) else ""
             waits = kind == records.SYNC or (kind == records.TRANSFER and self.now >= self._free[self._last])
@@ -444,7 +466,7 @@ class Clock:
         direction, size, pinned, _, source, target = row[4:10]
         device = target if direction == "to_device" else source
         lane, engine = self._lane(device), (device, direction)
-        on_host, there = self.gpu.copy(direction, size, pinned)
+        on_host, there = self.gpu.copy(direction, size, pinned, is_into_used(self._ledger, number))
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or out of it.
         staged = self.now + max(on_host - there, 0.0)
         self._free[lane] = max(self._free[lane], self._engines[engine], staged)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from virtual_cuda.clock.gpus import Gpu, gpu_named
+from virtual_cuda.clock.gpu_models import Gpu, gpu_named
 from virtual_cuda.clock.lanes import Clock, Times, times_of
 from virtual_cuda.device.layout import (
     LARGE_ALONE,

@@ -29,6 +29,16 @@ def _wrap_each(tensors: Any, place: Place) -> list[Any]:
     return [None if t is None else wrap(t, allocate(place, t.nbytes)) for t in tensors]
 
 
+def _refusing(gradients: list[Any], text: str) -> list[Any]:
+    """Gradients of a function that has no second ones: with `create_graph` they have a graph, which refuses."""
+    if not torch.is_grad_enabled():
+        return gradients
+    given = [g for g in gradients if g is not None]
+    refuse = torch._C._functions.DelayedError(text.encode(), len(given))
+    made = iter(refuse(*(g.requires_grad_() for g in given)) if given else ())
+    return [None if g is None else next(made) for g in gradients]
+
+
 def _mixed(*tensors: Any) -> bool:
     given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return any(type(t) in VIRTUAL for t in given) and len({t.device for t in given}) > 1
@@ -58,27 +68,34 @@ class FusedRmsNorm(torch.autograd.Function):
         rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + small)
         kept, result = _wrap_each((rstd, out), place)
         ctx.save_for_backward(input, weight, kept)
-        ctx.dims = dims
+        ctx.dims, ctx.eps = dims, small
         write("aten._fused_rms_norm.default", place, out.nbytes, work_of(out, (x,)))
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         input, weight, kept = ctx.saved_tensors
-        place, r = open_place(input), kept._inner
-        g = gradient._inner.to(r.dtype)
-        normal = input._inner.to(r.dtype) * r
+        place = open_place(input)
+        if torch.is_grad_enabled():  # with `create_graph`: made of operators, each with its own gradient
+            r = torch.rsqrt(input.to(kept.dtype).square().mean(ctx.dims, keepdim=True) + ctx.eps)
+            return (*FusedRmsNorm._gradients(ctx, gradient, input, weight, r), None, None)
+        inner = (None if t is None else t._inner for t in (gradient, input, weight, kept))
+        found = FusedRmsNorm._gradients(ctx, *inner)
+        nbytes = sum(t.nbytes for t in found if t is not None)
+        write("aten._fused_rms_norm_backward.default", place, nbytes, work_of(found[0], (gradient._inner,)))
+        return (*_wrap_each(found, place), None, None)
+
+    @staticmethod
+    def _gradients(ctx: Any, g: Any, x: Any, weight: Any, r: Any) -> list[Any]:
+        g, normal = g.to(r.dtype), x.to(r.dtype) * r
         found: list[Any] = [None, None]
         if ctx.needs_input_grad[0]:
-            scaled = g if weight is None else g * weight._inner.to(r.dtype)
-            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(input.dtype)
+            scaled = g if weight is None else g * weight.to(r.dtype)
+            found[0] = (r * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))).to(x.dtype)
         if ctx.needs_input_grad[1]:
-            rows = list(range(input.dim() - len(ctx.dims)))
+            rows = list(range(x.dim() - len(ctx.dims)))
             found[1] = ((g * normal).sum(rows) if rows else g * normal).to(weight.dtype)
-        nbytes = sum(t.nbytes for t in found if t is not None)
-        write("aten._fused_rms_norm_backward.default", place, nbytes, work_of(found[0], (g,)))
-        return (*_wrap_each(found, place), None, None)
+        return found
 
 
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
@@ -168,7 +185,6 @@ class FusedAttention(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         place = ctx.place
@@ -179,7 +195,9 @@ class FusedAttention(torch.autograd.Function):
         results = _wrap_each([next(found) if t.requires_grad else None for t in ctx.inner], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
         write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, ctx.inner))
-        return (*results, None, None)
+        kernel = "flash" if ctx.random else "efficient"
+        refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
+        return (*_refusing(results, refusal), None, None)
 
 
 _efficient: Final[Any] = FusedAttention.apply
@@ -254,16 +272,97 @@ def _one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
 # ---- recurrent layers and sequences ----------------------------------------------------------------------------------
 
 
-def _cell(fused: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
+def _lstm_gates(x: Any, h: Any, c: Any, *biases: Any) -> tuple[Any, ...]:
+    i, f, g, o = sum(biases, x + h).chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_gates(x: Any, h: Any, state: Any, *biases: Any) -> tuple[Any, ...]:
+    if biases:
+        x, h = x + biases[0], h + biases[1]
+    (r, z, n), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
+    n = (n + (r + hr).sigmoid() * hn).tanh()
+    return (n + (z + hz).sigmoid() * (state - n),)
+
+
+_GATES: Final = {"lstm": (_lstm_gates, 4), "gru": (_gru_gates, 5)}  # and what is kept for backward, in units
+
+
+class FusedCell(torch.autograd.Function):
+    """What a recurrent cell does after its two products: one kernel, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
+        gates, kept = _GATES[kind]
+        place, inner = tensors[0]._block.place, [t._inner for t in tensors]
+        outs = gates(*inner)
+        results = _wrap_each(outs, place)
+        nbytes = outs[0].nbytes * kept
+        write(
+            f"aten._thnn_fused_{kind}_cell.default", place, nbytes + sum(o.nbytes for o in outs), work_of(outs, inner)
+        )
+        if any(ctx.needs_input_grad):
+            ctx.kept = allocate(place, nbytes)
+        ctx.kind, ctx.place = kind, place
+        ctx.save_for_backward(*tensors)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors, ctx.place
+        if place.shut:
+            raise shut(place)
+        twice = torch.is_grad_enabled()  # the gradients are to be differentiated: computed step by step, as on CUDA
+        given = tensors if twice else [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
+        with torch.enable_grad():
+            pairs = [(out, g) for out, g in zip(gates(*given), gradients, strict=True) if g is not None]
+        wanted = [t for t in given if t.requires_grad]
+        found: Any = _grad(
+            [out for out, _ in pairs], wanted, [g if twice else g._inner for _, g in pairs], create_graph=twice
+        )
+        if not twice:
+            found = _wrap_each(found, place)
+            name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
+            write(name, place, sum(f.nbytes for f in found), work_of(None, given))
+        each = iter(found)
+        return (None, *(next(each) if t.requires_grad else None for t in given))
+
+
+_fused_cell: Final[Any] = FusedCell.apply
+
+
+def _cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
     """A recurrent cell on CUDA: two plain products, then one fused kernel."""
     states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
-    if type(input) in VIRTUAL and _mixed(input, *states, *weights):
+    biases = [b for b in weights[2:] if b is not None]
+    operands = (input, *states, *weights[:2], *biases)
+    if type(input) in VIRTUAL and _mixed(*operands):
         for rows, weight in zip((input, states[0]), weights, strict=False):
             compare("wrapper_CUDA_mm", [("self", "self"), ("mat2", "mat2")], {"self": rows, "mat2": weight})
         given = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
         given |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
-        compare(f"wrapper_CUDA__{fused}", [(name, name) for name in given], given)
-    return original(input, hidden, *weights)
+        compare(f"wrapper_CUDA___thnn_fused_{kind}_cell", [(name, name) for name in given], given)
+    fits = (
+        len(weights) == 4
+        and len(biases) != 1
+        and all(type(t) in VIRTUAL and t.dim() == 2 for t in operands[: -len(biases) or None])
+    )
+    if not fits or not input.numel() or not input.is_floating_point() or _captured():
+        return original(input, hidden, *weights)
+    if torch.is_autocast_enabled("cuda"):
+        lower = functools.partial(_lowered, torch.get_autocast_dtype("cuda"))
+        with torch.autocast("cuda", enabled=False):
+            return _cell(
+                kind,
+                state,
+                original,
+                lower(input),
+                [lower(s) for s in states] if len(states) > 1 else lower(hidden),
+                *map(lower, weights),
+            )
+    products = [rows @ weight.t() for rows, weight in zip((input, states[0]), weights, strict=False)]
+    return _fused_cell(kind, *products, states[-1], *biases)
 
 
 def _ctc_loss(
@@ -300,6 +399,13 @@ _PARTS: Final = {"lstm": (4, 1), "gru": (6,), "rnn_tanh": (1,), "rnn_relu": (1,)
 _SCATTERED: Final = (
     "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted "
     "at every call, possibly greatly increasing memory usage. To compact weights again call flatten_parameters()."
+)
+
+
+_ONCE: Final = (
+    "Double backwards is not supported for CuDNN RNNs due to limitations in the CuDNN API. To run double backwards, "
+    "please disable the CuDNN backend temporarily while running the forward pass of your RNN. For example: \n"
+    "with torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)"
 )
 
 
@@ -348,7 +454,6 @@ class CudnnRnn(torch.autograd.Function):
         return tuple(wrapped)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         _ = ctx.saved_tensors  # refuses if one of them was written to since
         if not ctx.train:
@@ -367,7 +472,7 @@ class CudnnRnn(torch.autograd.Function):
         results = [*_wrap_each(computed[:count], place), *_in_one_block(computed[count:], place)]
         nbytes = sum(r.nbytes for r in results if r is not None)
         write("aten._cudnn_rnn_backward.default", place, nbytes, work_of(ctx.outs, ctx.inner))
-        return (None, None, None, None, *results)
+        return (None, None, None, None, *_refusing(results, _ONCE))
 
 
 def _in_one_block(gradients: list[Any], place: Place) -> list[Any]:
@@ -509,6 +614,6 @@ def _placement_patches(opening: Opening) -> list[Patch]:
     return [
         *(around(owner, name, _in_cuda_words) for owner, name in named),
         around(torch, "ctc_loss", _ctc_loss),
-        around(torch._VF, "gru_cell", functools.partial(_cell, "_thnn_fused_gru_cell", "hx")),
-        around(torch._VF, "lstm_cell", functools.partial(_cell, "_thnn_fused_lstm_cell", "cx")),
+        around(torch._VF, "gru_cell", functools.partial(_cell, "gru", "hx")),
+        around(torch._VF, "lstm_cell", functools.partial(_cell, "lstm", "cx")),
     ]

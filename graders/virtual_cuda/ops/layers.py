@@ -286,18 +286,56 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
 # ---- other kernels ---------------------------------------------------------------------------------------------------
 
 
-def _grid_sampler_2d(image: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
-    """A place that is no number lies outside the picture on CUDA; on the CPU it makes the pixel no number."""
+def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+    """Half precision is summed up in single precision; CPUs without such units also take a hundred times as long."""
+    dtype = image.dtype
+    if dtype in HALF and weight.dtype is dtype:
+        bias = None if bias is None else bias.float()
+        out = torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
+    else:
+        out = torch.convolution(image, weight, bias, *settings)
+    if image.dim() == 5 and dtype is not torch.float64 and (_channels_last_3d(image) or _channels_last_3d(weight)):
+        return out.contiguous(memory_format=torch.channels_last_3d)  # as cuDNN writes it
+    return out
+
+
+def _channels_last_3d(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
+
+
+def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
+    """Places and pixels of half precision are computed in single precision.
+
+    A place that is no number lies outside the picture on CUDA; on the CPU it makes the pixel no number.
+    """
+    dtype = image.dtype
     if not torch.isfinite(grid).all():
-        grid = torch.where(torch.isfinite(grid), grid, -1e6)
-    return aten.grid_sampler_2d.default(image, grid, interpolation_mode, padding_mode, align_corners)
+        grid = torch.where(torch.isfinite(grid), grid, -1e4)
+    if dtype in HALF:
+        return func(image.float(), grid.float(), *settings).to(dtype)
+    return func(image, grid, *settings)
+
+
+def _in_single_backward(func: Any, *args: Any) -> Any:
+    """Gradients of half precision, computed in single precision."""
+    half = args[0].dtype
+    if half not in HALF:
+        return func(*args)
+    outs = func(*(a.float() if isinstance(a, torch.Tensor) else a for a in args))
+    return tuple(None if out is None else out.to(half) for out in outs)
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 operator(
-    "convolution", placement=_convolution, refuse=_refuse_integers, words=_convolution_words, binding=True, by_hand=True
+    "convolution",
+    kernel=_convolved,
+    placement=_convolution,
+    refuse=_refuse_integers,
+    words=_convolution_words,
+    by_hand=True,
 )
+operator("convolution_backward", kernel=partial(_in_single_backward, aten.convolution_backward.default))
 operator("_convolution", placement=_convolution)
 
 _RUNNING: Final[dict[str, Any]] = {
@@ -331,17 +369,26 @@ operator(
     "log_sigmoid_backward",
     kernel=lambda grad, self, _: aten.log_sigmoid_backward.default(grad, self, torch.exp(-self.abs())),
 )
-operator("grid_sampler_2d", kernel=_grid_sampler_2d)
+for _sampler in (aten.grid_sampler_2d, aten.grid_sampler_3d):
+    operator(_sampler.__name__, kernel=partial(_grid_sampler, _sampler.default))
+for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
+    operator(
+        _sampler.__name__,
+        kernel=partial(_in_single_backward, _sampler.default),
+        nondeterministic=f"{_sampler.__name__}_cuda",
+    )
 
 _IN_SINGLE: Final = widened(HALF, torch.float32)
-operator("avg_pool3d", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward", emulate=_IN_SINGLE)
+operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
+for _name in ("upsample_bilinear2d_aa_backward", "upsample_bicubic2d_aa_backward"):
+    operator(f"_{_name}", emulate=_IN_SINGLE, nondeterministic=f"{_name}_out_cuda")
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
 operator("max_unpool2d", "max_unpool3d", emulate=widened(WHOLE, torch.float64))
 
 # Sums whose order the GPU does not fix.
 for _name in """
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d
-    grid_sampler_2d grid_sampler_3d
+    max_pool3d_with_indices replication_pad1d replication_pad2d replication_pad3d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name.removeprefix('_')}_backward_cuda")
 for _name in """

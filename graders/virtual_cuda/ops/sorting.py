@@ -9,7 +9,7 @@ import torch
 
 from virtual_cuda.device.state import label_of
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import WHOLE, widened
+from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
 from virtual_cuda.ops.placement import OperatorCall, unless_empty
 from virtual_cuda.ops.registry import NOT_EMULATED, operator
 
@@ -162,6 +162,14 @@ def _nansum(func: Any, inner: Any, kwargs: Any, error: Exception) -> Any:
     return aten.sum.dim_IntList(torch.where(self.isnan(), 0, self), *(rest or [None]), **kwargs)
 
 
+def _prod(func: Any, self: Any, *args: Any, dtype: torch.dtype | None = None) -> Any:
+    """Half precision is multiplied in single precision."""
+    wanted = dtype or self.dtype
+    if wanted in HALF:
+        return func(self, *args, dtype=torch.float32).to(wanted)
+    return func(self, *args, dtype=dtype)
+
+
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +197,9 @@ def _searchsorted(call: OperatorCall) -> Any:
 
 _BOOL: Final = widened((torch.bool,), torch.uint8)
 
-operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", "prod", output_first=True)
+operator("all", "amax", "amin", "aminmax", "any", "argmin", "norm", output_first=True)
+operator("prod", kernel=partial(_prod, aten.prod.default), output_first=True)
+operator("prod.dim_int", kernel=partial(_prod, aten.prod.dim_int))
 operator("sum", "mean", "argmax", binding=True, output_first=True)
 operator("nansum", emulate=_nansum)
 operator("max", "min", binding=True)
@@ -210,7 +220,8 @@ operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_
 operator(
     "histc",  # without a range, the smallest and the largest value are fetched
     waits=("histc", lambda given: 2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0),
-    nondeterministic="_histc_cuda",
+    nondeterministic="_histc_cuda with floating point input",
+    exact_integers=True,
     emulate=widened(WHOLE, torch.float64),
 )
 operator("_unique", "_unique2", output=_unique, waits=("unique", unless_empty("self", 1)))

@@ -19,6 +19,7 @@ from virtual_cuda.ops.dispatch import (
     WRAPPERS,
     Unwrapped,
     absent,
+    alert,
     allocate,
     open_place,
     rescue,
@@ -371,6 +372,29 @@ def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
 
 
+def _joined(func: Any, inner: Any, named: Any) -> Any:
+    """The sum of two COO tensors: CUDA puts their elements one after the other, where the CPU may merge them."""
+    first, second = inner[:2]
+    if not all(isinstance(t, torch.Tensor) and t.layout is torch.sparse_coo and t._nnz() for t in (first, second)):
+        return NOT_EMULATED
+    if first.shape != second.shape or first.sparse_dim() != second.sparse_dim() or "out" in named:
+        return NOT_EMULATED  # the CPU says what is wrong
+    dtype, factor = torch.result_type(first, second), named.get("alpha", 1)
+    in_place = func._schema.is_mutable
+    if in_place and dtype is not first.dtype:
+        return NOT_EMULATED
+    factor = -factor if func._schema.name.startswith("aten::sub") else factor
+    values = torch.cat([first._values().to(dtype), second._values().to(dtype) * factor])
+    indices = torch.cat([first._indices(), second._indices()], 1)
+    made = torch.sparse_coo_tensor(indices, values, first.shape, check_invariants=False, is_coalesced=False)
+    if made._nnz() > made.numel():  # so that it does not grow without end
+        made = made.coalesce()._coalesced_(False)
+    return first.copy_(made) if in_place else made
+
+
+_SUMS: Final = (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.sub_.Tensor)
+
+
 def run(func: Any, args: Any, kwargs: Any) -> Any:
     """Any operator that takes or gives a sparse tensor."""
     if func is aten._to_copy.default:
@@ -389,12 +413,17 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         raise shut(seen.place)
     if (seen.plain and seen.place is not None) or len(seen.places) > 1:
         placement.judge(func, args, kwargs)
-    if facts_of(func).absent:
+    facts = facts_of(func)
+    if facts.nondeterministic is not None:
+        alert(facts, args, kwargs)
+    if facts.absent:
         raise absent(
             func, "SparseCsrCUDA" if any(type(v) is SparseTensor and not v.is_sparse for v in args) else "CUDA"
         )
     try:
-        out = call_of(func)(*inner, **named)
+        out = _joined(func, inner, named) if func in _SUMS else NOT_EMULATED
+        if out is NOT_EMULATED:
+            out = call_of(func)(*inner, **named)
     except Exception as error:
         if target is None:
             raise
@@ -446,7 +475,12 @@ operator("_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims", plan=run)
 operator("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_with_dims", plan=run)
 operator("_sparse_mm_reduce_impl", "_sparse_mm_reduce_impl_backward", plan=run, absent=True)
 operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run)
-operator("_embedding_bag_backward", "_gather_sparse_backward", plan=run)
+operator(
+    "_embedding_bag_backward",
+    plan=run,
+    nondeterministic=lambda args: "embedding_bag_backward_cuda_max" if args[8] == 2 else None,
+)
+operator("_gather_sparse_backward", plan=run)
 
 
 def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:

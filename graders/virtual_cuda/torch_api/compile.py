@@ -25,12 +25,14 @@ from virtual_cuda.recorder import from_library, tensors_in
 from virtual_cuda.torch_api.imports import when_imported
 
 EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"
+_NO_EXPORT: Final = "torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export"
 _NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of PyTorch there"
 
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     said: list[str] = []
+    opening.closing.append(said.clear)
 
     def dynamo(_: ModuleType) -> Iterator[Patch]:
         frames: Any = sys.modules["torch._dynamo.eval_frame"]
@@ -45,7 +47,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
 
         yield frames, "_stance", eager
         yield frames, "_callback_from_stance", callback
-        yield torch._dynamo, "export", functools.partial(_refuse_export, torch._dynamo.export)
+        yield around(torch._dynamo, "export", functools.partial(_refuse, _NO_EXPORT))
         # The module inside passes through the ledger, as it would without torch.compile.
         yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
 
@@ -56,7 +58,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         "triton.runtime.jit": _triton,
     }.items():
         yield from when_imported(opening, name, maker)
-    yield around(torch.library, "wrap_triton", functools.partial(_refuse, "Triton"))
+    yield around(torch.library, "wrap_triton", functools.partial(_refuse, _NO_KERNELS.format("Triton")))
     yield around(torch.export, "export", lambda export, *args, **kwargs: export(*args, **kwargs | {"strict": False}))
     yield around(torch._ops.HigherOrderOperator, "dispatch", _dispatch)
 
@@ -69,12 +71,8 @@ def _distance() -> int:
     return distance
 
 
-def _refuse(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError(_NO_KERNELS.format(whose))
-
-
-def _refuse_export(original: Any, *args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError("torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export")
+def _refuse(said: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(said)
 
 
 def _refuse_device(whose: str, original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ bytes and how long it took until it was complete on this rank.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import threading
@@ -353,7 +354,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.cuda.nccl, "version", lambda: _VERSION
     if not dist.is_available() or not dist.is_gloo_available():
         return
-    opening.undo.callback(_forget)
+    opening.enter(lambda: contextlib.closing(SimpleNamespace(close=_forget)))
     homes: tuple[Any, ...] = dist, dist.distributed_c10d
     for home in homes:
         yield home, "is_nccl_available", lambda: True

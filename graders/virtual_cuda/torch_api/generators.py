@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -239,10 +240,19 @@ _open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one,
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    _open.append(DefaultGenerators(opening.gpu))
-    opening.undo.callback(_open.clear)
-    opening.again.append(_open[0].use)
-    return _open[0].patches()
+    generators = DefaultGenerators(opening.gpu)
+    opening.enter(functools.partial(_opened, generators))
+    opening.again.append(generators.use)
+    return generators.patches()
+
+
+@contextlib.contextmanager
+def _opened(generators: DefaultGenerators) -> Iterator[None]:
+    _open.append(generators)
+    try:
+        yield
+    finally:
+        _open.clear()
 
 
 def is_random(func: Any) -> bool:

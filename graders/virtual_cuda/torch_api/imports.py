@@ -98,6 +98,17 @@ class OriginalImports(_Finder):
         return not self.busy and fullname.startswith("torch.")
 
     @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+            if self.loaded:
+                self._close()
+                self.loaded.clear()
+
+    @contextlib.contextmanager
     def around(self, module: ModuleType) -> Iterator[None]:
         with self.lock:
             if self.busy:
@@ -113,7 +124,7 @@ class OriginalImports(_Finder):
                 names = [name for name in sys.modules if name not in before and name.startswith("torch.")]
                 self.loaded += [module, *(sys.modules[name] for name in names)]
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Give modules that were imported meanwhile the functions that they would have without the device."""
         first: dict[tuple[int, str], Any] = {}  # a function may be patched more than once
         for one in self.patches:
@@ -129,34 +140,37 @@ class OriginalImports(_Finder):
 class _Awaiting(_Finder):
     """Patches modules of torch as soon as they are imported."""
 
-    def __init__(self) -> None:
-        self.makers: dict[str, Callable[[ModuleType], Iterable[Patch]]] = {}
+    def __init__(self, makers: dict[str, Callable[[ModuleType], Iterable[Patch]]]) -> None:
+        self.makers, self.imported = makers, set[str]()
         self.undo = contextlib.ExitStack()
 
     def wants(self, fullname: str) -> bool:
-        return fullname in self.makers
+        return fullname in self.makers and fullname not in self.imported
 
     @contextlib.contextmanager
     def around(self, module: ModuleType) -> Iterator[None]:
+        self.imported.add(module.__name__)
         yield
-        patch(self.makers.pop(module.__name__)(module), self.undo)
+        patch(self.makers[module.__name__](module), self.undo)
 
 
-_awaiting: Final = _Awaiting()
+@contextlib.contextmanager
+def _awaiting(opening: Opening) -> Iterator[None]:
+    finder = _Awaiting(opening.awaited)
+    with finder.undo:
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
 
 
-def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]) -> Iterator[Patch]:
+def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Iterable[Patch]]) -> Iterable[Patch]:
     """The patches of a module, if that is imported already; else they are made and applied when it is."""
     if name in sys.modules:
-        yield from maker(sys.modules[name])
-        return
-    if not _awaiting.makers:
-        _awaiting.undo = contextlib.ExitStack()
-        opening.undo.callback(_awaiting.undo.close)
-        sys.meta_path.insert(0, _awaiting)
-        opening.undo.callback(_awaiting.makers.clear)
-        opening.undo.callback(sys.meta_path.remove, _awaiting)
-    _awaiting.makers[name] = maker
+        return maker(sys.modules[name])
+    opening.awaited[name] = maker
+    return ()
 
 
 # ---- torch._dynamo -------------------------------------------------------------------------------------------------
@@ -265,7 +279,8 @@ def few_imports() -> Iterator[None]:
 
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
-    opening.undo.enter_context(few_imports())
+    opening.enter(few_imports)
+    opening.enter(functools.partial(_awaiting, opening))
     yield from ()
 
 

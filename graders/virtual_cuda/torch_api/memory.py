@@ -209,8 +209,13 @@ def _create_stream(address: int) -> cudaError:
 _streams: Final = itertools.count(0x7D00_0000_0000, 0x100)  # addresses of streams that are not torch's
 
 
-def _runtime(memory: Memory) -> types.SimpleNamespace:
-    return types.SimpleNamespace(
+@torch_patches()
+def _patches(opening: Opening) -> Iterator[Patch]:
+    memory = Memory(opening.gpu)
+    opening.closing.extend((registered.clear, _uses.clear, memory.raw.clear))
+    opening.again.append(memory.use)
+    yield from memory.patches()
+    runtime = types.SimpleNamespace(
         cudaError=cudaError,
         cudaGetErrorString=lambda code: _ERRORS.get(int(code), "unrecognized error code"),
         cudaProfilerStart=lambda: cudaError(0),
@@ -221,12 +226,4 @@ def _runtime(memory: Memory) -> types.SimpleNamespace:
         cudaStreamDestroy=lambda stream: cudaError(0),
         cudaMemGetInfo=lambda index: ((at := memory.gpu.places[index].memory).free, at.total),
     )
-
-
-@torch_patches()
-def _patches(opening: Opening) -> Iterator[Patch]:
-    memory = Memory(opening.gpu)
-    opening.closing.extend((registered.clear, _uses.clear, memory.raw.clear))
-    opening.again.append(memory.use)
-    yield from memory.patches()
-    yield torch.cuda, "_cudart", _runtime(memory)
+    yield torch.cuda, "_cudart", runtime

@@ -272,12 +272,19 @@ def _gathered(tensors: Any, dim: int) -> list[int]:
     return [sum(t.shape[dim] for t in tensors) if i == dim else size for i, size in enumerate(shape)]
 
 
+class _GradAttribute(property):
+    """In place of `Tensor.grad`. `torch._dynamo` asks the attributes of tensors for their class and name."""
+
+    __objclass__ = torch._C.TensorBase
+    __name__ = "grad"
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.autograd, "backward", functools.partial(_checked, "grad_tensors", 1, 5))
     yield around(torch.autograd, "grad", functools.partial(_checked, "grad_outputs", 2, 1))
     yield around(torch.autograd.function.BackwardCFunction, "apply", _custom)
-    yield torch.Tensor, "grad", property(_grad.__get__, set_grad, _grad.__delete__)
+    yield torch.Tensor, "grad", _GradAttribute(_grad.__get__, set_grad, _grad.__delete__)
     yield nn.Module, "_apply", apply
     yield nn.Parameter, "__new__", staticmethod(functools.partial(_new_parameter, nn.Parameter.__new__))
     yield around(UninitializedTensorMixin, "materialize", _materialize)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.parallel._functions
 
 from virtual_cuda.clock.lanes import HZ
-from virtual_cuda.device.state import CUDA, cuda_error, device_assert, index_of, now
+from virtual_cuda.device.state import CUDA, VirtualGpu, cuda_error, device_assert, index_of, now
 from virtual_cuda.device.tensor import Tensor
 from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import placement
@@ -378,11 +378,11 @@ class _Backward:
 _dispatch: Final = Tensor.__torch_dispatch__
 
 
-class _Running(threading.local):
+class _RunningStream(threading.local):
     backward: _Backward | None = None
 
 
-_running: Final = _Running()
+_running: Final = _RunningStream()
 
 
 def _dispatched(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -441,11 +441,18 @@ def _noting_tf32(setter: Any) -> Any:
 _PRECISION: Final = ("_set_cublas_allow_tf32", "_set_float32_matmul_precision", "_set_fp32_precision_setter")
 
 
+def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:
+    """Note what was allowed before the device was opened; replaces nothing."""
+    if tf32_allowed():
+        gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, "cuda:0", 0, "tf32", 1))
+    return ()
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_busy.clear)
-    if tf32_allowed():
-        opening.gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, "cuda:0", 0, "tf32", 1))
+    opening.again.append(_begun)
+    _begun(opening.gpu)
     for name in filter(partial(hasattr, torch._C), _PRECISION):
         yield torch._C, name, _noting_tf32(getattr(torch._C, name))
     for home in (torch.cuda, torch.cuda.streams, torch):

@@ -19,9 +19,8 @@ from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised
 from gpudojo.model.results import SubmissionRow
 from gpudojo.model.results_file import iterate
-from gpudojo.sandbox import gpus
+from gpudojo.sandbox import real_gpus
 from gpudojo.sandbox.fork_server import MemoryLimits, Usage
-from gpudojo.sandbox.gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES
 from gpudojo.sandbox.isolation import limit
 from gpudojo.sandbox.protocol import (
     ALL,
@@ -36,6 +35,7 @@ from gpudojo.sandbox.protocol import (
     Saw,
     encode_frame,
 )
+from gpudojo.sandbox.real_gpus import CUDA_DEVICE_BYTES, CUDA_HOST_BYTES
 
 from tests.exploits.conftest import Quiet
 
@@ -200,14 +200,14 @@ def test_proc_is_never_mounted_for_the_whole_machine(tmp_path: Path) -> None:
 
 def test_the_fork_server_sees_no_gpu_and_its_children_see_what_the_grader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    hidden = gpus.hidden()
-    assert (hidden["CUDA_VISIBLE_DEVICES"], hidden[gpus.VISIBLE]) == ("", "3,1")
+    hidden = real_gpus.hidden()
+    assert (hidden["CUDA_VISIBLE_DEVICES"], hidden[real_gpus.VISIBLE]) == ("", "3,1")
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
-    gpus.show(hidden[gpus.VISIBLE])
+    real_gpus.show(hidden[real_gpus.VISIBLE])
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert gpus.VISIBLE not in gpus.hidden()
+    assert real_gpus.VISIBLE not in real_gpus.hidden()
 
 
 # On a GPU itself

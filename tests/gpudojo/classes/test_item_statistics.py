@@ -39,6 +39,13 @@ def test_who_did_not_try_has_not_failed() -> None:
     assert [check.id for check in found.hardest] == ["01_x::f::c1", "01_x::f::c0"], "blocked points are missed too"
 
 
+def test_checks_that_are_missed_for_their_absence_alone_are_listed_once_for_a_function() -> None:
+    missing = row(F, B, B, happened=not_handed_in("f"))
+    assert [check.id for check in ClassStatistics([missing, row(P, P, P)]).hardest] == ["01_x::f::c0"]
+    failed = ClassStatistics([missing, row(P, P, F)]).hardest
+    assert [check.id for check in failed] == ["01_x::f::c2"], "what somebody failed stands for it"
+
+
 def test_a_check_that_tells_nothing_has_no_discrimination() -> None:
     for outcomes in ([P, P, P], [F, F], []):
         check = CheckStatistics("a", "", 1.0)

@@ -36,6 +36,11 @@ def read(folder: Path, text: str) -> Roster:
     ("text", "first", "count"),
     [
         (CANVAS, RosterRow("10010", "Ada Example", section="Mon", login="ada1"), 2),
+        (
+            CANVAS.replace("ada1", "ada@example.org"),
+            RosterRow("10010", "Ada Example", "ada@example.org", "Mon", login="ada@example.org"),
+            2,
+        ),
         (MOODLE, RosterRow("551", "Ada Example", "ada@example.org"), 2),
         (GITHUB, RosterRow("ada@example.org", "Ada Example", github="ada-dev"), 1),
         (GRADESCOPE, RosterRow("17", "Ada Example", "ada@example.org", "Mon"), 1),

@@ -29,7 +29,9 @@ ARRAYS = st.builds(
 )
 PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 FACTS = st.recursive(
-    PLAIN | ARRAYS, lambda inner: st.lists(inner) | st.dictionaries(st.text().filter(lambda k: k != "type"), inner)
+    PLAIN | ARRAYS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text().filter(lambda k: k != "type"), inner),
+    max_leaves=20,
 )
 
 

@@ -20,7 +20,6 @@ import torch
 ```python
 x = 1
 ```
-<!-- recorded -->
 ```text
 old
 ```
@@ -32,10 +31,7 @@ Because of `x`.
 </details>
 
 **2.** How?
-<details><summary>Answer</summary>
-
-So.
-</details>
+<details><summary>Answer</summary> So. </details>
 """
 
 
@@ -59,7 +55,7 @@ def test_snippets_have_names_options_and_what_was_recorded() -> None:
     assert (setup.name, setup.options, setup.code, setup.recorded) == ("setup", {}, "import torch\n", None)
     assert (wrong.name, wrong.options, wrong.recorded) == ("wrong", {"gpus": "2", "timeline": ""}, "old\n")
     assert SOURCE.splitlines()[wrong.line - 1] == "x = 1"
-    assert SOURCE[wrong.end : wrong.after] == "<!-- recorded -->\n```text\nold\n```\n"
+    assert SOURCE[wrong.end : wrong.after] == "```text\nold\n```\n"
 
 
 def test_python_that_no_mark_makes_a_snippet_is_found() -> None:
@@ -79,4 +75,4 @@ def test_every_lesson_has_its_parts_and_fits_a_terminal(exercise: Exercise) -> N
     assert re.findall(r"(?m)^## (.*)$", text) == parts
     code = re.findall(r"(?ms)^```\w+\n(.*?)^```$", text)
     assert max(len(line) for block in code for line in block.splitlines()) <= 76
-    assert len(lesson_of(exercise, folded=True).splitlines()) <= 130  # type: ignore[union-attr]
+    assert len(lesson_of(exercise, folded=True).splitlines()) <= 105  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gpudojo.notebook import make_report
-from gpudojo.notebook.session import CheckReport
+from gpudojo.notebook.cells import CheckReport
 
 _numbers = itertools.count(1)
 

@@ -8,7 +8,7 @@ import pytest
 from gpudojo.days.day8 import multiple_gpus
 from gpudojo.grading import observe
 from gpudojo.model.results import Outcome
-from gpudojo.notebook.session import definitions, live, only_definitions
+from gpudojo.notebook.cells import definitions, live, only_definitions
 from virtual_cuda.errors import RealDeviceInUse
 
 from tests.gpudojo.notebook.conftest import Session

@@ -106,7 +106,7 @@ def test_a_wrong_answer_shows_what_happened_where_and_why(session: Session) -> N
     said = repr(report)
     outcome_of_each = [result.outcome for result in report.checked[0].results]
     failed = report.checked[0].parts[outcome_of_each.index(Outcome.FAILED)]
-    assert [label for label, _ in failed] == ["happened", "expected", "line", "mistake", "why"]
+    assert [label for label, _ in failed] == ["happened", "expected", "line", "mistake", "why", "worth"]
     assert re.fullmatch(r"line (\d+)\n +\1 \| total \+= loss\.item\(\)", dict(failed)["line"])
     assert dict(failed)["mistake"] == "mean of batch means"
     assert "train_epoch: 10 of 14 points" in said

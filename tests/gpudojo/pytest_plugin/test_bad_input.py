@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.sharing import WarmPython
+from tests.sharing import WarmPython, once
 
 REPOSITORY = Path(__file__).parents[3]
 FILE = "01_checking_device.py"
@@ -88,7 +88,11 @@ PASSING = {
 def run(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> tuple[Any, dict[tuple[str, str], Any]]:
     from tests.gpudojo.pytest_plugin.conftest import Student
 
-    student = Student(tmp_path_factory.mktemp("class"), warm_python)
+    return once(tmp_path_factory, "bad-input", lambda folder: graded(Student(folder, warm_python)))
+
+
+def graded(student: Any) -> tuple[Any, dict[tuple[str, str], Any]]:
+    """What pytest says of all files, and its results by folder and test."""
     student.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
     for name, case in CASES.items():
         student.write(f"{name}/{FILE}", case.source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -145,7 +146,8 @@ def test_what_is_to_be_mended_first_is_told_first_in_any_order(student: Student)
     callee, caller = said.partition("= points =")[0].split("_ compare_devices: times_each_as_it_should _")
     assert "_ time_on_device: waits_for_the_device _" in callee
     assert "mistake   timing without synchronising" in callee
-    assert "first     mend time_on_device::waits_for_the_device" in caller
+    assert re.search(r"^  worth     [\d.]+ points?$", callee, re.M), callee
+    assert "first     fix time_on_device::waits_for_the_device" in caller
     assert ("mistake " in caller, "first " in callee) == (False, False)
 
 

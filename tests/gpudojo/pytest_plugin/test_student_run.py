@@ -221,6 +221,8 @@ def test_the_width_of_the_terminal_is_kept_and_what_is_blocked_is_named(student:
     ours = said[said.index("train_epoch: runs") : said.index("short test summary")].splitlines()
     assert [line for line in ours if len(line) > columns and not re.search("pytest day8/|https://", line)] == []
     assert "1 failed, 10 blocked" in said
+    assert "  worth " not in said, "`runs` has no points of its own"
+    assert ("░" * 10 in said, "░" * 11 in said) == (columns == 80, False), "whatever the names and states are"
     told = " ".join(said[said.index("  blocks    ") :].split())
     assert told.startswith("blocks calls_the_model, moves_the_model_once, uses_the_device_it_is_given,")
     assert said.count("moves_the_model_once") == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -47,38 +48,61 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-class Visit:
-    """One page in one window, and everything that went wrong or out of it."""
+WINDOW = MappingProxyType({"width": 1280, "height": 720})
 
-    def __init__(self, context: Any, file: Path, fragment: str = "") -> None:
-        self.page = context.new_page()
+
+class Visit:
+    """A file in a window, and everything that went wrong or out of it."""
+
+    def __init__(self, page: Any, file: Path, fragment: str = "") -> None:
+        self.page = page
         self.said: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri() + fragment)
+        self.hearing = {
+            "console": lambda message: self.said.append(message.text),
+            "pageerror": lambda error: self.said.append(str(error)),
+            "dialog": lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, heard in self.hearing.items():
+            page.on(event, heard)
+        page.goto(file.as_uri() + fragment)
+
+    def leave(self) -> None:
+        self.page.goto("about:blank")
+        for event, heard in self.hearing.items():
+            self.page.remove_listener(event, heard)
 
 
 @pytest.fixture(scope="module")
-def contexts(browser: Any) -> dict[str, Any]:
-    """One for each way of looking: to make a new one takes longer than to open a page."""
+def windows(browser: Any) -> dict[str, tuple[Any, list[Any]]]:
+    """Contexts by their options, with their free windows: a new one takes four times as long as a page in it."""
     return {}
 
 
 @pytest.fixture
-def visit(browser: Any, contexts: dict[str, Any]) -> Iterator[Callable[..., Visit]]:
-    """Opens a file; options are those of a browser's context."""
+def visit(browser: Any, windows: dict[str, tuple[Any, list[Any]]]) -> Iterator[Callable[..., Visit]]:
+    """Opens a file in a window of this size and theme; other options are those of a browser's context."""
     visits = []
 
-    def opened(file: Path, fragment: str = "", **options: Any) -> Visit:
+    def opened(
+        file: Path,
+        fragment: str = "",
+        viewport: Mapping[str, int] = WINDOW,
+        color_scheme: str = "light",
+        **options: Any,
+    ) -> Visit:
         way = repr(sorted(options.items()))
-        if way not in contexts:
-            contexts[way] = browser.new_context(**options)
-        visits.append(Visit(contexts[way], file, fragment))
-        return visits[-1]
+        if way not in windows:
+            windows[way] = browser.new_context(**options), []
+        context, free = windows[way]
+        page = free.pop() if free else context.new_page()
+        page.set_viewport_size(dict(viewport))
+        page.emulate_media(media="null", color_scheme=color_scheme)
+        visits.append((Visit(page, file, fragment), free))
+        return visits[-1][0]
 
     yield opened
-    for each in visits:
-        each.page.close()
+    for each, free in visits:
+        each.leave()
+        free.append(each.page)

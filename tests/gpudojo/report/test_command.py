@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from gpudojo.classes.store import Store
 from gpudojo.cli import main
+from gpudojo.model.results import RosterRow
 from gpudojo.model.results_file import read, write
 from gpudojo.report.student_page import NO_PICTURES
 
@@ -63,6 +65,25 @@ def test_anonymous_pages_have_no_name_anywhere(class_of_sixty: Path, tmp_path: P
     again = tmp_path / "again"
     assert dojo(class_of_sixty, "--out", again, "--anonymous")[0] == 0
     assert sorted(path.relative_to(again) for path in again.rglob("*.html")) == files
+
+
+def test_anonymous_pages_do_not_name_other_students(tmp_path: Path) -> None:
+    """A reason to review one submission may name another one, by whatever it is called."""
+    listed = [RosterRow("991", "Ada Lovelace", "lovelace@example.org"), RosterRow("992", "Bo Sample", "", "", "bosam")]
+    said = ["the same files as bo-files", "several on the roster match Ada: 991, 992", "Bo Sample or bosam"]
+    rows = [
+        msgspec.structs.replace(submission(3, "ada-files", "no"), roster=listed[0], needs_human=said),
+        msgspec.structs.replace(submission(5, "bo-files", "no"), roster=listed[1]),
+    ]
+    write(tmp_path / "results.json", header(), rows)
+    assert dojo(tmp_path, "--anonymous", "--out", tmp_path / "out")[0] == 0
+    index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    (other,) = {
+        path.stem for path in (tmp_path / "out" / "students").iterdir() if f"the same files as {path.stem}" in index
+    }
+    assert f"{other} or {other}" in index
+    for name in ("ada", "bo-files", "bo sample", "bosam", "991", "992", "lovelace"):
+        assert not re.search(rf"\b{name}\b", index.casefold()), name
 
 
 def test_examples_are_always_anonymous(class_of_sixty: Path, pages: Path) -> None:

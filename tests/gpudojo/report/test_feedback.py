@@ -74,13 +74,29 @@ def test_moodle_finds_whose_feedback_it_is(tmp_path: Path) -> None:
 def test_the_course_decides_when_results_and_hints_are_shown(tmp_path: Path) -> None:
     later = {"deadline": "2999-01-01T00:00:00+00:00", "visibility": Visibility("after deadline", "after deadline")}
     code, said = dojo(tmp_path, **later)
-    assert (code, "the course shows results after 2999" in said) == (1, True)
+    assert (code, "the course shows results after the deadline; use --early" in said) == (1, True)
     assert not (tmp_path / "out").exists()
     assert dojo(tmp_path, "--early", **later)[0] == 0
     pages = sorted((tmp_path / "out" / "students").iterdir())
     assert not any("Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages)
     assert dojo(tmp_path)[0] == 0
     assert any("Keep the sum on the device." in page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_who_has_an_extension_sees_results_and_hints_after_it(tmp_path: Path) -> None:
+    past = {"deadline": "2020-01-01T00:00:00+00:00", "visibility": Visibility("after deadline", "after deadline")}
+    first, *others = rows()
+    still = msgspec.structs.replace(first, timing=Timing(deadline="2999-01-01T00:00:00+00:00", extended=True))
+    write(tmp_path / "results.json", header(**past), [still, *others])
+    words = ["feedback", str(tmp_path), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(main, words)
+    assert "1 of 3 students still have time and get no feedback now" in done.output
+    assert [path.stem for path in (tmp_path / "out" / "students").iterdir()] == ["＝cmd"]
+    assert CliRunner().invoke(main, [*words, "--early"]).exit_code == 0
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "out" / "students").iterdir()}
+    assert {stem for stem, page in pages.items() if "Keep the sum on the device." in page} == {"＝cmd"}
+    exported = CliRunner().invoke(main, ["export", str(tmp_path), "--to", "junit", "--out", str(tmp_path / "junit")])
+    assert "the course shows results after the deadline; 1 of 3 students still have time" in exported.output
 
 
 def test_without_a_browser_there_is_a_sentence_and_no_pdf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

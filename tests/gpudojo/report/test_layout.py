@@ -7,8 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from gpudojo.model.results import Grade, RosterRow, SubmissionRow, SubmissionStatus, Timing
+from gpudojo.model.results_file import write
+from gpudojo.report.writing import ReportOptions, write_report
 
+from tests.gpudojo.report.classes import F, P, check, exercise, header
 from tests.gpudojo.report.conftest import Visit
 
 Open = Callable[..., Visit]
@@ -61,6 +66,27 @@ def test_names_stay_visible_in_a_small_window(visit: Open, pages: Path) -> None:
     page.locator(".tall").evaluate("box => { box.scrollLeft = 300 }")
     assert page.locator(".tall").evaluate("box => box.scrollLeft") == 300
     assert box(page, "#class tbody th")["x"] == pytest.approx(box(page, ".tall")["x"], abs=2)
+
+
+def test_a_class_with_all_columns_fits_a_laptop(visit: Open, tmp_path: Path) -> None:
+    """Twelve exercises, a scale, sections, and late submissions that need review."""
+    stems = [f"{number:02}_exercise" for number in range(1, 13)]
+    late = Timing(late=True, late_seconds=500_000, penalty=10.25)
+    rows = [
+        SubmissionRow(
+            f"surnamegiven{n}", SubmissionStatus.GRADED, 54.0, 144.0,
+            [exercise(stem, stem, check(stem, "f", "c", P, 9.25), check(stem, "g", "c", F, 9.25))
+             for stem in stems],
+            roster=RosterRow(str(n), f"Given-Second Surname{n}", section=f"CS8-0{n}"), timing=late, seconds=1.0,
+            peak_bytes=300 << 20, needs_human=["late"], grade=Grade(12.75, 20.0),
+        )
+        for n in (1, 2)
+    ]  # fmt: skip
+    rows = [msgspec.structs.replace(row, score=111.0, max_score=222.0) for row in rows]
+    write(tmp_path / "results.json", msgspec.structs.replace(header(), max_score=222.0, scale=20.0), rows)
+    write_report(ReportOptions(tmp_path, tmp_path / "out", students=False), print)
+    page = visit(tmp_path / "out" / "index.html", viewport={"width": 1400, "height": 900}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 def test_printed_pages_fit_the_paper(visit: Open, pages: Path) -> None:

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gpudojo.model.results import Outcome, SubmissionRow, SubmissionStatus, total
+from gpudojo.model.results import (
+    Attempt,
+    Outcome,
+    Override,
+    RosterRow,
+    SubmissionRow,
+    SubmissionStatus,
+    Timing,
+    not_handed_in,
+    total,
+)
 from gpudojo.model.results_file import read, write
 from gpudojo.report.class_page import Tally
 from gpudojo.report.rendering import Roll, _levels, said_once, scatter, short_id
@@ -17,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cuda.ledger.timeline import Timeline, TimelineEvent
 
-from tests.gpudojo.report.classes import B, F, T, check, exercise, header, submission, timeline
+from tests.gpudojo.report.classes import LOOP, PIXELS, B, F, T, check, exercise, header, submission, timeline
 
 REASON = "broken.zip is not a zip file."
 
@@ -55,6 +65,48 @@ def test_unreadable_submissions_are_not_counted_in_checks() -> None:
     assert together.statistics.hardest == alone.statistics.hardest
     assert alone.statistics.hardest, "there is something to count"
     assert len(together.needs_review) == 2
+
+
+def test_a_page_of_a_student_on_the_roster_with_several_attempts(tmp_path: Path) -> None:
+    """The name instead of the file's, every attempt, what was not handed in once, and what a person gave."""
+    missing = [
+        check(LOOP, "train_epoch", "runs", F, 0.0, happened=f"{not_handed_in('train_epoch')}; is `train` meant?"),
+        check(LOOP, "train_epoch", "learns", B, 4.0, message="blocked: the function is missing", blocked_by="runs"),
+    ]
+    given = msgspec.structs.replace(
+        exercise(LOOP, "A loop", *missing), score=3.0, override=Override(3.0, comment="Lab.")
+    )
+    row = msgspec.structs.replace(
+        submission(3, "lovelaceada", "no"),
+        exercises=[given, exercise(PIXELS, "Pixels", *(msgspec.structs.replace(c, id=f"{PIXELS}::{c.function}::{n}")
+                                                       for n, c in enumerate(missing)))],
+        score=3.0,
+        max_score=8.0,
+        roster=RosterRow("101", "Ada Lovelace", "ada@example.org", "A"),
+        attempts=[Attempt("lovelaceada (attempt 1)", "d", 61.6, 100.0),
+                  Attempt("lovelaceada", "e", 75.6, 100.0, counts=True, changes=["runs: failed → passed"])],
+        timing=Timing(late=True, late_seconds=216_000, penalty=2.0),
+    )  # fmt: skip
+    said = ["the same files as lovelaceada"]
+    other = msgspec.structs.replace(submission(4, "bo", "no"), roster=RosterRow("102", "Bo", "", "B"), needs_human=said)
+    index, (page, _), _ = pages_of(tmp_path, row, other)
+    assert "<h1><bdi>Ada Lovelace</bdi></h1>" in page
+    assert "Submission: <bdi>lovelaceada</bdi>" in page
+    assert "2 attempts: 61.6 → 75.6" in page
+    assert "runs: failed → passed" in page
+    assert page.count("Not handed in: ") == 1
+    assert "is <code>train</code> meant?" in page
+    assert ">Ada Lovelace</bdi></a></th>" in index
+    assert "the same files as Ada Lovelace" in index
+    assert '<td class="nowrap">2.5 days, −2</td>' in index
+    assert '<td class="num">3</td>' in index, "points that a person gave, although nothing was handed in"
+    assert '<th scope="row">A</th><td class="num"><span class="who" data-rows="0"' in index, "a line for each section"
+
+
+def test_students_of_one_name_are_told_apart() -> None:
+    roll = Roll(None)
+    rows = [msgspec.structs.replace(submission(3, name, "no"), roster=RosterRow(name, "Ada")) for name in ("a1", "a2")]
+    assert [roll.person(row).shown for row in rows] == ["Ada", "Ada (a2)"]
 
 
 def test_an_unreadable_submission_has_its_reason_once(tmp_path: Path) -> None:

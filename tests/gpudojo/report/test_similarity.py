@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from gpudojo.classes.store import Store
 from gpudojo.cli import main
 from gpudojo.model.results_file import write
-from gpudojo.report.similarity import Work, side_by_side, similar_pairs
+from gpudojo.report.similarity import ComparedWork, side_by_side, similar_pairs
 
 from tests.gpudojo.report.classes import header, submission
 
@@ -45,20 +45,20 @@ def notebook(source: str) -> bytes:
     return json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 4, "metadata": {}}).encode()
 
 
-def a_class() -> dict[int, Work]:
-    works = {n: Work({"01.py": (GIVEN + other(n)).encode()}) for n in range(2, 9)}
-    works[0] = Work({"01.py": (GIVEN + OWN).encode()})
-    works[1] = Work({"sub/day8.ipynb": notebook(RENAMED + COPY)})
+def a_class() -> dict[int, ComparedWork]:
+    works = {n: ComparedWork({"01.py": (GIVEN + other(n)).encode()}) for n in range(2, 9)}
+    works[0] = ComparedWork({"01.py": (GIVEN + OWN).encode()})
+    works[1] = ComparedWork({"sub/day8.ipynb": notebook(RENAMED + COPY)})
     return works
 
 
 def test_a_renamed_copy_in_a_notebook_is_found() -> None:
     works = a_class()
-    pairs = similar_pairs(works, Work({"01.py": GIVEN.encode()}))
+    pairs = similar_pairs(works, ComparedWork({"01.py": GIVEN.encode()}))
     assert [(pair.one, pair.other) for pair in pairs] == [(0, 1)]
     assert pairs[0].similarity > 0.9
     assert pairs[0].shared == 5
-    ((left, right),) = side_by_side(works[0], works[1], Work({"01.py": GIVEN.encode()}))
+    ((left, right),) = side_by_side(works[0], works[1], ComparedWork({"01.py": GIVEN.encode()}))
     assert left is not None
     assert right is not None
     assert (left[0], right[0]) == ("f, 01.py", "f, sub/day8.ipynb, cell 1")
@@ -68,18 +68,18 @@ def test_a_renamed_copy_in_a_notebook_is_found() -> None:
 
 
 def test_what_was_given_and_what_everybody_wrote_is_left_out() -> None:
-    works = {n: Work({"01.py": (GIVEN + OWN).encode()}) for n in range(9)}
+    works = {n: ComparedWork({"01.py": (GIVEN + OWN).encode()}) for n in range(9)}
     assert similar_pairs(works) == [], "nine of nine have it"
-    two = {0: works[0], 1: works[1], **{n: Work({"01.py": (GIVEN + other(n)).encode()}) for n in range(2, 9)}}
+    two = {0: works[0], 1: works[1], **{n: ComparedWork({"01.py": (GIVEN + other(n)).encode()}) for n in range(2, 9)}}
     assert [(pair.similarity, pair.shared) for pair in similar_pairs(two)] == [(1.0, 5)]
-    assert similar_pairs(two, Work({"reference.py": (GIVEN + OWN).encode()})) == [], "the reference's own words"
+    assert similar_pairs(two, ComparedWork({"reference.py": (GIVEN + OWN).encode()})) == [], "the reference's own words"
 
 
 def test_nothing_that_is_handed_in_breaks_it() -> None:
     deep = "x = " + "(" * 5000 + ")" * 5000
     odd = ["def f(:", "\0", deep, "x = 1" + " + 1" * 20000, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")]
-    works = {n: Work({"a.py": text.encode("utf-8", "replace"), "b.txt": b"x"}) for n, text in enumerate(odd)}
-    works[9] = Work({"n.ipynb": b'{"cells": "no"}', "big.py": b"x = 1\n" * 400_000})
+    works = {n: ComparedWork({"a.py": text.encode("utf-8", "replace"), "b.txt": b"x"}) for n, text in enumerate(odd)}
+    works[9] = ComparedWork({"n.ipynb": b'{"cells": "no"}', "big.py": b"x = 1\n" * 400_000})
     assert similar_pairs(works) == []
 
 

@@ -48,7 +48,7 @@ def test_every_layer_is_on_the_page_and_has_a_purpose() -> None:
     ],
 )
 def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, found: dict[str, str], told: str) -> None:
-    monkeypatch.setattr("gpudojo.cli.watch.examine", lambda: found)
+    monkeypatch.setattr("gpudojo.sandbox.isolation.examine", lambda: found)
     output = CliRunner().invoke(main, ["doctor"]).output
     assert told in output
     assert ("missing: no Landlock" in output) == bool(found["files"])

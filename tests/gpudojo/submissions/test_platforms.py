@@ -45,6 +45,16 @@ def test_canvas_files_of_one_student_are_one_submission(tmp_path: Path) -> None:
     assert listed["anon_aB3xY"].identifier == "aB3xY"
 
 
+def test_files_of_one_student_that_are_given_one_by_one_are_one_submission(tmp_path: Path) -> None:
+    names = (f"examplead_101_9001_{FILE}", "examplead_101_9002_05_modifying_evaluation_loop_gpu.py")
+    files = [write(tmp_path / name) for name in names]
+    other = write(tmp_path / "elsewhere" / names[0])
+    (entry,) = list_submissions(files).entries
+    assert (entry.name, [path for _, path in entry.members]) == ("examplead", files)
+    # The folder as well changes nothing; a file of the same name in another folder is another submission.
+    assert len(list_submissions([other.parent, *files, other]).entries) == 2
+
+
 def test_a_teachers_own_numbers_are_not_canvas(tmp_path: Path) -> None:
     for name in ("lab_8_1_one.py", "lab_8_2_two.py"):
         write(tmp_path / name)

@@ -10,7 +10,7 @@ from gpudojo.grading.engine import result_of
 from gpudojo.model.errors import NoExercises
 from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
-from gpudojo.watch.session import MEMORY, Course, Work, to_grade
+from gpudojo.watch.session import MEMORY, Course, ExerciseWork, to_grade
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FILE = """\
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "exercises" / "day8"
 
 
-def passed(work: Work) -> None:
+def passed(work: ExerciseWork) -> None:
     for function in work.exercise.functions:
         work.take(function.name, [result_of(work.exercise, function, c, Outcome.PASSED) for c in function.checks])
 

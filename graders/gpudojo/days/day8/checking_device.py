@@ -37,7 +37,7 @@ select = exercise.function(
 select.when("runs", "takes_the_gpu", hint=(1, 2, 3), at=('skipped "cuda"', '"cuda"', "is_available(", "return"))
 select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=("is_available(", "return"))
 select.when("keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",))
-select.when("device-index-dropped", at=("last return",))
+select.when("device-index-dropped", "index-not-checked", at=("last return",))
 select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
 select.when("returns_a_device", hint=(7, 8, 9), at=("set_default_device(", "last return"))
 
@@ -243,14 +243,18 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
             if answer == right.text or (not exactly and _same(answer, right.text)):
                 continue
             mistaken = asked == "None" or (not present and _same(answer, _best(seen, machine)))
-            why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer, present)
+            why = _why_not_the_best(machine, seen) if mistaken else _why(machine, asked, answer, present, seen)
             seen.about(machine.name, name)
             raise Failed(f"{asking} returned {answer}", expected, None, why)
 
 
-def _why(machine: Machine, asked: str, answer: str, present: bool) -> str | None:
-    if present and asked.endswith(":1") and _same(answer, asked.partition(":")[0]):
+def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -> str | None:
+    kind = asked.partition(":")[0]
+    if present and asked.endswith(":1") and _same(answer, kind):
         return "device-index-dropped"
+    if not present and answer == asked and machine is one_gpu and kind == "cuda":
+        asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
+        return "index-not-checked" if asks else None
     # On machines with other GPUs it knew that this one is missing. Here torch was built for it.
     return "built-is-not-available" if not present and machine is laptop and _same(answer, asked) else None
 

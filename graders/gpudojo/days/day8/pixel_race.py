@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from gpudojo.grading.call import Call, StudentRaised, array, copied, lines_under, nn, torch
@@ -193,14 +194,36 @@ def nearest_color_loop(sprites, palette):
     return indices
 
 
-def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
+# 3.11 has several; `JUMP_BACKWARD_NO_INTERRUPT` belongs to `await` and `yield from`.
+JUMPS: Final = frozenset(name for name in dis.opmap if "JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)
+
+
+class Steps(Counter[int]):
+    """How often each line was executed, and the code that they belong to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes: set[CodeType] = set()
+
+    def in_loops(self) -> set[int]:
+        """The lines inside of loops and comprehensions: those between a jump back and its target."""
+        found: set[int] = set()
+        for code in self.codes:
+            every = [*dis.get_instructions(code)]
+            jumps = [(each.argval, each.offset) for each in every if each.opname in JUMPS]
+            inside = (each for each in every if any(first <= each.offset <= last for first, last in jumps))
+            found |= {each.positions.lineno or 0 for each in inside if each.positions}
+        return found
+
+
+def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
     """Call the student's function and count the executed lines; none while a debugger is tracing.
 
     Lines of files beside the student's, and of text that is executed, count under the number 0.
     """
     from virtual_cuda import from_library  # and torch with it
 
-    lines: Counter[int] = Counter()
+    lines = Steps()
 
     def here(frame: FrameType, event: str, value: Any) -> Any:
         if event == "line":
@@ -219,6 +242,8 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Counter[int]]:
         if name not in counting:
             counting[name] = None if from_library(name) else elsewhere
         count = counting[name]
+        if count is here:
+            lines.codes.add(frame.f_code)
         return None if count is None else count(frame, "line", value)
 
     if sys.gettrace() is not None:  # a debugger's or coverage's

@@ -8,6 +8,7 @@ from typing import Any, Final
 from gpudojo.grading.call import nn, torch
 from gpudojo.model.evidence import CallStatus, Case
 from gpudojo.model.exercise import Exercise, Failed, Seen, Todo, called
+from gpudojo.model.results import not_handed_in
 
 exercise = Exercise(
     "12_self_assessment",
@@ -178,7 +179,7 @@ def is_a_dict(seen: Seen, wanted: Seen) -> None:
     observation = seen.observations["letters"]
     if observation.status is not CallStatus.RETURNED:
         raised = observation.raised
-        said = f"the file could not be run: {raised.short}" if raised else "ANSWERS is missing, or is None"
+        said = f"the file could not be run: {raised.short}" if raised else f"{not_handed_in('ANSWERS')}, or is None"
         raise Failed(said, "ANSWERS = {...}", raised.line if raised else None)
     if seen[letters].kind != "dict":
         raise Failed(f"ANSWERS is {called(seen[letters].kind)}", "a dict, as in the original file", at=("",))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from gpudojo.days.day8 import pixel_race
-from gpudojo.days.day8.pixel_race import arrived, judge_outputs, judge_speed, modelled, race, stepped
+from gpudojo.days.day8.pixel_race import Steps, arrived, judge_outputs, judge_speed, modelled, race, stepped
 from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
 from gpudojo.grading.checks import numbers, runs, times
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
@@ -180,7 +179,7 @@ class Painter:
     def __init__(self, call: Call, names: tuple[str, ...]) -> None:
         self.call, self.names = call, names
         self.ledgers: list[Ledger] = []
-        self.lines: list[Counter[int]] = []
+        self.lines: list[Steps] = []
         self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may be cached by it
 
     def growing(self, make: Make) -> tuple[dict[str, Picture], Growth]:
@@ -192,7 +191,12 @@ class Painter:
             self.ledgers.append(self.call.ledger)
         first, last = self.ledgers[0], self.ledgers[-1]
         grown = {line: b - a for (file, line), (a, b) in first.grown_lines(last).items() if file == str(self.call.path)}
-        grown = grown or {line: count - self.lines[0][line] for line, count in self.lines[-1].items()}
+        again = {line: count - self.lines[0][line] for line, count in self.lines[-1].items()}
+        if any(count > 0 for count in again.values()):  # the loop, rather than what it calls
+            loops = self.lines[-1].in_loops()
+            looping = ({line: n for line, n in each.items() if n > 0 and line in loops} for each in (grown, again))
+            grown = next(filter(None, looping), grown)
+        grown = grown or again
         return found, Growth(
             operations=[len(ledger.operations()) for ledger in self.ledgers],
             steps=[lines.total() for lines in self.lines],

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from gpudojo.model.results import PLACES, CheckRow, ClassResults, SubmissionRow
+from gpudojo.model.results import PLACES, CheckRow, ClassResults, SubmissionRow, When
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    Entry,
-    entries,
-    exercise_of,
-    good,
-    lateness,
-    name_of,
-    printable,
-    save_json,
-    sentence,
-    text_of,
-)
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import Entry, entries, exercise_of, good, name_of, printable, save_json
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
     return [save_json(each.folder / "results.json", _result(each, header)) for each in entries(rows, target, options)]
 
 
+SEEN: Final[dict[When, str]] = {"always": "visible", "after deadline": "after_due_date", "never": "hidden"}
+
+
 def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
-    output = [sentence(row), lateness(row), f"What the code printed:\n{row.output}" if row.output else ""]
+    output = [common.sentence(row), common.lateness(row), f"What the code printed:\n{row.output}" if row.output else ""]
+    seen = SEEN[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
     return {
         "score": row.final.points,
@@ -40,22 +34,22 @@ def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
         "output": printable("\n\n".join(filter(None, output))),
         "output_format": "text",
         "test_output_format": "text",
-        "visibility": "visible",
+        "visibility": seen,
         "stdout_visibility": "hidden",
         "extra_data": {"gpudojo": header.gpudojo, "day": header.day, "bench": header.bench, "digest": row.digest},
-        "tests": [_test(check, number, scale) for number, check in enumerate(entry.checks, 1)],
+        "tests": [_test(check, number, scale, seen) for number, check in enumerate(entry.checks, 1)],
     }
 
 
-def _test(check: CheckRow, number: int, scale: float) -> dict[str, Any]:
+def _test(check: CheckRow, number: int, scale: float, seen: str) -> dict[str, Any]:
     return {
         "score": round(check.points * scale, PLACES),
         "max_score": round(check.max_points * scale, PLACES),
         "status": "passed" if good(check) else "failed",
         "name": name_of(check),
         "number": str(number),
-        "output": printable("\n".join(filter(None, [check.claim, text_of(check)]))),
+        "output": printable("\n".join(filter(None, [check.claim, common.text_of(check)]))),
         "output_format": "text",
         "tags": [tag for tag in (exercise_of(check), check.function) if tag],
-        "visibility": "visible",
+        "visibility": seen,
     }

@@ -92,13 +92,13 @@ def test_no_more_is_sent_than_fits(
     machines: Machines, slow: Path, slow_rows: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = []
-    send = dask_client.Session._send
+    send = dask_client.DaskSession._send
 
-    def counted(self: dask_client.Session, task: Any, alone: bool) -> None:
+    def counted(self: dask_client.DaskSession, task: Any, alone: bool) -> None:
         send(self, task, alone)
         most.append(len(self.sent) / sum(self.threads.values()))
 
-    monkeypatch.setattr(dask_client.Session, "_send", counted)
+    monkeypatch.setattr(dask_client.DaskSession, "_send", counted)
     _, _, results = grade(slow, tmp_path, machines.address)
     assert rows(results) == slow_rows
     assert max(most) <= dask_client.PER_THREAD

@@ -20,6 +20,8 @@ from gpudojo.model.results import (
     SubmissionRow,
     SubmissionStatus,
     Timing,
+    Visibility,
+    not_handed_in,
 )
 from gpudojo.platforms import describe, exporter, formats
 from gpudojo.platforms._entries import LONGEST, names, of_submission, safe_name, told
@@ -220,9 +222,34 @@ def test_feedback_has_one_line_per_cause() -> None:
     row = msgspec.structs.replace(row, max_score=28.0)
     first, cause, long, to_do = told(row, ())
     assert first == "0 of 28 points"
-    assert cause == "01 f: it waits (line 3) [-9 points]"
+    assert cause == "01 f: it waits (line 3) [-18 points]", "the blocked checks cost points, too"
     assert len(long) < 400
     assert to_do == "To do: g."
+
+
+def test_a_cause_costs_what_it_blocks_and_what_is_missing_is_one_line() -> None:
+    checks = [
+        check("01_one::f::runs", Outcome.FAILED, 0.0, message="it raised", line=3),
+        check("01_one::f::learns", Outcome.BLOCKED, 4.0, blocked_by="runs"),
+        check("01_one::f::other", Outcome.FAILED, 1.0, message="another", line=9),
+        check("01_one::g::runs", Outcome.FAILED, 0.0, happened=f"{not_handed_in('g')}; is `gg` meant?"),
+        check("01_one::g::learns", Outcome.BLOCKED, 2.0, blocked_by="runs"),
+        check("01_one::h::runs", Outcome.FAILED, 1.0, happened=not_handed_in("h")),
+    ]
+    row = submission("ada", ExerciseRow("01_one", "One", 0.0, 8.0, checks))
+    assert told(msgspec.structs.replace(row, max_score=8.0), ())[1:] == [
+        "01 f: it raised (line 3) [-4 points]",
+        "01 f: another (line 9) [-1 point]",
+        "Not handed in: g (is `gg` meant?), h.",
+    ]
+
+
+def test_gradescope_shows_results_when_the_course_does(tmp_path: Path) -> None:
+    for when, shown in (("always", "visible"), ("after deadline", "after_due_date"), ("never", "hidden")):
+        header = msgspec.structs.replace(CLASS, visibility=Visibility(results=when))
+        (path,) = exporter("gradescope")(header, CLASS.submissions[:1], tmp_path / when, OPTIONS)
+        result = json.loads(path.read_bytes())
+        assert {result["visibility"], *(test["visibility"] for test in result["tests"])} == {shown}
 
 
 def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
@@ -233,8 +260,8 @@ def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     late = Timing(late=True, late_seconds=90_000, penalty=2.0)
     row = msgspec.structs.replace(row, max_score=4.0, timing=late, grade=Grade(15.5, 20.0))
     lines = told(row, ())
-    assert lines[:2] == ["15.5 of 20 points", "Submitted late by 25.0 hours: 2 points off."]
-    assert "The essay 1 of 2 points, by hand. short" in lines
+    assert lines[:2] == ["15.5 of 20 points (3.5 of 4 in the exercises)", "Submitted late by 25.0 hours: 2 points off."]
+    assert "The essay: 1 of 2 points, by hand. short" in lines
     checks = of_submission(row, ())
     assert (sum(each.points for each in checks), sum(each.max_points for each in checks)) == (3.5, 4.0)
     header = msgspec.structs.replace(CLASS, max_score=4.0, scale=20.0, submissions=[row])

@@ -1,0 +1,33 @@
+"""The layout of `graders/`: few modules, and no name with two meanings."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+GRADERS = Path(__file__).parents[1] / "graders"
+MODULES = sorted(GRADERS.rglob("*.py"))
+OF_EACH_PACKAGE = {"__init__.py", "__main__.py", "errors.py"}
+MOST = 170
+
+
+def test_there_are_few_modules() -> None:
+    assert len(MODULES) <= MOST
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    named = defaultdict(list)
+    for path in MODULES:
+        if path.name not in OF_EACH_PACKAGE:
+            named[path.name].append(path)
+    assert not {name: paths for name, paths in named.items() if len(paths) > 1}
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    named = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                named[node.name].append(f"{path.relative_to(GRADERS)}:{node.lineno}")
+    assert not {name: places for name, places in named.items() if len(places) > 1}
