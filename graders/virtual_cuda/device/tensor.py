@@ -10,6 +10,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from virtual_cuda.device.state import Block
 
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
+_STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
 
 
@@ -67,11 +68,14 @@ def wrap(inner: torch.Tensor, block: Block) -> Any:
         # A view of a tensor from outside inference mode is an ordinary tensor, and so must its shell be.
         with torch.inference_mode(False):
             return wrap(inner, block)
-    strides, offset = inner.stride(), inner.storage_offset()
-    dtype, layout, lazy = inner.dtype, inner.layout, block.place.lazy
+    shape, dtype, layout, lazy = inner.shape, inner.dtype, inner.layout, block.place.lazy
+    # Strides left out are contiguous ones, which take less time. Sizes of 0 and 1 may have any stride.
+    strides, offset = None, inner.storage_offset() or None
+    if offset or layout is not _STRIDED or not inner.is_contiguous() or 1 in shape or 0 in shape:
+        strides = inner.stride()
     # All arguments by position: by keyword this call is a fifth of the cost of a small operation.
     shell = make_shell(
-        Tensor, inner.shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
+        Tensor, shape, strides, offset, None, dtype, layout, lazy, False, False, None, False, False, AUTOCAST
     )
     # C++ resolves the conjugate and the negative bit of the shell before an operator arrives here; a view keeps both.
     if inner.is_conj():

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.ledger.records import OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
@@ -416,20 +418,21 @@ _FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _host: Final = torch._C._VariableFunctions
 _addmm, _mm, _sum = _host.addmm, _host.mm, _host.sum
 _engine: Final = torch.autograd.Variable._execution_engine
+_C: Final = torch._C
+_profiler, _forward_ad = torch.autograd.profiler, torch.autograd.forward_ad
+_grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
+_anomaly_on: Final = torch.is_anomaly_enabled
+_saving_hooks: Final = torch._C._autograd._top_saved_tensors_default_hooks
 
 
 def _watched() -> bool:
     """Whether something may look at, or change, the operators that a function calls or what they save."""
-    c = torch._C
     return bool(
-        c._len_torch_dispatch_stack()
-        or c._len_torch_function_stack()
-        or c._are_functorch_transforms_active()
-        or torch.is_anomaly_enabled()
-        or torch._C._is_any_autocast_enabled()  # the CPU's would cast what is computed below
-        or c._autograd._top_saved_tensors_default_hooks(True) is not None
-        or torch.autograd.profiler._is_profiler_enabled
-        or torch.autograd.forward_ad._current_level >= 0
+        _C._len_torch_dispatch_stack()
+        or _C._len_torch_function_stack()
+        or _C._are_functorch_transforms_active()
+        or _C._is_any_autocast_enabled()  # the CPU's would cast what is computed below
+        or _profiler._is_profiler_enabled
         or torch.cuda.is_current_stream_capturing()
     )
 
@@ -441,7 +444,7 @@ class _Linear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: tuple[Any]) -> Any:
+    def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
         _, on_input, on_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
         ctx.set_materialize_grads(False)
@@ -457,31 +460,34 @@ class _Linear(torch.autograd.Function):
             input, weight = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
-        watched = torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
+        watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
         if type(gradient) not in _ORDINARY or watched:
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
             raise shut(place)
+        if place.late is not None:
+            settle(place)
         where = site(2)
-        shape = g.shape
+        note, memory, shape = place.note, place.memory, g.shape
+        # Views: no bytes, nothing to do, no gradients.
+        t = OPERATION, perf_counter(), *where, "aten.t.default", place.label, 0, thread_state.autocast, 0
         of_bias = of_input = of_weight = None
         if on_input:
             inner = weight._inner
-            write("aten.t.default", place, 0, None, where)
+            note((*t, memory.live, None))
             of_input = deliver(_mm(g, inner), place, "aten.mm.default", shape, inner.shape, where=where)
         if on_weight:
             inner, turned = input._inner, g.t()
-            write("aten.t.default", place, 0, None, where)
+            note((*t, memory.live, None))
             of_weight = deliver(_mm(turned, inner), place, "aten.mm.default", turned.shape, inner.shape, where=where)
-            write("aten.t.default", place, 0, None, where)
+            note((*t, memory.live, None))
         if on_bias:
-            total = deliver(_sum(g, (0,), True), place, "aten.sum.dim_IntList", shape, where=where)
+            total = deliver(_sum(g, (0,), True), place, "aten.sum.dim_IntList", shape, 0, where=where)
             write("aten.view.default", place, 0, None, where)
             of_bias = wrap(total._inner.view(shape[1]), total._block)
         if on_weight:
-            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None), "aten.t.default"]
-            _engine.queue_callback(partial(_settled, place))
+            place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, place), "aten.t.default"]
         return of_bias, of_input, of_weight, None
 
 
@@ -498,15 +504,16 @@ def _needed(ctx: Any) -> list[bool]:
     return needs
 
 
-def _additions(bias: Any) -> int:
-    """How many operations add the gradient of a parameter to others before its weight's is turned."""
-    if bias is None:
-        return 0
-    task = torch._C._current_graph_task_id()
+def _additions(bias: Any, place: Place) -> int:
+    """How many operations add the gradient of a bias to others before its weight's is turned."""
+    task = _C._current_graph_task_id()
     known, leaves = thread_state.handed_out
     if known != task:
         leaves = set()
         thread_state.handed_out = (task, leaves)
+        _engine.queue_callback(partial(_settled, place))
+    if bias is None:
+        return 0
     before = id(bias) in leaves  # the same layer was called twice
     leaves.add(id(bias))
     return before + (bias.grad is not None)
@@ -561,45 +568,52 @@ _node.apply = _Linear.backward  # without the questions that torch asks of a stu
 _linear_node: Final[Any] = super(torch.autograd.Function, _Linear).apply
 
 
-def _linear(original: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(original: Any) -> Any:
     """`torch.nn.functional.linear`: usual layers in training as one node; all others as torch does it."""
-    if (
-        type(input) not in _ORDINARY
-        or type(weight) not in _ORDINARY
-        or type(bias) not in _ORDINARY
-        or not torch.is_grad_enabled()
-        or _watched()
-    ):
-        return original(input, weight, bias)
-    place, x, w, b = weight._block.place, input._inner, weight._inner, bias._inner
-    sizes, shape, dtype = x.shape, w.shape, w.dtype
-    if (
-        place is not input._block.place
-        or place is not bias._block.place
-        or place.shut
-        or len(sizes) != 2
-        or len(shape) != 2
-        or sizes[1] != shape[1]
-        or b.shape != shape[:1]
-        or min(*sizes, *shape) < 2
-        or sizes[0] * shape[0] > _SUSPICIOUS
-        or dtype not in _FLOATS
-        or x.dtype is not dtype
-        or b.dtype is not dtype
-        or not x.is_contiguous()
-        or not w.is_contiguous()
-        or not (weight.requires_grad or bias.requires_grad or input.requires_grad)
-        or (input.requires_grad and input.is_leaf)  # its gradient is accumulated before the weight's is turned
-        or bias._backward_hooks
-        or bias._post_accumulate_grad_hooks
-    ):
-        return original(input, weight, bias)
-    where = site(3)
-    turned = w.t()
-    out = _addmm(b, x, turned)
-    write("aten.t.default", place, 0, None, where)
-    made = deliver(out, place, "aten.addmm.default", b.shape, sizes, turned.shape, where=where)
-    return _linear_node(bias, input, weight, (made,))
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        if (
+            type(input) not in _ORDINARY
+            or type(weight) not in _ORDINARY
+            or type(bias) not in _ORDINARY
+            or not _grad_on()
+            or _watched()
+            or _anomaly_on()
+            or _saving_hooks(True) is not None
+            or _forward_ad._current_level >= 0
+        ):
+            return original(input, weight, bias)
+        place, x, w, b = weight._block.place, input._inner, weight._inner, bias._inner
+        sizes, shape = x.shape, w.shape
+        if (
+            len(sizes) != 2
+            or len(shape) != 2
+            or sizes[1] != shape[1]
+            or b.shape != shape[:1]
+            or not sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
+            or not 1 < shape[0] <= _SUSPICIOUS // sizes[0]
+            or w.dtype not in _FLOATS
+            or place is not input._block.place
+            or place is not bias._block.place
+            or place.shut
+            or not x.is_contiguous()
+            or not w.is_contiguous()
+            # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
+            or (input.is_leaf if input.requires_grad else not (weight.requires_grad or bias.requires_grad))
+            or bias._backward_hooks
+            or bias._post_accumulate_grad_hooks
+        ):
+            return original(input, weight, bias)
+        where, turned = site(2), w.t()
+        try:
+            out = _addmm(b, x, turned)
+        except Exception:
+            return original(input, weight, bias)  # raises what CUDA raises
+        write("aten.t.default", place, 0, None, where)
+        made = deliver(out, place, "aten.addmm.default", b.shape, sizes, turned.shape, where=where)
+        return _linear_node(bias, input, weight, (made,))
+
+    return linear
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
@@ -609,18 +623,13 @@ _LISTS: Final = ("add_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "sqrt"
 
 def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch._foreach_NAME` without gradients: straight to the CPU's, past the dispatcher in C++ and back."""
-    c = torch._C
     if (
         type(first) is not list
         or not first
         or type(first[0]) not in _ORDINARY
-        or torch.is_grad_enabled()
+        or _grad_on()
         or (kwargs and (len(args) != 1 or list(kwargs) != ["alpha"]))
-        or c._len_torch_dispatch_stack()
-        or c._len_torch_function_stack()
-        or c._are_functorch_transforms_active()
-        or torch.autograd.profiler._is_profiler_enabled
-        or torch.cuda.is_current_stream_capturing()
+        or _watched()
     ):
         return original(first, *args, **kwargs)
     slots, overload = [0], "Scalar" if args else "default"
@@ -637,7 +646,7 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
     if slots[-1] == len(args) > 0 and not name.startswith("addc"):  # these have a value, which was left out
         overload = "List"
     try:
-        with c._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls: no versions are counted in there
+        with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls: no versions are counted in there
             out = original(*inner, **kwargs)
     except Exception:
         return original(first, *args, **kwargs)  # raises what CUDA raises
@@ -651,6 +660,6 @@ def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) ->
 @torch_patches()
 def _patches(opening: Opening) -> list[Patch]:
     return [
-        *(around(owner, "linear", _linear) for owner in (torch._C._nn, torch.nn.functional)),
+        *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
     ]
