@@ -147,30 +147,24 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, dict[int, dict[LaneKind, float]]] = {HOST: {}}
+    shares: dict[str, list[dict[LaneKind, float]]] = {HOST: [{} for _ in range(PARTS)]}
     scale = PARTS / times.end if times.end else 0.0
-    for _, lane, _, start, end, _, kind in times.intervals:
-        parts = shares.setdefault(lane, {})
-        start, end = start * scale, end * scale
+    for interval in times.intervals:
+        parts = shares.setdefault(interval.lane, [{} for _ in range(PARTS)])
+        start, end = interval.start * scale, interval.end * scale
         for place in range(int(start), min(int(end) + 1, PARTS)):
-            part = parts.setdefault(place, {})
-            part[kind] = part.get(kind, 0.0) + (min(end, place + 1) - max(start, place))
-    lanes = []
-    for name, parts in shares.items():
-        did = [_NOTHING] * PARTS
-        for place, part in parts.items():
-            did[place] = _most(part)
-        lanes.append(Lane(name, did))
+            share = min(end, place + 1) - max(start, place)
+            parts[place][interval.kind] = parts[place].get(interval.kind, 0.0) + share
+    lanes = [Lane(name, [_most(part) for part in parts]) for name, parts in shares.items()]
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
-_NOTHING: Final[tuple[LaneKind, int]] = ("issue", 0)
-
-
 def _most(part: dict[LaneKind, float]) -> tuple[LaneKind, int]:
     """What took most of a part of the time, and the percentage in which the lane did anything."""
-    return max(part, key=part.__getitem__), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
+    if not part:
+        return "issue", 0
+    return max(part, key=lambda kind: part[kind]), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
 
 
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:

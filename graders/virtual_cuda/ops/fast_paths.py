@@ -72,7 +72,8 @@ def item(func: Any, rules: Rules) -> Any:
         place = first._block.place
         if place.shut:
             raise shut(place)
-        value = first._inner.item()
+        inner = first._inner
+        value = inner.item() if inner.numel() == 1 else func(inner)
         write(name, place, 0)
         count_waits(args, {})
         return value
@@ -425,7 +426,7 @@ def _watched() -> bool:
         or c._len_torch_function_stack()
         or c._are_functorch_transforms_active()
         or torch.is_anomaly_enabled()
-        or torch.is_autocast_enabled("cuda")
+        or torch._C._is_any_autocast_enabled()  # the CPU's would cast what is computed below
         or c._autograd._top_saved_tensors_default_hooks(True) is not None
         or torch.autograd.profiler._is_profiler_enabled
         or torch.autograd.forward_ad._current_level >= 0
@@ -456,7 +457,8 @@ class _Linear(torch.autograd.Function):
             input, weight = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
-        if type(gradient) not in _ORDINARY or torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        watched = torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
+        if type(gradient) not in _ORDINARY or watched:
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
