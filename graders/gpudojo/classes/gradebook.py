@@ -336,13 +336,18 @@ class Gradebook:
             before = self.pick(known.sent) if known else None
             before = msgspec.structs.replace(before) if before else None
             kept = {sent.digest: sent for sent in known.sent} if known else {}
+            # A submission that is found again, as when the same download is graded twice, stays an earlier attempt;
+            # it is a later one where files in the same place have changed back, or the platform says so.
+            last_from = {sent.origin: sent.digest for sent in known.sent} if known else {}
             for _, sent in handed_in:
-                old = kept.pop(sent.digest, None)
+                old = kept.get(sent.digest)
                 if old is not None and old.record == sent.record:
                     sent.at = old.at
                 if old is not None:
                     sent.changes = old.changes
-                kept[sent.digest] = sent  # now the last
+                    if last_from.get(sent.origin, sent.digest) != sent.digest or sent.submitted > old.submitted > "":
+                        del kept[sent.digest]
+                kept[sent.digest] = sent
             people = list(entry.people)
             student = Student(entry.name, entry.student, str(entry.naming), entry.identifier, people)
             student.sent = list(kept.values())

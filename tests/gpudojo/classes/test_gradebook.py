@@ -100,6 +100,20 @@ def test_which_attempt_counts(term: Path) -> None:
         assert [attempt.counts for attempt in rows["ada"].attempts] == [best, not best]
 
 
+def test_the_same_download_again_is_no_later_attempt(term: Path) -> None:
+    hand_in(term / "mended" / "bo", RIGHT + "\n# mended\n")
+    worth = read(term / "out" / "results.json").max_score
+    assert grade(term / "out", term / "mended" / "bo")[1]["bo"].score == worth
+    shutil.copytree(term / "class" / "bo", term / "download" / "bo")
+    for place in ("class", "download"):
+        outcome, rows, _ = grade(term / "out", term / place / "bo")
+        assert (rows["bo"].score, outcome.changes, len(rows["bo"].attempts)) == (worth, [], 2), place
+    # What changes back in its own place is what the student wants.
+    hand_in(term / "mended" / "bo", WRONG)
+    outcome, rows, _ = grade(term / "out", term / "mended" / "bo")
+    assert (rows["bo"].score < worth, len(rows["bo"].attempts)) == (True, 2)
+
+
 def test_what_is_gone_is_kept_and_said(term: Path) -> None:
     shutil.rmtree(term / "class" / "cy")
     outcome, rows, _ = grade(term / "out", term / "class")
