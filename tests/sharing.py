@@ -38,7 +38,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made
 
 # One request a line. The child leaves the loop and runs the module as `python -m` does, so that it also ends like one.
 _SERVER = """
-import importlib, io, json, os, runpy, sys, warnings
+import importlib, io, json, os, runpy, signal, sys, warnings
 for name in ("torch", "numpy", "pytest", "msgspec", "nbformat", "rich.console", "click", "jinja2"):
     try:
         importlib.import_module(name)
@@ -56,6 +56,7 @@ for line in iter(requests.readline, ""):
 else:
     os._exit(0)
 os.setsid()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and what they start, ignore it
 replies.close()
 for fd, mode in enumerate(("in", "out", "err")):
     opened = os.open(asked[mode], os.O_RDWR)

@@ -24,7 +24,7 @@ import torch
 
 from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus, way_of
 from virtual_cuda.clock.kernels import COPY, kernels_of
-from virtual_cuda.clock.lanes import Host, Times, call_of, is_transfer, times_of
+from virtual_cuda.clock.lanes import Host, Times, call_of, is_into_used, is_transfer, times_of
 from virtual_cuda.device.state import VirtualGpu
 from virtual_cuda.devices import virtual_cuda
 from virtual_cuda.errors import BadClockRecord, VirtualCudaError
@@ -55,6 +55,21 @@ class ClockRecord(msgspec.Struct, frozen=True):
     programs: dict[str, Program]
 
 
+def read_records(paths: Sequence[str | Path]) -> tuple[ClockRecord, dict[str, float]]:
+    """The programs of several records of one GPU, and how much each counts: every record as much as another."""
+    records = [read_record(path) for path in paths]
+    if len({record.gpu for record in records}) > 1:
+        raise BadClockRecord(str(paths[-1]), f"a record of {records[-1].gpu}, the first one is of {records[0].gpu}")
+    several = len(records) > 1
+    programs, weights = {}, {}
+    for place, record in enumerate(records):
+        share = sum(len(r.programs) for r in records) / len(records) / len(record.programs)
+        for name, program in record.programs.items():
+            programs[f"{name} ({place + 1})" if several else name] = program
+            weights[f"{name} ({place + 1})" if several else name] = share
+    return msgspec.structs.replace(records[0], programs=programs), weights
+
+
 def read_record(path: str | Path) -> ClockRecord:
     """The record of a file, without the programs that failed; raises BadClockRecord, which says what is wrong."""
     try:
@@ -81,7 +96,9 @@ def read_record(path: str | Path) -> ClockRecord:
 # ---- running the programs --------------------------------------------------------------------------------------------
 
 FEWEST: Final = 20
-_WARM_UP: Final = 2
+_WARM_UP: Final = 1
+# A recorder warms up until all memory that a step needs is cached.
+_CACHED: Final = (records.OPERATION, 0.0, None, None, "aten.empty.memory_format", "cuda:0", 0, None, 1, 1 << 50, None)
 
 
 @contextlib.contextmanager
@@ -91,12 +108,17 @@ def without_arithmetic() -> Iterator[None]:
     def zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=like.dtype)
 
-    def convolution(x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Any:
-        steps = zip(x.shape[2:], padding, dilation, w.shape[2:], stride, strict=True)
-        return zeros(x, x.shape[0], w.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in steps))
+    def convolution(
+        x: Any, w: Any, b: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, more: Any, groups: int
+    ) -> Any:
+        steps = zip(x.shape[2:], padding, dilation, w.shape[2:], stride, more or stride, strict=True)
+        if transposed:
+            sizes = [(n - 1) * s - 2 * p + d * (k - 1) + m + 1 for n, p, d, k, s, m in steps]
+            return zeros(x, x.shape[0], w.shape[1] * groups, *sizes)
+        return zeros(x, x.shape[0], w.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s, _ in steps))
 
     def gradients(g: Any, x: Any, w: Any, *rest: Any) -> Any:
-        shapes = x.shape, w.shape, w.shape[:1]
+        shapes = x.shape, w.shape, g.shape[1:2]
         return tuple(zeros(x, *shape) if wanted else None for shape, wanted in zip(shapes, rest[-1], strict=True))
 
     stand_ins = {
@@ -155,7 +177,8 @@ def run_all(programs: Mapping[str, Program]) -> dict[str, Ran]:
             gpu.ledger.rows.clear()
             torch.manual_seed(0)
             first = run(program, name, gpu)
-            found[name] = list(gpu.ledger.rows), first
+            settings = [row for row in gpu.ledger.rows[:first] if row[0] == records.STREAM and row[6] == "tf32"]
+            found[name] = [*settings, _CACHED, *gpu.ledger.rows[first:]], len(settings) + 1
     return found
 
 
@@ -198,21 +221,27 @@ _LEAST: Final = (0.25, 0.8, 0.5)
 _USUAL: Final = {
     "event": 9e-6, "module": 4e-6, "backward": 100e-6, "step": 100e-6, "scaler": 30e-6,
     "transfer": 10e-6, "launch": 4e-6, "recurrent launch": 8e-6,
-    "recurrent launch backward": 12e-6, "list": 15e-6, "list tensor": 2e-6,
+    "recurrent launch backward": 12e-6,
     "allocation": 3e-6, "view": 3e-6, "view backward": 2e-6, "operator": 10e-6,
     "operator gradient": 15e-6, "operator backward": 20e-6, "cuBLAS": 8e-6,
     "cuDNN": 20e-6, "cuDNN norm": 20e-6, "cuDNN recurrent": 100e-6, "attention": 20e-6, "indexing": 10e-6,
 }  # fmt: skip
-# What programs on a busy host do not tell: waits, and what is rare in a step.
-_FIXED: Final = {"item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 7e-6, "cudaMalloc": 150e-6}
+# What programs on a busy host do not tell: waits, what is rare or small, and what of an optimizer's step comes between
+# its kernels and not before them: the profiler's ranges of steps say that.
+_FIXED: Final = {
+    "item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 7e-6, "cudaMalloc": 150e-6, "list": 17e-6,
+    "list tensor": 2e-6, "reduction": 4e-6,
+}  # fmt: skip
 _USUAL_KERNEL: Final = {
     "block sort": 14e-6, "radix sort": 6e-6, "attention": 10e-6, "half attention": 8e-6, "loss": 3.5e-6,
     "softmax": 3.3e-6, "norm": 3e-6, "convolution": 3e-6, "multi-tensor function": 20e-6, "shared reduction": 5e-6,
-    "layout": 2.5e-6,
+    "layout": 2.5e-6, "linear product": 5e-6,
 }  # fmt: skip
 
 
-def solve(rows: Sequence[Mapping[Any, float]], wanted: Sequence[float], usual: Mapping[Any, float]) -> dict[Any, float]:
+def solve(
+    rows: Sequence[Mapping[Any, float]], wanted: Sequence[float], usual: Mapping[Any, float], counts: Sequence[float]
+) -> dict[Any, float]:
     """Coefficients, none far below the usual ones, with which the sums come close to what is wanted, relatively."""
     names = [name for name in usual if any(row.get(name) for row in rows)]
     if not names:
@@ -220,7 +249,7 @@ def solve(rows: Sequence[Mapping[Any, float]], wanted: Sequence[float], usual: M
     scale = np.array([usual[name] for name in names])
     least = [_LEAST[name[1]] if isinstance(name, tuple) else _LEAST[0] for name in names]
     matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows]) / np.array(wanted)[:, None] * scale
-    found, weights = np.ones(len(names)), np.ones(len(rows))
+    found, weights = np.ones(len(names)), np.array(counts)
     for _ in range(_ROUNDS):  # reweighted, so that what fits badly counts less
         square = (matrix * weights[:, None]).T @ matrix + _PULL * np.eye(len(names))
         right = (matrix * weights[:, None]).sum(axis=0) + _PULL
@@ -229,7 +258,7 @@ def solve(rows: Sequence[Mapping[Any, float]], wanted: Sequence[float], usual: M
                 step = (right[place] - square[place] @ found) / square[place, place]
                 found[place] = max(least[place], found[place] + step)
         sums = np.maximum(matrix @ found, 1e-9)
-        weights = np.minimum(1, 1 / np.maximum(sums, 0.1)) / np.maximum(np.abs(np.log(sums)), 0.08)
+        weights = counts * np.minimum(1, 1 / np.maximum(sums, 0.1)) / np.maximum(np.abs(np.log(sums)), 0.08)
     return {name: float(f"{value:.3g}") for name, value in zip(names, found * scale, strict=True)}
 
 
@@ -253,31 +282,45 @@ def _features(ran: Ran, gpu: Gpu) -> tuple[dict[Any, float], dict[str, float]]:
     return done, costs
 
 
-def fit(record: ClockRecord, ran: Mapping[str, Ran], base: Gpu) -> Gpu:
+def fit(record: ClockRecord, ran: Mapping[str, Ran], base: Gpu, weights: Mapping[str, float] | None = None) -> Gpu:
     """The GPU whose model fits a record best; its size and its peaks are those of `base`."""
+    weights = weights or {}
     programs = record.programs
     features = {name: _features(ran[name], base) for name in programs}
+    # The host alone can be seen where the device was not what everybody waited for.
+    alone = [n for n, p in programs.items() if p.kernel_s + p.copy_s < 0.45 * p.queue_s or p.queue_s < 0.9 * p.event_s]
+    alone = [n for n in alone if features[n][1] and (programs[n].copy_s < 1e-5 or programs[n].kernels)]
+    given = _FIXED | {"item": base.latency + base.gap + _FIXED["item"] + _FIXED["wait"]}
+    counts = [weights.get(n, 1.0) for n in alone]
+    issued = [
+        max(p.queue_s - sum(given.get(c, 0.0) * times for c, times in features[n][1].items()), 0.2 * p.queue_s)
+        for n, p in ((n, programs[n]) for n in alone)
+    ]
+    host = {**_USUAL, **_FIXED, **solve([features[n][1] for n in alone], issued, _USUAL, counts)}
     timed = [name for name, p in programs.items() if p.kernel_s and features[name][0]]
     usual: dict[Any, float] = {}
     for name in timed:
         for kind, part in features[name][0]:
             usual[kind, part] = _USUAL_KERNEL.get(kind, 1.5e-6) if part == 0 else 1.0
-    found = solve([features[n][0] for n in timed], [programs[n].kernel_s for n in timed], dict(sorted(usual.items())))
+    issuing = msgspec.structs.replace(base, host=host)
+    alone_s = [_without_steps(programs[name], ran[name], issuing) for name in timed]
+    counts = [weights.get(n, 1.0) for n in timed]
+    found = solve([features[n][0] for n in timed], alone_s, dict(sorted(usual.items())), counts)
     kernels = dict(base.kernels)
     for kind in {kind for kind, _ in found}:
         old = kernels.get(kind, (1.5e-6, 1.0, 1.0))
         kernels[kind] = tuple(found.get((kind, part), old[part]) for part in range(3))  # type: ignore[assignment]
-    # The host alone can be seen where the device was not what everybody waited for.
-    alone = [n for n, p in programs.items() if p.kernel_s + p.copy_s < 0.45 * p.queue_s or p.queue_s < 0.9 * p.event_s]
-    alone = [n for n in alone if features[n][1] and (programs[n].copy_s < 1e-5 or programs[n].kernels)]
-    round_trip = base.latency + base.gap + _FIXED["item"] + _FIXED["wait"]
-    issued = [programs[n].queue_s - round_trip * features[n][1].get("item", 0) for n in alone]
-    host = solve([features[n][1] for n in alone], issued, _USUAL)
     source = f"fitted to {len(programs)} programs, timed on {record.gpu} with torch {record.torch}"
-    host = {**_USUAL, **_FIXED, **host}
     copies = _copies(programs, ran, base, host)
     changed = {"kernels": dict(sorted(kernels.items())), "host": host, "copies": copies, "source": source}
     return msgspec.structs.replace(base, **changed)
+
+
+def _without_steps(program: Program, ran: Ran, gpu: Gpu) -> float:
+    """The time of the kernels without the ranges of optimizers' steps, which the profiler takes for kernels as well."""
+    if not any(row[0] == records.OPTIMIZER_STEP for row in ran[0][ran[1] :]):
+        return program.kernel_s
+    return max(program.kernel_s - sum(times_of(*_split(ran, gpu)).steps), 0.3 * program.kernel_s)
 
 
 def _copies(programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, host: Mapping[str, float]) -> Any:
@@ -291,14 +334,15 @@ def _copies(programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, 
             size, pinned = moved[0][5], moved[0][6]
             issue = 2 * host["event"] + host["operator"] + host["transfer"]
             on_host = 0.0 if pinned else max(program.queue_s - issue, program.copy_s)
-            seen[way_of(moved[0][4], pinned)][size] = (program.copy_s, on_host)
+            again = is_into_used(rows, rows.index(moved[0]))
+            seen[way_of(moved[0][4], pinned, again)][size] = (program.copy_s, on_host)
     for way, points in seen.items():
         least, most = min(points), max(points)
         for size, there, on_host in base.copies[way]:
             near = least if size < least else most
             if not least <= size <= most:
                 direction, _, pinning = way.partition(" ")
-                scale = points[near][0] / base.copy(direction, near, pinning == "pinned")[1]
+                scale = points[near][0] / base.copy(direction, near, pinning == "pinned", pinning == "used")[1]
                 points[int(size)] = (there * scale, on_host * scale)
         copies[way] = [(size, float(f"{a:.3g}"), float(f"{b:.3g}")) for size, (a, b) in sorted(points.items())]
     return copies
@@ -307,17 +351,19 @@ def _copies(programs: Mapping[str, Program], ran: Mapping[str, Ran], base: Gpu, 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda fit") -> int:
     """Fits a GPU to the record that the arguments name, and prints its figures; returns an exit status."""
     parser = argparse.ArgumentParser(prog, description="Fit the modelled clock to the times of a real GPU.")
-    parser.add_argument("record", metavar="RECORD.json", help="programs and their times; the programs are run here")
+    parser.add_argument(
+        "records", metavar="RECORD.json", nargs="+", help="programs and times; the programs are run here"
+    )
     parser.add_argument("--like", metavar="GPU", default="H200", help=f"size and peaks: {', '.join(gpus())}")
     parser.add_argument("--name", help="name of the GPU (default: the record's)")
     options = parser.parse_args(arguments)
     try:
-        base, record = gpu_named(options.like), read_record(options.record)
+        base, (record, weights) = gpu_named(options.like), read_records(options.records)
     except VirtualCudaError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 2
     ran = run_all(record.programs)
-    gpu = msgspec.structs.replace(fit(record, ran, base), name=options.name or record.gpu)
+    gpu = msgspec.structs.replace(fit(record, ran, base, weights), name=options.name or record.gpu)
     reached = agreement(record.programs, {name: times_of(*_split(ran[name], gpu)) for name in record.programs})
     print(json.dumps({gpu.name: {k: v for k, v in msgspec.to_builtins(gpu).items() if k != "name"}}, indent=1))
     print(f"modelled against recorded: {msgspec.json.encode(reached).decode()}", file=sys.stderr)

@@ -33,12 +33,14 @@ identity: Final = object.__hash__  # unlike `id`, it raises no audit event, whic
 DEEPEST: Final = 3  # how far lists in lists are searched
 _MISSING: Final = object()
 _in_force: Final[dict[int, list[Replaced]]] = {}  # by identity: what `patch` has replaced and not yet restored
+_originals: Final[dict[int, dict[int, Replaced]]] = {}  # of these, what is replaced in modules, by its identity
 
 
 def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced]:
     """Replace attributes; `undo` restores them in reverse order. Returns what was there before, for `aside`."""
     kept.restore()
     done: list[Replaced] = []
+    _originals.clear()
     _in_force[id(done)] = done
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
@@ -69,6 +71,7 @@ def aside(done: list[Replaced], stays: Callable[[Replaced], bool] = lambda one: 
     try:
         yield
     finally:
+        _originals.clear()
         seen = set()
         for i, (owner, name, _, put) in enumerate(done):
             # What was changed meanwhile is what there is to restore.
@@ -95,12 +98,12 @@ def patch_imported_names(names: dict[str, Any]) -> Iterator[None]:
     """
     held = list(_held(names))
     own = {identity(value) for _, _, value in held}
-    replaced = {
-        identity(before): vars(owner)[name]
-        for done in _in_force.values()
-        for owner, name, before, _ in done
-        if isinstance(owner, ModuleType) and identity(before) in own
-    }
+    if _originals.keys() != _in_force.keys():
+        _originals.clear()
+        for key, done in _in_force.items():
+            _originals[key] = {identity(one.before): one for one in done if isinstance(one.owner, ModuleType)}
+    found = [(key, known[key]) for known in _originals.values() for key in own & known.keys()]
+    replaced = {key: vars(one.owner)[one.name] for key, one in found}
     taken = [(holder, key, value) for holder, key, value in held if identity(value) in replaced] if replaced else []
     for holder, key, value in taken:
         holder[key] = replaced[identity(value)]

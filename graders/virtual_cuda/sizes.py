@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 from typing import Final
@@ -33,6 +34,7 @@ def parse_size(size: str | int | float) -> int:
     return count
 
 
+@functools.lru_cache(maxsize=64)
 def _bytes_in(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     unit = _UNITS.get(match[2].lower()) if match else None

@@ -31,10 +31,9 @@ from virtual_cuda.fitting import (
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.timeline import draw_scaled
 
-from tests.clock.__main__ import PINNED, RECORD, modelled
+from tests.clock.__main__ import PINNED, RECORD, RECORDS, modelled
 
 H200 = gpu_named("H200")
-MORE = RECORD.with_name("h200-more.json")  # programs that the figures are not fitted to, but for kinds of kernels
 
 
 def _figures(reached: Agreement) -> list[float]:
@@ -53,26 +52,8 @@ def test_the_cheap_programs_take_as_long_as_on_the_gpu() -> None:
     assert reached.counted >= 0.85
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_all_programs_take_as_long_as_on_the_gpu_and_the_fit_can_be_repeated() -> None:
-    record = read_record(RECORD)
-    ran = run_all(record.programs)
-    reached = agreement(record.programs, modelled(ran, H200))
-    pinned = msgspec.json.decode(PINNED.read_bytes(), type=Agreement)
-    assert _figures(reached) == pytest.approx(_figures(pinned), rel=0.02)
-    assert reached.wall[0] <= 1.15
-    assert reached.wall[1] <= 1.6
-    assert reached.kernel[0] <= 1.25
-    assert reached.kernel[1] <= 2.0
-    assert reached.rank >= 0.98
-    assert reached.counted >= 0.85
-    again = agreement(record.programs, modelled(ran, fit(record, ran, H200)))
-    assert _figures(again) == pytest.approx(_figures(pinned), rel=0.02)
-
-
 def _checked(programs: dict[str, Program]) -> Agreement:
-    """The agreement for programs that nothing is fitted to; on no GPU is a time zero, negative or no number."""
+    """The agreement for programs; on no GPU is a time zero, negative or no number."""
     ran = run_all(programs)
     for gpu in gpus().values():
         for name, times in modelled(ran, gpu).items():
@@ -81,23 +62,105 @@ def _checked(programs: dict[str, Program]) -> Agreement:
     return agreement(programs, modelled(ran, H200))
 
 
-def test_other_programs_have_times_and_some_of_them_are_right() -> None:
-    record = read_record(MORE)
+# The host of the third record was now and then half as fast: walls of the same operator differ by a factor of two.
+@pytest.mark.parametrize(("path", "wall"), [(RECORDS[1], 1.35), (RECORDS[2], 1.5)], ids=["more", "students"])
+def test_other_programs_have_times_and_some_of_them_are_right(path: Path, wall: float) -> None:
+    record = read_record(path)
     cheap = {n: p for n, p in record.programs.items() if p.kernel_s < 1.2e-5 and p.wall_s < 1.2e-4}
     reached = _checked(cheap)
     assert reached.programs >= 40
-    assert reached.wall[0] <= 1.35
+    assert reached.wall[0] <= wall
+    assert reached.kernel[0] <= 1.3
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_other_programs_take_about_as_long_as_on_the_gpu() -> None:
-    reached = _checked(read_record(MORE).programs)
-    assert reached.wall[0] <= 1.25
-    assert reached.wall[1] <= 2.0
-    assert reached.kernel[0] <= 1.4
-    assert reached.kernel[1] <= 2.5
-    assert reached.counted >= 0.8
+@pytest.mark.parametrize(
+    ("path", "wall", "kernel", "rank"),
+    [
+        (RECORDS[0], (1.15, 1.6), (1.25, 2.0), 0.98),
+        (RECORDS[1], (1.25, 2.0), (1.4, 2.5), 0.97),
+        (RECORDS[2], (1.35, 2.0), (1.25, 2.0), 0.945),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else "",
+)
+def test_all_programs_take_about_as_long_as_on_the_gpu(
+    path: Path, wall: tuple[float, float], kernel: tuple[float, float], rank: float
+) -> None:
+    reached = _checked(read_record(path).programs)
+    pinned = msgspec.json.decode(PINNED.read_bytes(), type=dict[str, Agreement])[path.name]
+    assert _figures(reached) == pytest.approx(_figures(pinned), rel=0.02)
+    assert reached.wall <= wall
+    assert reached.wall[1] <= wall[1]
+    assert reached.kernel <= kernel
+    assert reached.kernel[1] <= kernel[1]
+    assert reached.rank >= rank
+    assert reached.counted >= 0.85
+
+
+def test_a_fit_finds_the_figures_that_made_the_times() -> None:
+    programs = read_record(RECORDS[2]).programs
+    some = {n: p for n, p in programs.items() if n.startswith(("elementwise/", "reduce/", "sync/"))}
+    ran = run_all(some)
+    made = {}
+    for name, t in modelled(ran, H200).items():
+        rows, first = ran[name]
+        queue = times_of(rows, H200, first, len(rows) - 1).issued  # before the wait at the end
+        took = {"wall_s": t.end, "queue_s": queue, "event_s": t.end, "kernel_s": t.kernel_seconds, "kernels": t.kernels}
+        made[name] = msgspec.structs.replace(some[name], **took)
+    record = msgspec.structs.replace(read_record(RECORDS[2]), programs=made)
+    reached = agreement(made, modelled(ran, fit(record, ran, H200)))
+    assert reached.wall[1] <= 1.1
+    assert reached.kernel[1] <= 1.1
+    assert reached.rank >= 0.99
+
+
+def test_what_lies_apart_takes_longer_to_add_up_than_what_lies_side_by_side() -> None:
+    def seconds(name: str, dim: int | None) -> float:
+        call = KernelCall(name, "float32", (1000, 1000), ((1000, 1000),), 4_000_000, dim)
+        return sum(map(H200.seconds, kernels_of(call, H200.chip())))
+
+    for name in ("_softmax", "cumsum"):
+        assert seconds(name, 0) > 10 * seconds(name, None)
+    with virtual_cuda(gpu="H200") as gpu:
+        x = torch.rand(1000, 1000, device="cuda")
+        took = []
+        for dim in (1, 0, -2, -1):
+            mark = gpu.ledger.mark()
+            x.softmax(dim), x.sum(dim)
+            took.append(gpu.times(mark).kernel_seconds)
+    assert took[0] == took[3] < 0.1 * took[1] == 0.1 * took[2]
+
+
+def test_a_recurrent_cell_is_two_products_and_one_kernel() -> None:
+    with virtual_cuda(gpu="H200") as gpu:
+        for cell, fused in ((torch.nn.LSTMCell(4, 5), "lstm"), (torch.nn.GRUCell(4, 5, bias=False), "gru")):
+            cell, x, state = cell.cuda(), torch.rand(3, 4, device="cuda"), torch.rand(3, 5, device="cuda")
+            mark = gpu.ledger.mark()
+            cell(x, (state, state) if fused == "lstm" else state)
+            names = [i.name.split(".")[1] for i in gpu.times(mark).on_device if i.kernels]
+            assert [n for n in names if n != "mm"] == [f"_thnn_fused_{fused}_cell"]
+
+
+def test_the_gradients_of_a_recurrent_cell_are_those_of_the_cpu() -> None:
+    for cell in (torch.nn.LSTMCell(4, 5), torch.nn.GRUCell(4, 5), torch.nn.GRUCell(4, 5, bias=False)):
+        x, state = torch.rand(3, 4, requires_grad=True), torch.rand(3, 5)
+        lstm = isinstance(cell, torch.nn.LSTMCell)
+
+        def gradients(cell: Any, x: Any, state: Any, lstm: bool = lstm) -> list[torch.Tensor]:
+            out = cell(x, (state, state) if lstm else state)
+            first = torch.autograd.grad((out[1] if lstm else out).square().sum(), x, create_graph=True)[0]
+            return [first, *torch.autograd.grad(first.square().sum(), [x, *cell.parameters()])]
+
+        wanted = gradients(cell, x, state)
+        with virtual_cuda():
+            there = x.detach().cuda().requires_grad_()
+            found = [g.cpu() for g in gradients(cell.cuda(), there, state.cuda())]
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
+
+
+def test_memory_that_was_used_before_is_copied_to_faster() -> None:
+    assert H200.copy("to_host", 1 << 26, False, again=True)[0] < 0.2 * H200.copy("to_host", 1 << 26, False)[0]
 
 
 def test_tf32_counts_from_where_it_is_allowed() -> None:

@@ -297,3 +297,117 @@ def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
     found = F.conv3d(*(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items()))
     assert found.is_contiguous(memory_format=last)
     torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_the_number_inside_a_tensor_that_has_none_or_several() -> None:
+    first = torch.ops.aten._local_scalar_dense
+    assert first(torch.tensor([3, 4], device="cuda")) == 3
+    with pytest.raises(RuntimeError, match="Empty tensor not supported"):
+        first(torch.tensor([], device="cuda"))
+    with pytest.raises(RuntimeError, match="2 elements cannot be converted"):
+        torch.tensor([3, 4], device="cuda").item()
+
+
+def test_addcmul_takes_a_host_number_as_its_last_factor_alone() -> None:
+    two, number = torch.ones(2, device="cuda"), torch.tensor(3.0)
+    assert torch.addcmul(two, two, number).tolist() == [4, 4]
+    for name, given in {"self": (number, two, two), "tensor1": (two, number, two)}.items():
+        with pytest.raises(RuntimeError, match=f"CPU Scalar support for {name} argument"):
+            torch.addcmul(*given)
+
+
+@pytest.mark.parametrize(("held", "casts"), [(True, 2), (False, 1)])
+def test_autocast_keeps_a_cast_unless_another_cache_holds_the_tensor(held: bool, casts: int) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 3, device="cuda"))
+    torch._C._set_cached_tensors_enabled(held)
+    if held:
+        torch._C._add_cached_tensor(weight)
+    try:
+        with torch.autocast("cuda"):
+            outs = [F.linear(torch.ones(2, 3, device="cuda"), weight) for _ in range(2)]
+    finally:
+        torch._C._set_cached_tensors_enabled(False)
+    nodes = [out.grad_fn for out in outs]
+    while all(node is not None and node.name() != "ToCopyBackward0" for node in nodes):
+        nodes = [node.next_functions[-1][0] for node in nodes if node is not None]
+    assert len(set(nodes)) == casts
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_deep_copy_shares_what_the_original_shared(order: int) -> None:
+    original = torch.zeros(3, device="cuda")
+    parts = {"whole": original, "part": original[1:], "storage": original.storage()}
+    copied = copy.deepcopy(dict(list(parts.items())[::order]))
+    copied["whole"].add_(1)
+    assert copied["part"].tolist() == [1, 1]
+    assert list(copied["storage"]) == [1, 1, 1]
+    assert original.tolist() == [0, 0, 0]
+    assert copied["whole"].const_data_ptr() == copied["whole"].data_ptr() == copied["storage"].data_ptr()
+
+
+def backward_of(function: Function, *size: int) -> Callable[[], None]:
+    out = function(torch.rand(size, device="cuda", requires_grad=True))
+    return lambda: out.sum().backward()
+
+
+INDEX = torch.zeros(2, dtype=torch.int64)
+UNORDERED: dict[str, Callable[[], Callable[[], object]]] = {
+    "replication_pad1d_backward_cuda": lambda: backward_of(lambda x: F.pad(x, (1, 1), mode="replicate"), 1, 2, 3),
+    "replication_pad3d_backward_cuda": lambda: backward_of(
+        lambda x: F.pad(x, (1,) * 6, mode="replicate"), 1, 2, 3, 3, 3
+    ),
+    "max_pool3d_with_indices_backward_cuda": lambda: backward_of(lambda x: F.max_pool3d(x, 2), 1, 2, 4, 4, 4),
+    "upsample_bilinear2d_aa_backward_out_cuda": lambda: backward_of(
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True), 1, 2, 4, 4
+    ),
+    "embedding_bag_backward_cuda_max": lambda: backward_of(
+        lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="max"), 3, 2
+    ),
+    "put_": lambda: lambda: torch.zeros(3).cuda().put_(INDEX.cuda(), torch.ones(2).cuda(), accumulate=True),
+    "index_reduce_cuda": lambda: (
+        lambda: torch.zeros(3).cuda().index_reduce_(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
+    ),
+    "scatter_reduce_cuda_prod_": lambda: (
+        lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "prod")
+    ),
+    "scatter_reduce_cuda_kernel": lambda: (
+        lambda: torch.zeros(3).cuda().scatter(0, INDEX.cuda(), torch.ones(2).cuda(), reduce="add")
+    ),
+    "_histc_cuda with floating point input": lambda: lambda: torch.rand(9).cuda().histc(4, 0, 1),
+}
+ORDERED: dict[str, Callable[[], Callable[[], object]]] = {
+    "whole numbers": lambda: lambda: torch.ones(9, dtype=torch.int32).cuda().histc(4, 0, 1),
+    "sums by index": lambda: lambda: torch.zeros(3).cuda().scatter_reduce(0, INDEX.cuda(), torch.ones(2).cuda(), "sum"),
+    "bags of sums": lambda: backward_of(lambda x: F.embedding_bag(INDEX.cuda().view(1, 2), x, mode="sum"), 3, 2),
+}
+
+
+@pytest.mark.parametrize("caller", UNORDERED)
+def test_an_operator_without_a_fixed_order_alerts(caller: str) -> None:
+    run = UNORDERED[caller]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match=f"^{caller} does not have a deterministic implementation"):
+            run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_an_operator_with_a_fixed_order_does_not_alert(name: str) -> None:
+    run = ORDERED[name]()
+    torch.use_deterministic_algorithms(True)
+    try:
+        run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_cuda_has_no_kernel_for_is_refused() -> None:
+    ones, index = torch.ones(2, dtype=torch.complex64, device="cuda"), INDEX.cuda()
+    for source, kernel in ((ones, "gather_base_kernel_func"), (2, "fill_base_kernel_reduce_multiply")):
+        with pytest.raises(NotImplementedError, match=f'"cuda_scatter_{kernel}" not implemented for'):
+            ones.clone().scatter_(0, index, source, reduce="multiply")
+    with pytest.raises(RuntimeError, match="only available on CUDA"):
+        torch.ones(2).untyped_storage()._share_cuda_()

@@ -249,3 +249,13 @@ def test_small_gradients_vanish_unscaled_and_survive_scaled() -> None:
     scaler.unscale_(torch.optim.SGD([weight], lr=1.0))
     assert lost == 0.0
     assert math.isclose(weight.grad.item(), 1e-8, rel_tol=0.01)
+
+
+def test_autocast_of_the_cpu_casts_nothing_on_the_device() -> None:
+    with torch.autocast("cpu"):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).cuda()
+        out = model(torch.randn(5, 4, device="cuda"))
+        assert out.dtype is torch.float32
+        out.sum().backward()
+        seen = [parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None]
+        assert seen == [torch.float32] * 4

@@ -166,3 +166,17 @@ def test_each_device_has_its_own_memory() -> None:
             torch.zeros(20 * MIB // 4, device="cuda:1")
         torch.zeros(20 * MIB // 4, device="cuda:0")
         del big
+
+
+def test_a_failed_try_keeps_its_tensors_inside_the_except_block_only() -> None:
+    def attempt() -> None:
+        half = torch.empty(24 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cat([half, half])
+
+    with virtual_cuda(memory="64 MiB"):
+        try:
+            attempt()
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            inside = torch.cuda.memory_allocated()
+        assert (inside, torch.cuda.memory_allocated()) == (24 * MIB, 0)

@@ -14,6 +14,7 @@ import click
 
 from gpudojo.cli.options import FOLDER, THAT_FILE, which_day, writing
 from gpudojo.model.errors import BadClass, BadFile, printable, suggestion
+from gpudojo.model.results_file import number
 
 if TYPE_CHECKING:
     from gpudojo.classes.gradebook import Gradebook, Unit
@@ -146,8 +147,6 @@ def _held(book: Gradebook, unit: Unit | None, item: str) -> LogEntry | None:
 
 def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
     """Write the log and the results, and say what became of the students."""
-    from gpudojo.model.results_file import number
-
     keys = {entry.key for entry in entries}
     units = [unit for unit in book.units() if keys & {*unit.keys, "*"}]
     before = {unit.name: book.row(unit) for unit in units}
@@ -169,8 +168,6 @@ def _give(book: Gradebook, entries: Sequence[LogEntry]) -> None:
 
 
 def _show(book: Gradebook) -> None:
-    from gpudojo.model.results_file import number
-
     current = sorted(book.overrides.current().values(), key=lambda entry: (entry.student, entry.item))
     for one in current:
         why = f"  {one.comment}" if one.comment else ""
@@ -187,8 +184,6 @@ def _show(book: Gradebook) -> None:
 
 
 def _show_log(book: Gradebook) -> None:
-    from gpudojo.model.results_file import number
-
     for one in book.overrides.log:
         what = f"{number(one.points)}  {one.comment}".rstrip() if one.action == "set" else "undone"
         click.echo(printable(f"{one.at[:19]}  {one.by}  {one.student}  {one.item}  {what}"))
@@ -197,8 +192,6 @@ def _show_log(book: Gradebook) -> None:
 
 
 def _show_items(book: Gradebook) -> None:
-    from gpudojo.model.results_file import number
-
     for exercise in _whole_row(book).exercises:
         click.echo(f"{number(exercise.max_score):>8}  {exercise.exercise}")
         for check in exercise.checks:
@@ -246,9 +239,8 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
     missing = {"student", "item", "points"} - set(columns)
     if missing:
         hint = next((suggestion(heading, sorted(missing), "") for heading in columns), "")
-        raise BadFile(
-            str(path), first, f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
-        )
+        said = f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
+        raise BadFile(str(path), first, said)
     for line, cells in lines:
         row = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
         if not row.get("points"):

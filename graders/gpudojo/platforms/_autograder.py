@@ -27,6 +27,7 @@ import msgspec
 from rich.console import Console
 
 import gpudojo
+from gpudojo.classes import store
 from gpudojo.classes.class_grading import ClassGrading, Display
 from gpudojo.classes.grading_options import GradingOptions, number
 from gpudojo.grading.limits import SECONDS
@@ -35,7 +36,7 @@ from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import title
 from gpudojo.model.errors import BadClass, CannotRelease, DojoError
 from gpudojo.model.results import PLACES, ClassResults, Grade, SubmissionRow
-from gpudojo.model.results_file import read, replacing
+from gpudojo.model.results_file import read
 from gpudojo.platforms import Options, exporter, parts_of
 from gpudojo.platforms._entries import one_line, save, save_json
 from gpudojo.release import leaks, manifest
@@ -195,9 +196,7 @@ def _tarred(files: Mapping[str, bytes]) -> bytes:
 def write(path: Path, data: bytes) -> None:
     """All of it or nothing."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(data)
+        store.write(path, data)
     except OSError as error:
         raise CannotRelease(f"cannot write {path}: {error.strerror}") from None
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpudojo.classes.store import write
 from gpudojo.model import errors
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import (
@@ -28,7 +29,7 @@ from gpudojo.model.results import (
     Timing,
     When,
 )
-from gpudojo.model.results_file import encoded, number, replacing
+from gpudojo.model.results_file import encoded, number
 from gpudojo.platforms import Options
 
 MILLION: Final = 1_000_000
@@ -357,9 +358,7 @@ def no_submission(name: str, known: Iterable[str], file: Path) -> str:
 
 
 def save(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, lasting=False) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
+    write(path, text.encode("utf-8", "backslashreplace"), lasting=False)
     return path
 
 

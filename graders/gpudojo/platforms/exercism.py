@@ -13,17 +13,8 @@ from typing import Any, Final
 from gpudojo.model.results import CheckRow, ClassResults, Outcome, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import number
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    Entry,
-    entries,
-    exercise_of,
-    name_of,
-    printable,
-    save_json,
-    sentence,
-    text_of,
-    verdict,
-)
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import Entry, entries, exercise_of, name_of, printable, save_json
 
 OUTPUT: Final = 500
 
@@ -38,8 +29,8 @@ def _result(entry: Entry) -> dict[str, Any]:
     if text := printable(entry.row.output):
         # What was printed belongs to the submission; the first test is where it is seen.
         tests[0]["output"] = text if len(text) <= OUTPUT else text[: OUTPUT - 1] + "…"
-    status = verdict(entry.row, entry.checks) if entry.row.status is SubmissionStatus.GRADED else "error"
-    message = printable(sentence(entry.row)) if status == "error" else None
+    status = common.verdict(entry.row, entry.checks) if entry.row.status is SubmissionStatus.GRADED else "error"
+    message = printable(common.sentence(entry.row)) if status == "error" else None
     return {"version": 3, "status": status, "message": message, "tests": tests}
 
 
@@ -48,7 +39,7 @@ def _test(check: CheckRow, order: list[str]) -> dict[str, Any]:
     return {
         "name": f"{name_of(check)} ({number(check.points)} of {number(check.max_points)} points)",
         "status": {Outcome.ERROR: "error", Outcome.PASSED: "pass"}.get(check.outcome, "fail"),
-        "message": text_of(check) or None,
+        "message": common.text_of(check) or None,
         "output": None,
         "test_code": printable(check.claim),
         **({"task_id": order.index(exercise) + 1} if exercise else {}),

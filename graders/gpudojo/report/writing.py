@@ -16,19 +16,8 @@ from typing import Final
 from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import header, iterate, number, replacing, safe, whole
-from gpudojo.platforms._entries import (
-    VisibleRows,
-    identified,
-    lateness,
-    new_name,
-    no_submission,
-    one_line,
-    people,
-    save,
-    save_csv,
-    told,
-    worksheet,
-)
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import VisibleRows, new_name, no_submission, one_line, people, save, save_csv
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Person, Roll, kept_secret, page, shown_name
 from gpudojo.report.similarity import ComparedWork, similarity_page
@@ -70,9 +59,9 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     archive = RecordStore(file, head.reference)
     secret = None
     if options.anonymous:
-        secret, told = kept_secret(file)
-        if told:
-            say(told)
+        secret, warning = kept_secret(file)
+        if warning:
+            say(warning)
     roll = Roll(secret)
     tally, written = Tally(head, roll.says), []
     works: dict[int, ComparedWork] = {}
@@ -159,8 +148,8 @@ def _line(row: SubmissionRow, file: str, options: FeedbackOptions) -> list[str]:
     listed, grade = row.roster, row.final
     name = row.student or (listed.name if listed else "") or row.submission
     who = [name, listed.email if listed else "", (listed.id if listed else row.identifier) or "", row.section]
-    points = [row.status.value, number(grade.points), number(grade.max_points), lateness(row)]
-    lines = "\n".join(one_line(line) for line in told(row, options.exercises))
+    points = [row.status.value, number(grade.points), number(grade.max_points), common.lateness(row)]
+    lines = "\n".join(one_line(line) for line in common.told(row, options.exercises))
     return [*(one_line(cell) for cell in (*who, row.submission, *points)), file, lines]
 
 
@@ -172,13 +161,13 @@ def _moodle_ids(
     taken: set[str] = set()
     pages = {row.submission: new_name(row.submission, taken) for row in rows}
     if options.worksheet is not None:
-        _, listed = worksheet(options.worksheet)
+        _, listed = common.worksheet(options.worksheet)
         for place, row in people(listed, rows, "moodle", say):
             if row.submission in chosen:
                 yield pages[row.submission], listed[place]
         return
     for row in rows:
-        if row.submission in chosen and (own := identified(row, "moodle")):
+        if row.submission in chosen and (own := common.identified(row, "moodle")):
             yield pages[row.submission], (own, row.student or row.submission)
 
 

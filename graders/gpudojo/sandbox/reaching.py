@@ -242,6 +242,12 @@ class _ReachedFiles:
         self._ours: dict[str, bool] = {}
         days = (sys.modules[each.package].__path__ for each in registered().values() if each.package in sys.modules)
         self._roots = (*_ROOTS, *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths))
+        # Of all modules that are loaded, by their folders: each child would resolve the path of every file.
+        folder = functools.cache(os.path.realpath)
+        for module in list(sys.modules.values()):
+            if type(file := getattr(module, "__dict__", {}).get("__file__")) is str:
+                self._ours[file] = os.path.join(folder(os.path.dirname(file)), "").startswith(self._roots)
+                self.students(file)
 
     def students(self, filename: str) -> bool:
         known = self._known.get(filename)

@@ -63,9 +63,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
             + computed * kernel.flops / self.rate(kernel.unit)
         )
 
-    def copy(self, direction: str, size: int, pinned: bool) -> tuple[float, float]:
-        """How long a copy keeps the host, and how long the device."""
-        points = self.copies[way_of(direction, pinned)]
+    def copy(self, direction: str, size: int, pinned: bool, again: bool = False) -> tuple[float, float]:
+        """How long a copy keeps the host, and how long the device; `again`: into memory that was in use before."""
+        points = self.copies[way_of(direction, pinned, again)]
         place = min(max(bisect([point[0] for point in points], size), 1), len(points) - 1)
         (low, *before), (high, *after) = points[place - 1], points[place]
         share = math.log(max(size, low) / low) / math.log(high / low)
@@ -73,9 +73,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return host, there
 
 
-def way_of(direction: str, pinned: bool) -> str:
-    """The name of a way to copy, among the figures of a GPU."""
-    return direction if direction == "between_devices" else f"{direction} {'pinned' if pinned else 'pageable'}"
+def way_of(direction: str, pinned: bool, again: bool = False) -> str:
+    """The name of a way to copy, among the figures of a GPU; the system hands out new memory page by page."""
+    if direction == "between_devices":
+        return direction
+    kind = "pinned" if pinned else "used" if again and direction == "to_host" else "pageable"
+    return f"{direction} {kind}"
 
 
 def gpus() -> dict[str, Gpu]:

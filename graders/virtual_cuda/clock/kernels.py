@@ -33,6 +33,7 @@ class KernelCall(NamedTuple):
     out: Shape | None
     given: Sequence[Shape]
     bytes: int  # newly allocated by it
+    dim: int | None = None  # what it works along, where that is not the last dimension
 
     @property
     def item(self) -> int:
@@ -48,6 +49,15 @@ class KernelCall(NamedTuple):
         """Bytes read and written when each tensor is touched once."""
         read = sum(map(math.prod, self.given)) if self.given else math.prod(self.out or ())
         return read * self.item + (self.bytes or math.prod(self.given[0] if self.given else ()) * self.item)
+
+    @property
+    def along(self) -> tuple[int, int, int]:
+        """Elements before the dimension that it works along, in it, and behind it."""
+        shape = self.given[0] if self.given else self.out or ()
+        if not shape:
+            return 1, 1, 1
+        dim = (len(shape) - 1 if self.dim is None else self.dim) % len(shape)
+        return math.prod(shape[:dim]), max(shape[dim], 1), math.prod(shape[dim + 1 :])
 
 
 class Chip(NamedTuple):
@@ -78,7 +88,8 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 VIEWS: Final = frozenset(
     """
     t view permute unsqueeze squeeze expand select slice transpose reshape _unsafe_view unbind split
-    split_with_sizes chunk as_strided alias detach diagonal unfold movedim view_as_real view_as_complex real imag
+    split_with_sizes unsafe_split unsafe_split_with_sizes chunk
+    as_strided alias detach diagonal unfold movedim view_as_real view_as_complex real imag
     narrow swapaxes flatten unflatten _reshape_alias squeeze_ unsqueeze_ t_ transpose_ set_ resize_ lift_fresh
     empty empty_like empty_strided new_empty new_empty_strided
     """.split()
@@ -92,7 +103,19 @@ def kernels_of(call: KernelCall, chip: Chip) -> list[Kernel]:
     if call.name.startswith("_foreach_") or call.name.startswith("_fused_"):
         return list(_lists(call, chip))
     rule = _RULES.get(call.name)
-    return list(rule(call, chip)) if rule else [Kernel("pointwise", call.moved)]
+    return list(rule(call, chip) if rule else _pointwise(call))
+
+
+def _pointwise(call: KernelCall) -> Iterator[Kernel]:
+    """One pass; where a tensor is stretched to the shape of another, elements are found one by one."""
+    whole = call.out or (call.given[0] if call.given else ())
+    stretched = any(shape != whole and math.prod(shape) > 1 for shape in call.given)
+    yield Kernel("stretched" if stretched else "pointwise", call.moved)
+
+
+def _seconds(kind: str, seconds: float, chip: Chip, size: float = 0.0) -> Kernel:
+    """A kernel that is bound by what follows one after the other, so long on a GPU like the H200."""
+    return Kernel(kind, size, seconds * chip.flops["float32"])
 
 
 # ---- copies, reductions, indexing ------------------------------------------------------------------------------------
@@ -125,7 +148,7 @@ def _filled(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 _OTHER_RESULT: Final = ("argmin", "argmax", "any", "all", "count_nonzero")  # of another dtype than what is read
 _ONE_BLOCK: Final = 8192  # elements that one block adds up for one result
-_REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var logsumexp"
+_REDUCTIONS: Final = "sum mean argmin argmax max min any all prod amax amin norm linalg_vector_norm std var"
 
 
 @_rule(*_REDUCTIONS.split(), "std_mean", "var_mean", "aminmax", "nansum", "count_nonzero")
@@ -133,19 +156,42 @@ def _reduction(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
     item = 4 if call.name in _OTHER_RESULT else call.item
     results = max(math.prod(call.out or ()), 1)
-    # Several blocks share the work for one result and find out by atomics which is the last.
-    shared = elements // results > _ONE_BLOCK
+    if call.dtype == "bool" and call.name == "sum":  # as integers first
+        yield Kernel("pointwise", elements * 9)
     kept = call.out or ()
     while kept and kept[-1] == 1:
         kept = kept[:-1]
-    rows = call.given[0][: len(kept)] == kept if call.given else True  # what is added up lies side by side
-    kind = "shared reduction" if shared else "reduction" if rows else "column reduction"
-    yield Kernel(kind, elements * item + call.bytes)
+    shape, length, size = call.given[0] if call.given else (), elements // results, elements * item + call.bytes
+    if call.dim is None and shape[: len(kept)] == kept:  # what is added up lies side by side
+        if length > _ONE_BLOCK:  # several blocks share the work for one result
+            yield Kernel("shared reduction", size)
+        else:  # a warp, or what is needed of one, for each result
+            lanes = min(1 << (length.bit_length() - 1), _WARP)
+            placed = call.name.startswith("arg") or (call.name in ("max", "min") and kept)  # finds the place as well
+            yield Kernel("arg reduction" if placed else "reduction", size + _WARP_BYTES * results * lanes / _WARP)
+    elif len(kept) == 1 < len(shape) - 1 and shape[1:2] == kept:  # all but the channels
+        yield Kernel("channel reduction", size)
+    else:  # a thread adds up what lies apart, one after the other; if that is much, several blocks share it
+        each = length / max(_COLUMN_THREADS // max(min(results // 4, _WARP), 1), 1)
+        each = _SHARE if each >= _MUCH or length > _ONE_BLOCK else each
+        # Where the place is asked for as well, loads do not run ahead.
+        slow = 3.5 if call.name in ("max", "min", "argmax", "argmin", "var", "std") else 1.0
+        yield _seconds("column reduction", each * 50e-9 * slow, chip, size)
+
+
+_WARP: Final = 32
+_WARP_BYTES: Final = 1000  # what memory could move in the time that a warp takes for one result
+_COLUMN_THREADS: Final = 128
+_MUCH: Final = 256
+_SHARE: Final = 100
 
 
 @_rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def _scan(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     moved = 2 * call.largest * call.item
+    if call.dim is not None:  # a thread goes down a column
+        yield _seconds("column scan", call.along[1] * 0.15e-6, chip)
+        return
     if len(call.given[0] if call.given else ()) > 1:  # row by row
         yield Kernel("row scan", moved)
         return
@@ -156,12 +202,17 @@ def _scan(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 @_rule("sort", "argsort", "kthvalue", "median", "mode", "msort", "nanmedian")
 def _sort(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = call.largest
-    last = call.given[0][-1] if call.given and call.given[0] else 1
+    last = call.along[1]
+    if call.name in ("kthvalue", "median", "nanmedian") and last < elements:  # a block finds one value of each row
+        yield _one_of_each_row(elements // last, last, chip)
+        return
     if last <= 4096:  # one block sorts a row in shared memory; keys and places are copied beside it
         for _ in range(3):
             yield Kernel(COPY, elements * 8)
-        yield Kernel("pointwise", elements * 8)
-        yield Kernel("block sort", elements * 12)
+        for _ in range(2):
+            yield Kernel("pointwise", elements * 8)
+        room = next(size for size in (128, 1024, 4096) if last <= size)
+        yield Kernel("block sort", elements // last * room * 90)
         return
     yield Kernel(COPY, elements * 8)
     yield Kernel("pointwise", elements * 8)
@@ -173,22 +224,33 @@ def _sort(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 def _radix(elements: int, passes: int) -> Iterator[Kernel]:
     """A radix sort: a histogram and its sums, then a pass for each byte of a key."""
-    for _ in range(2):
-        yield Kernel("radix sort", elements * 4)
+    if elements <= _ONE_TILE:
+        yield Kernel("radix sort", elements * 24)
+        return
+    yield Kernel("radix sort", elements * 16)
+    yield Kernel("pointwise", 0)
     for _ in range(passes):
         yield Kernel("radix sort", elements * 24)
+
+
+def _one_of_each_row(rows: int, length: int, chip: Chip) -> Kernel:
+    """A block for each row counts digits and goes over the row again and again."""
+    return _seconds("row selection", -(-rows // chip.sms) * (2e-6 + length * 9e-9), chip)
 
 
 @_rule("topk")
 def _selection(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = call.largest
-    last = call.given[0][-1] if call.given and call.given[0] else 1
-    for _ in range(4 if last > 1024 else 0):  # several blocks for a row count digits, a byte at a time
-        yield Kernel("selection", elements * call.item)
+    last = call.along[1]
+    if last <= 1024:
+        yield _one_of_each_row(elements // last, last, chip)
+    else:  # several blocks for a row count digits, a byte at a time
+        for _ in range(4):
+            yield Kernel("selection", elements * call.item)
+            for _ in range(3):
+                yield Kernel("selection", 0)
         for _ in range(3):
-            yield Kernel("selection", 0)
-    for _ in range(3 if last > 1024 else 1):
-        yield Kernel("selection", elements * call.item)
+            yield Kernel("selection", elements * call.item)
     yield Kernel("selection", 0)
 
 
@@ -200,6 +262,9 @@ def _unique(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("scan", 0)
     yield Kernel("scan", elements * call.item)
     yield Kernel(COPY)  # how many there are
+
+
+_ONE_TILE: Final = 2048  # elements that one block sorts by itself
 
 
 @_rule("randperm")
@@ -217,7 +282,13 @@ def _draws(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("scan", 2 * call.largest * call.item)
 
 
-@_rule("bincount", "histc")
+@_rule("histc")
+def _histogram_between(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pointwise", call.bytes)
+    yield Kernel("scatter", math.prod(call.given[0]) * call.item if call.given else 0)
+
+
+@_rule("bincount")
 def _histogram(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     elements = math.prod(call.given[0]) if call.given else 1
     for _ in range(2):
@@ -251,8 +322,13 @@ def _index(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if masked and call.out is not None and math.prod(call.out) != math.prod(call.given[0]):
         yield from _nonzero(call, chip)
         yield Kernel("gather", 2 * math.prod(call.out) * call.item)
-    else:
-        yield Kernel("index", 2 * math.prod(call.out or ()) * call.item)
+    else:  # whole rows are copied as they lie
+        rows = len(call.given) == 2 and len(call.given[0]) > 1 and len(call.out or ()) > len(call.given[1])
+        rows = rows and math.prod(call.out or ()) < _MANY
+        yield Kernel("gather" if rows else "index", 2 * math.prod(call.out or ()) * call.item)
+
+
+_MANY: Final = 1 << 20
 
 
 @_rule("nonzero", "masked_select")
@@ -271,9 +347,17 @@ def _nonzero(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 def _scatter(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     if not call.name.endswith("_"):
         yield Kernel(COPY, 2 * call.bytes)
-    # Where each element has an index of its own, all of them are added by atomics, one by one.
-    alone = call.name.startswith("scatter_add") and len(call.given) > 2
-    yield Kernel("atomic scatter" if alone else "scatter", 2 * call.largest * call.item)
+    # Where many are added to few places, they wait for each other.
+    added, places = math.prod(call.given[-1]) if call.given else 1, math.prod(call.given[0]) if call.given else 1
+    crowded = "_add" in call.name and added > _CROWD * places
+    yield (
+        _seconds("atomic scatter", added * 85e-12, chip)
+        if crowded
+        else Kernel("row scatter" if call.name.startswith("index_add") else "scatter", 2 * call.largest * call.item)
+    )
+
+
+_CROWD: Final = 100
 
 
 @_rule("embedding_dense_backward")
@@ -284,7 +368,7 @@ def _embedding_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         for _ in range(6):
             yield Kernel("scan", indices * 8)
     yield Kernel("pointwise", call.bytes)
-    yield Kernel("scatter", 2 * math.prod(call.given[0]) * call.item)
+    yield Kernel("embedding gradient", 2 * math.prod(call.given[0]) * call.item)
 
 
 # ---- losses and normalisation ----------------------------------------------------------------------------------------
@@ -292,7 +376,55 @@ def _embedding_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 def _softmax(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("softmax", call.moved)
+    if call.dim is None:
+        yield Kernel("softmax", call.moved)
+        return
+    _, length, inner = call.along  # a thread goes along the dimension, three times; with few of them, several do
+    threads = 1
+    while min(inner, 64) == inner and length >= 64 and inner * threads * 2 <= 1024 and threads * 2 <= length:
+        threads *= 2
+    each = 0.21e-6 if "backward" in call.name else 0.55e-6
+    yield _seconds("softmax", length / threads * each, chip, call.moved)
+
+
+@_rule("logsumexp")
+def _log_of_sum(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    sizes = math.prod(call.given[0] if call.given else ()) * call.item, math.prod(call.out or ()) * call.item
+    for size in sizes:
+        yield Kernel("reduction", sizes[0])
+        for _ in range(2):
+            yield Kernel("pointwise", 2 * size)
+    for _ in range(3):
+        yield Kernel("pointwise", 2 * sizes[1])
+
+
+# Losses whose mean or sum is a kernel of its own; the number of passes before it.
+_LOSSES: Final = {
+    "mse_loss": 1, "l1_loss": 1, "smooth_l1_loss": 1, "huber_loss": 1, "binary_cross_entropy": 1, "kl_div": 1,
+    "soft_margin_loss": 1, "binary_cross_entropy_with_logits": 5,
+}  # fmt: skip
+
+
+@_rule(*_LOSSES)
+def _mean_loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    for _ in range(_LOSSES[call.name]):
+        yield Kernel("pointwise", call.moved)
+    if not call.out:
+        yield from _reduction(call._replace(name="mean", given=call.given[:1], out=()), chip)
+
+
+@_rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+def _mean_loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("pointwise", call.bytes)
+    yield Kernel("stretched", call.moved)
+
+
+@_rule("allclose", "equal")
+def _compared(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    for _ in range(13 if call.name == "allclose" else 1):
+        yield Kernel("pointwise", call.moved)
+    yield Kernel("shared reduction", call.largest)
+    yield Kernel(COPY)  # the answer
 
 
 @_rule("nll_loss_forward", "nll_loss2d_forward")
@@ -302,14 +434,15 @@ def _loss(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("nll_loss_backward", "nll_loss2d_backward")
 def _loss_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    # The gradient is cleared, twice, then written where the targets are.
-    for size in (call.bytes, call.bytes, 64):
-        yield Kernel("pointwise", size)
+    # The gradient is cleared, then written where the targets are.
+    yield Kernel("pointwise", call.bytes)
+    yield from _loss(call, chip)
 
 
 @_rule("native_layer_norm", "_fused_rms_norm")
 def _layer_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("norm", 2 * call.largest * call.item)
+    rows = call.largest // max(call.given[0][-1] if call.given and call.given[0] else 1, 1)
+    yield _seconds("norm", rows * 2.1e-9, chip, 2 * call.largest * call.item)  # a block for each row
 
 
 @_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
@@ -330,11 +463,14 @@ def _group_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
 def _batch_norm(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    size = math.prod(call.out or ()) * call.item
+    if call.out is not None and call.bytes < size + 8 * (call.out[1] if len(call.out) > 1 else 1):
+        yield Kernel("stretched", 2 * size)  # nothing is kept for backward: evaluation
+        return
     if call.given and len(call.given[0]) == 2:  # not by cuDNN
         yield Kernel("column reduction", call.largest * call.item)
-        for _ in range(2):
-            yield Kernel("pointwise", 0)
-        yield Kernel("pointwise", 2 * call.largest * call.item)
+        yield Kernel("pointwise", 0)
+        yield Kernel("stretched", 2 * call.largest * call.item)
         return
     yield Kernel("batch norm", 2 * call.largest * call.item * _few_channels(call, chip))
 
@@ -345,11 +481,11 @@ def _few_channels(call: KernelCall, chip: Chip) -> float:
 
 
 @_rule(
-    *"avg_pool2d max_pool3d_with_indices avg_pool3d".split(),
+    *"avg_pool2d max_pool2d_with_indices max_pool3d_with_indices avg_pool3d".split(),
     *"upsample_bilinear2d upsample_nearest2d upsample_bicubic2d grid_sampler_2d".split(),
 )
 def _pool(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
-    yield Kernel("pool", (math.prod(call.given[0]) + math.prod(call.out or ())) * call.item)
+    yield Kernel("pool", math.prod(call.given[0]) * call.item + (call.bytes or math.prod(call.out or ()) * call.item))
 
 
 @_rule("constant_pad_nd")
@@ -367,6 +503,8 @@ def _columns(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 @_rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
 def _pool_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    if call.name.startswith("max"):
+        yield Kernel("pointwise", call.bytes)
     yield Kernel("pool gradient", call.moved)
 
 
@@ -451,7 +589,7 @@ def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bo
     kind = "half product" if unit == "float16" else "product"
     found = [Kernel(kind, 0.0, max(best, moved * rate / chip.bandwidth), unit)]
     # Of small products in single precision cuBLAS adds up parts in another kernel, unless there are few rows.
-    few = -(-m // 64) * -(-n // 64) * 2 <= chip.sms
+    few = -(-m // 64) * -(-n // 64) * 2 <= chip.sms and batch == 1
     if unit == "float32" and (splits > 1 or (few and min(m, k) > 16 and max(n, k) < 4096)):
         found.append(Kernel("split product", m * n * batch * item * splits))
     return found
@@ -472,7 +610,10 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("reduction", 2 * k * call.item)
         yield Kernel("reduction", 0)
         return
-    yield from product(m, n, k, batch, call.dtype, chip, chip.tf32)
+    made = product(m, n, k, batch, call.dtype, chip, chip.tf32)
+    if call.name == "addmm" and len(made) > 1 and m >= 64:  # with a bias to add, the depth is not split
+        made[0] = Kernel("linear product", 0.0, chip.sms * 32 * 64 * k * 2.0)
+    yield from made
 
 
 @_rule("convolution", "cudnn_convolution", "_convolution")
@@ -480,12 +621,14 @@ def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     source, weight = call.given[0], call.given[1]
     assert call.out is not None
     inside, outside = math.prod(source) * call.item, math.prod(call.out) * call.item
-    if weight[1] == 1 and len(source) > 1 and source[1] > 1:  # one channel each: no product at all
+    if (
+        weight[1] == 1 and len(source) > 1 and source[1] > 1 and weight[0] >= source[1]
+    ):  # one channel each: no product at all
         yield Kernel("depthwise", inside + outside)
         return
     yield from _as_product(call.out, weight, source, call.dtype, chip, forward=True)
     if len(call.given) > 2:
-        yield Kernel("pointwise", 2 * outside)
+        yield Kernel("stretched", 2 * outside)
     if _relaid(source, weight, call.dtype):
         for size in (inside, outside):
             yield Kernel("layout", 2 * size)
@@ -494,15 +637,15 @@ def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 def _relaid(source: Shape, weight: Shape, dtype: str) -> bool:
     """Whether cuDNN changes the layout for tensor cores, which want the channels last."""
-    return source[1] >= 16 and math.prod(source) >= 1 << 19 and math.prod(weight[2:]) > 1
+    return source[1] >= 16 and math.prod(source) >= 3 << 17 and math.prod(weight[2:]) > 1
 
 
 def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip, forward: bool) -> list[Kernel]:
-    m, n, k = out[0] * math.prod(out[2:]), weight[0], math.prod(weight[1:])
     item = ITEM.get(dtype, 4)
-    flops = 2.0 * m * n * k
+    turned = len(out) > 1 and out[1] != weight[0]  # a transposed one goes from its result to its input
+    flops = 2.0 * math.prod(source if turned else out) * math.prod(weight[1:])
     moved = (math.prod(out) + math.prod(source)) * item
-    return [Kernel("convolution", moved, flops, _unit(dtype, chip, True))]
+    return [Kernel("half convolution" if dtype in HALF else "convolution", moved, flops, _unit(dtype, chip, True))]
 
 
 @_rule("convolution_backward", "cudnn_convolution_backward")
@@ -514,15 +657,15 @@ def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     kernel = _as_product(gradient, weight, source, dtype, chip, forward=False)[0]
     sizes = []
     if call.out is not None:  # of the input
-        yield kernel._replace(kind="convolution gradient")
+        yield kernel._replace(kind=f"{kernel.kind} gradient")
         yield Kernel("layout", 2 * math.prod(weight) * item)
         sizes += [source]
-    yield kernel._replace(kind="convolution gradient")  # of the weights, in parts that are added up
+    yield kernel._replace(kind=f"{kernel.kind} gradient")  # of the weights, in parts that are added up
     yield Kernel("reduction", 2 * math.prod(weight) * item)
     yield Kernel("layout", 2 * math.prod(weight) * item)
     for shape in [*sizes, source, gradient] if relaid else ():
         yield Kernel("layout", 2 * math.prod(shape) * item)
-    yield Kernel("shared reduction", math.prod(gradient) * item)
+    yield Kernel("channel reduction", math.prod(gradient) * item)
 
 
 # ---- attention and recurrent layers ----------------------------------------------------------------------------------
@@ -531,15 +674,20 @@ def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 @_rule("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention")
 def _attention(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     query, key = call.given[0], call.given[1]
-    flops = 4.0 * math.prod(query) * key[-2]
+    flops = 4.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
     half = call.dtype in HALF
+    if len(call.given) > 3:  # a mask is made into what is added
+        yield Kernel("stretched", math.prod(call.given[3]) * 5)
     yield Kernel("half attention" if half else "attention", call.moved, flops, "float16" if half else "float32")
+
+
+_HEAD: Final = 64  # shorter heads leave threads without work
 
 
 @_rule("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_flash_attention_backward")
 def _attention_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     query, key = call.given[0], call.given[1]
-    flops = 10.0 * math.prod(query) * key[-2]
+    flops = 10.0 * math.prod(query[:-1]) * max(query[-1], _HEAD) * key[-2]
     half = call.dtype in HALF
     unit = "float16" if half else "float32"
     yield Kernel("pointwise", 3 * math.prod(query) * call.item)
@@ -567,6 +715,13 @@ def _encoder_layer(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield Kernel("norm", 2 * size)
 
 
+@_rule(*(f"_thnn_fused_{kind}_cell{way}" for kind in ("lstm", "gru") for way in ("", "_backward_impl")))
+def _cell(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
+    yield Kernel("gates", call.moved)
+    if call.name.endswith("impl"):
+        yield Kernel("column reduction", math.prod(call.given[0]) * call.item)  # for the biases
+
+
 @_rule("_cudnn_rnn")
 def _recurrent(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     yield from _rnn(call, chip, backward=False)
@@ -588,13 +743,14 @@ def _rnn(call: KernelCall, chip: Chip, backward: bool) -> Iterator[Kernel]:
     for inner, state in zip(weights[::2], weights[1::2], strict=False):
         gates, hidden = state
         if gates * hidden <= _PERSISTENT:  # one kernel keeps the weights and makes all steps
-            for _ in range(2):
+            if gates == 3 * hidden:  # a GRU adds its biases apart
                 yield Kernel("pointwise", steps * batch * gates * call.item)
             for _ in range(3 if backward else 1):
                 yield from product(steps * batch, inner[0], inner[1], 1, call.dtype, chip)[:1]
-            seconds = steps * (0.3e-6 + 0.6e-6 * gates / max(hidden, 1))
-            yield Kernel("persistent steps", 0.0, seconds * chip.flops["float32"])
+            yield _seconds("persistent steps", steps * (0.25e-6 + 35e-12 * gates * hidden), chip)
             if backward:
+                for _ in range(2):
+                    yield Kernel("gates", steps * batch * gates * call.item)
                 yield Kernel("reduction", steps * batch * gates * call.item)
             continue
         for _ in range(2 if backward else 1):

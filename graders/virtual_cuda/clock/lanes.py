@@ -38,15 +38,16 @@ def what_limits(times: Times) -> str:
         )
         return f"Copies take {copied:.0%} of the time: {advice}."
     if waits >= MUCH:
-        copies, launches = sum(i.kind == "copy" for i in times.on_device), _number(times.kernels, "launch", "launches")
-        if times.kernels >= copies:
-            issue, run = times.issued / times.kernels, times.kernel_seconds / times.kernels
+        copies = sum(i.kind == "copy" for i in times.on_device)
+        count, busy = sum(i.kernels for i in times.on_device), sum(i.seconds for i in times.on_device)
+        launches = _number(count, "launch", "launches")
+        if count >= copies:
+            issue, run = times.issued / count, sum(i.seconds for i in times.on_device if i.kernels) / count
             what = f"{launches} of {spent(issue)}, for kernels of {spent(run)}"
             larger = "operations, or a larger batch,"
         else:
-            work = _number(copies, "copy", "copies") + (f" and {launches}" if times.kernels else "")
-            busy = spent(times.kernel_seconds + times.copy_seconds)
-            what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {busy}", "copies"
+            work = _number(copies, "copy", "copies") + (f" and {launches}" if count else "")
+            what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {spent(busy)}", "copies"
         return f"The GPU waits {waits:.0%} of the time: {what}. Fewer and larger {larger} keep it busy."
     return f"The GPU works {1 - waits:.0%} of the time: the work itself limits the speed."
 
@@ -146,30 +147,24 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, dict[int, dict[LaneKind, float]]] = {HOST: {}}
+    shares: dict[str, list[dict[LaneKind, float]]] = {HOST: [{} for _ in range(PARTS)]}
     scale = PARTS / times.end if times.end else 0.0
-    for _, lane, _, start, end, _, kind in times.intervals:
-        parts = shares.setdefault(lane, {})
-        start, end = start * scale, end * scale
+    for interval in times.intervals:
+        parts = shares.setdefault(interval.lane, [{} for _ in range(PARTS)])
+        start, end = interval.start * scale, interval.end * scale
         for place in range(int(start), min(int(end) + 1, PARTS)):
-            part = parts.setdefault(place, {})
-            part[kind] = part.get(kind, 0.0) + (min(end, place + 1) - max(start, place))
-    lanes = []
-    for name, parts in shares.items():
-        did = [_NOTHING] * PARTS
-        for place, part in parts.items():
-            did[place] = _most(part)
-        lanes.append(Lane(name, did))
+            share = min(end, place + 1) - max(start, place)
+            parts[place][interval.kind] = parts[place].get(interval.kind, 0.0) + share
+    lanes = [Lane(name, [_most(part) for part in parts]) for name, parts in shares.items()]
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
-_NOTHING: Final[tuple[LaneKind, int]] = ("issue", 0)
-
-
 def _most(part: dict[LaneKind, float]) -> tuple[LaneKind, int]:
     """What took most of a part of the time, and the percentage in which the lane did anything."""
-    return max(part, key=part.__getitem__), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
+    if not part:
+        return "issue", 0
+    return max(part, key=lambda kind: part[kind]), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
 
 
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
@@ -221,6 +216,7 @@ class Times(NamedTuple):
     intervals: list[Interval]
     issued: float  # when the host had issued everything
     end: float  # when the devices were done, too
+    steps: Sequence[float] = ()  # how long each step of an optimizer took on the device, from kernel to kernel
 
     @property
     def on_device(self) -> list[Interval]:
@@ -228,11 +224,13 @@ class Times(NamedTuple):
 
     @property
     def kernels(self) -> int:
-        return sum(interval.kernels for interval in self.intervals)
+        """As torch's profiler counts them: the range of an optimizer's step is one more."""
+        return sum(interval.kernels for interval in self.intervals) + len(self.steps)
 
     @property
     def kernel_seconds(self) -> float:
-        return sum(interval.seconds for interval in self.intervals if interval.kernels)
+        """As torch's profiler adds them up, with the range of an optimizer's step."""
+        return sum(interval.seconds for interval in self.intervals if interval.kernels) + sum(self.steps)
 
     @property
     def copy_seconds(self) -> float:
@@ -264,7 +262,7 @@ def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None 
     """
     clock = Clock(ledger, gpu, first)
     clock.advance(until)
-    return Times(gpu.name, clock.intervals, clock.now, clock.idle_at())
+    return Times(gpu.name, clock.intervals, clock.now, clock.idle_at(), clock.steps)
 
 
 # ---- the host --------------------------------------------------------------------------------------------------------
@@ -275,6 +273,7 @@ _LIBRARIES: Final = {
     **dict.fromkeys(("convolution", "convolution_backward"), "cuDNN"),
     **dict.fromkeys(("native_batch_norm", "native_batch_norm_backward"), "cuDNN norm"),
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), "cuDNN recurrent"),
+    **dict.fromkeys(("sum", "mean", "max", "min", "std", "var", "argmax", "argmin", "linalg_vector_norm"), "reduction"),
     **dict.fromkeys(("index", "index_put_", "index_put", "nonzero", "index_add", "sort", "topk"), "indexing"),
     "_scaled_dot_product_efficient_attention": "attention",
     "_scaled_dot_product_efficient_attention_backward": "attention",
@@ -324,8 +323,9 @@ class Host:
             yield "list tensor", len(call.given)
         else:
             yield f"operator{where}", 1
-        if call.name in _LIBRARIES:
-            yield _LIBRARIES[call.name], 1
+        library = _LIBRARIES.get(call.name)
+        if library is not None and (library != "cuDNN norm" or len(call.given[0] if call.given else ()) > 2):
+            yield library, 1
         if kernels > 1:
             recurrent = {"_cudnn_rnn": "recurrent launch", "_cudnn_rnn_backward": "recurrent launch backward"}
             yield recurrent.get(call.name, "launch"), kernels - 1
@@ -337,15 +337,21 @@ class Host:
 def call_of(row: Row) -> KernelCall:
     """The operator of an OPERATION row, with its dtype and shapes as plain data."""
     dtype, out, *given = (len(row) > 10 and row[10]) or (None, None)
+    dim = given.pop() if given and isinstance(given[-1], int) else None
     name = row[4].split(".", 2)[1] if "." in row[4] else row[4]
     return KernelCall(
-        name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8]
+        name, "float32" if dtype is None else str(dtype).removeprefix("torch."), out, tuple(given), row[8], dim
     )
 
 
 def is_transfer(ledger: Sequence[Row], number: int) -> bool:
     """Whether the operator of this row is the copy that the next row tells of."""
     return number + 1 < len(ledger) and ledger[number + 1][0] == records.TRANSFER
+
+
+def is_into_used(ledger: Sequence[Row], number: int) -> bool:
+    """Whether the copy of this row goes into a tensor that was there before."""
+    return number > 0 and ledger[number - 1][0] == records.OPERATION and ledger[number - 1][4].startswith("aten.copy_")
 
 
 class Clock:
@@ -356,6 +362,8 @@ class Clock:
         self.now = 0.0  # of the host
         self.intervals: list[Interval] = []
         self.events: dict[int, float] = {}  # row of an event's record -> when the stream reached it
+        self.steps: list[float] = []
+        self._begun: dict[int, int] = {}  # row of an optimizer's step -> how many intervals there were
         self._ledger = ledger
         self._next = first
         self._chip = gpu.chip()
@@ -411,6 +419,12 @@ class Clock:
             self._wait(row)
         elif kind == records.STREAM:
             self._stream(number, row)
+        elif kind == records.OPTIMIZER_STEP:
+            self._begun[number] = len(self.intervals)
+        elif kind == records.END and row[4] in self._begun:
+            kernels_of_step = [i for i in self.intervals[self._begun.pop(row[4]) :] if i.kernels]
+            if kernels_of_step:
+                self.steps.append(max(i.end for i in kernels_of_step) - kernels_of_step[0].start)
         if self.now > before:
             name = str(row[4]) if kind in (records.OPERATION, records.FORWARD, records.SYNC) else ""
             waits = kind == records.SYNC or (kind == records.TRANSFER and self.now >= self._free[self._last])
@@ -452,7 +466,7 @@ class Clock:
         direction, size, pinned, _, source, target = row[4:10]
         device = target if direction == "to_device" else source
         lane, engine = self._lane(device), (device, direction)
-        on_host, there = self.gpu.copy(direction, size, pinned)
+        on_host, there = self.gpu.copy(direction, size, pinned, is_into_used(self._ledger, number))
         # Memory that is not pinned is copied by the host, piece by piece, into a buffer that is, or out of it.
         staged = self.now + max(on_host - there, 0.0)
         self._free[lane] = max(self._free[lane], self._engines[engine], staged)

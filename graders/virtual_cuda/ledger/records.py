@@ -11,7 +11,8 @@ Row = tuple[Any, ...]
 # (kind, at, code, offset, name, device, mode, autocast, bytes, live, work)
 #   name: "aten.add.Tensor"; device: "cuda:0"; mode: GRAD | INFERENCE bits; autocast: None or a dtype;
 #   bytes: what its outputs newly occupy on the device; live: what is allocated there afterwards;
-#   work: what `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor given, …), or None
+#   work: what `virtual_cuda.clock` reads: (dtype, shape of the result or None, shape of each tensor given, …), or None;
+#      at its end the number of the dimension it works along, if that is not the last
 OPERATION: Final = 0
 # (kind, at, code, offset, direction, bytes, pinned, non_blocking, source, target)
 TRANSFER: Final = 1

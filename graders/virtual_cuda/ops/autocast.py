@@ -27,6 +27,7 @@ _BANNED: Final = (
 )
 
 
+_held_elsewhere: Final[Any] = vars(torch._C)["_is_cached_tensor"]
 _cast_weights: Final[dict[int, tuple[Any, Any]]] = {}  # kept until the outermost autocast region ends
 
 
@@ -54,6 +55,8 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
             # What was cast without a graph does not serve where a graph is built.
             graphless = kept is not None and torch.is_grad_enabled() and not kept[1].requires_grad
             if kept is None or kept[0] is not value or graphless:
+                if _held_elsewhere(value):  # another cache holds it: CUDA graph trees
+                    return value.to(dtype)
                 kept = _cast_weights[id(value)] = (value, value.to(dtype))
             return kept[1]
         return value.to(dtype)

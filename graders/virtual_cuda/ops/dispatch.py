@@ -77,7 +77,7 @@ def _taken_apart(call: Any, *args: Any, **kwargs: Any) -> Any:
 def _refusal(func: Any, facts: Operator) -> Refuse | None:
     every: list[Refuse] = []
     if facts.nondeterministic is not None:
-        every.append(functools.partial(_alert, facts.nondeterministic, facts.exact_integers))
+        every.append(functools.partial(alert, facts))
     if facts.absent:
         every.append(functools.partial(_refuse_all, func))
     elif facts.refuse is not None:
@@ -109,12 +109,13 @@ _WARNED: Final = (
 )
 
 
-def _alert(caller: str, exact_integers: bool, args: Any, kwargs: Any) -> None:
+def alert(facts: Operator, args: Any, kwargs: Any) -> None:
     """Alerts as CUDA does."""
     if not torch.are_deterministic_algorithms_enabled():
         return
+    caller = facts.nondeterministic(args) if callable(facts.nondeterministic) else facts.nondeterministic
     given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-    if exact_integers and not any(t.is_floating_point() or t.is_complex() for t in given):
+    if caller is None or (facts.exact_integers and not any(t.is_floating_point() or t.is_complex() for t in given)):
         return
     if not torch.is_deterministic_algorithms_warn_only_enabled():
         raise RuntimeError(_REFUSED.format(caller))

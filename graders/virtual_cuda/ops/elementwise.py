@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from virtual_cuda.device.state import label_of, two_devices
+from virtual_cuda.device.state import SPELLED, label_of, not_implemented, two_devices
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.placement import (
     OperatorCall,
@@ -121,6 +121,15 @@ def _index_fill(call: OperatorCall) -> Any:
     return stays(call, base)
 
 
+def _refuse_products(args: Any, kwargs: Any) -> None:
+    """`scatter(..., reduce="multiply")` takes no complex numbers and no truth values."""
+    dtype = args[0].dtype
+    if kwargs.get("reduce") == "multiply" and (dtype.is_complex or dtype is torch.bool):
+        gathers = isinstance(args[3], torch.Tensor)
+        kernel = "gather_base_kernel_func" if gathers else "fill_base_kernel_reduce_multiply"
+        raise not_implemented(f"cuda_scatter_{kernel}", SPELLED[dtype])
+
+
 # ---- kernels and outputs ---------------------------------------------------------------------------------------------
 
 
@@ -201,10 +210,21 @@ operator("masked_scatter_backward", waits=("boolean index", 1))
 operator("masked_select", waits=("masked_select", 1))
 operator("nonzero", waits=("nonzero", 1))
 operator(
-    *("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "index_reduce_"),
-    *("gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
-    *("take", "put", "put_", "embedding", "embedding_renorm_", "_embedding_bag_forward_only"),
+    *("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter", "scatter_"),
+    *("scatter_add", "scatter_add_", "take", "embedding", "embedding_renorm_", "_embedding_bag_forward_only"),
     asserts=True,
+)
+operator("index_reduce", "index_reduce_", asserts=True, nondeterministic="index_reduce_cuda")
+operator("put", "put_", asserts=True, nondeterministic="put_")
+operator(
+    *("scatter_reduce", "scatter_reduce_"),
+    asserts=True,
+    nondeterministic=lambda args: "scatter_reduce_cuda_prod_" if args[4] == "prod" else None,
+)
+operator(
+    *("scatter.reduce", "scatter_.reduce", "scatter.value_reduce", "scatter_.value_reduce"),
+    nondeterministic="scatter_reduce_cuda_kernel",
+    refuse=_refuse_products,
 )
 operator("_embedding_bag", output=_embedding_bag, asserts=True)
 operator("embedding_dense_backward", kernel=_embedding_dense_backward)
@@ -317,10 +337,11 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 def _addcmul(call: OperatorCall) -> Any:
     number = elementwise(call.func, call.given)
-    if number is not None and number[1] == "tensor1":
+    if number is not None and number[1] in ("self", "tensor1"):
+        swap = " However, CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
         raise RuntimeError(
-            "CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA tensors. However, "
-            "CPU Scalar support for tensor2 is supported, please swap your tensor1 and tensor2 terms."
+            f"CPU Scalar support for {number[1]} argument is not supported when calling addcmul on CUDA tensors."
+            f"{swap if number[1] == 'tensor1' else ''}"
         )
     return takes_no_number(call)
 

@@ -72,7 +72,8 @@ def item(func: Any, rules: Rules) -> Any:
         place = first._block.place
         if place.shut:
             raise shut(place)
-        value = first._inner.item()
+        inner = first._inner
+        value = inner.item() if inner.numel() == 1 else func(inner)
         write(name, place, 0)
         count_waits(args, {})
         return value
@@ -112,6 +113,20 @@ def _broadcast_elements(left: Any, right: Any) -> int:
     return math.prod(max(pair) for pair in zip_longest(reversed(left), reversed(right), fillvalue=1))
 
 
+def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
+    """For operators along a dimension: gives it, if it is not the last, for the clock; the memory is then strided."""
+    kinds = ("int", "List[int]", "Optional[int]", "Optional[List[int]]")
+    place = next((i for i, a in enumerate(func._schema.arguments) if a.name == "dim" and str(a.type) in kinds), 0)
+
+    def across(args: Any) -> tuple[int, ...]:
+        given: Any = args[place] if len(args) > place else -1
+        dims: Any = given if type(given) in (list, tuple) else (given,)
+        last = args[0].dim() - 1
+        return () if not dims or any(dim in (None, -1, last) for dim in dims) else (dims[0],)
+
+    return across if place else None
+
+
 def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """Tensors given by position, all on one device: one is changed and returned, or new ones are made."""
     name, returns = str(func), func._schema.returns
@@ -119,6 +134,7 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     product = facts_of(func).product
     in_place, single = returns[0].alias_info is not None, len(returns) == 1
     reshapes = torch.Tag.inplace_view in func.tags
+    across = _across(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
         inner = [*args]
@@ -151,6 +167,8 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
         shapes = [inner[slot].shape for slot in slots if slot < count and inner[slot] is not None]
+        if across is not None:
+            shapes += across(args)
         if in_place:
             result = args[0]
             write(name, place, 0, (result.dtype, None, *shapes))
@@ -181,6 +199,7 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
     """One new tensor from one, or a view of it; the same as above without what such operators do not need."""
     name = str(func)
     copies, pointwise = func is torch.ops.aten.clone.default, torch.Tag.pointwise in func.tags
+    across = _across(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
         first = args[0]
@@ -202,7 +221,11 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
         except Exception as error:
             out = rescue(func, [inner, *args[1:]], kwargs or {}, place, error)
         if not view:
-            plain = inner.is_contiguous() if copies else pointwise  # the clock takes a plain copy for no kernel
+            plain = (
+                inner.stride() == out.stride() if copies else pointwise
+            )  # the clock takes a plain copy for no kernel
+            if across is not None:
+                return deliver(out, place, name, inner.shape, *across(args))
             return deliver(out, place, name) if plain else deliver(out, place, name, inner.shape)
         write(name, place, 0)
         return wrap(out, first._block)
@@ -212,7 +235,7 @@ def _from_one(func: Any, call: Any, view: bool = False) -> Any:
 
 def _from_two(func: Any, call: Any) -> Any:
     """One new tensor from two."""
-    name = str(func)
+    name, across = str(func), _across(func)
 
     def plan(args: Any, kwargs: Any) -> Any:
         if len(args) < 2:
@@ -238,7 +261,11 @@ def _from_two(func: Any, call: Any) -> Any:
                 out = call(one, two, *args[2:])
         except Exception as error:
             out = rescue(func, [one, two, *args[2:]], kwargs or {}, place, error)
-        return deliver(out, place, name, left, right)
+        return (
+            deliver(out, place, name, left, right)
+            if across is None
+            else deliver(out, place, name, left, right, *across(args))
+        )
 
     return plan
 
@@ -399,7 +426,7 @@ def _watched() -> bool:
         or c._len_torch_function_stack()
         or c._are_functorch_transforms_active()
         or torch.is_anomaly_enabled()
-        or torch.is_autocast_enabled("cuda")
+        or torch._C._is_any_autocast_enabled()  # the CPU's would cast what is computed below
         or c._autograd._top_saved_tensors_default_hooks(True) is not None
         or torch.autograd.profiler._is_profiler_enabled
         or torch.autograd.forward_ad._current_level >= 0
@@ -430,7 +457,8 @@ class _Linear(torch.autograd.Function):
             input, weight = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
-        if type(gradient) not in _ORDINARY or torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        watched = torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
+        if type(gradient) not in _ORDINARY or watched:
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:

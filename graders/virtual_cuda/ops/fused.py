@@ -272,16 +272,97 @@ def _one_hot(original: Any, tensor: Any, num_classes: int = -1) -> Any:
 # ---- recurrent layers and sequences ----------------------------------------------------------------------------------
 
 
-def _cell(fused: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
+def _lstm_gates(x: Any, h: Any, c: Any, *biases: Any) -> tuple[Any, ...]:
+    i, f, g, o = sum(biases, x + h).chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_gates(x: Any, h: Any, state: Any, *biases: Any) -> tuple[Any, ...]:
+    if biases:
+        x, h = x + biases[0], h + biases[1]
+    (r, z, n), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
+    n = (n + (r + hr).sigmoid() * hn).tanh()
+    return (n + (z + hz).sigmoid() * (state - n),)
+
+
+_GATES: Final = {"lstm": (_lstm_gates, 4), "gru": (_gru_gates, 5)}  # and what is kept for backward, in units
+
+
+class FusedCell(torch.autograd.Function):
+    """What a recurrent cell does after its two products: one kernel, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, *tensors: Any) -> Any:
+        gates, kept = _GATES[kind]
+        place, inner = tensors[0]._block.place, [t._inner for t in tensors]
+        outs = gates(*inner)
+        results = _wrap_each(outs, place)
+        nbytes = outs[0].nbytes * kept
+        write(
+            f"aten._thnn_fused_{kind}_cell.default", place, nbytes + sum(o.nbytes for o in outs), work_of(outs, inner)
+        )
+        if any(ctx.needs_input_grad):
+            ctx.kept = allocate(place, nbytes)
+        ctx.kind, ctx.place = kind, place
+        ctx.save_for_backward(*tensors)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors, ctx.place
+        if place.shut:
+            raise shut(place)
+        twice = torch.is_grad_enabled()  # the gradients are to be differentiated: computed step by step, as on CUDA
+        given = tensors if twice else [t._inner.detach().requires_grad_(t.requires_grad) for t in tensors]
+        with torch.enable_grad():
+            pairs = [(out, g) for out, g in zip(gates(*given), gradients, strict=True) if g is not None]
+        wanted = [t for t in given if t.requires_grad]
+        found: Any = _grad(
+            [out for out, _ in pairs], wanted, [g if twice else g._inner for _, g in pairs], create_graph=twice
+        )
+        if not twice:
+            found = _wrap_each(found, place)
+            name = f"aten._thnn_fused_{ctx.kind}_cell_backward_impl.default"
+            write(name, place, sum(f.nbytes for f in found), work_of(None, given))
+        each = iter(found)
+        return (None, *(next(each) if t.requires_grad else None for t in given))
+
+
+_fused_cell: Final[Any] = FusedCell.apply
+
+
+def _cell(kind: str, state: str, original: Any, input: Any, hidden: Any, *weights: Any) -> Any:
     """A recurrent cell on CUDA: two plain products, then one fused kernel."""
     states = [hidden] if isinstance(hidden, torch.Tensor) else list(hidden)
-    if type(input) in VIRTUAL and _mixed(input, *states, *weights):
+    biases = [b for b in weights[2:] if b is not None]
+    operands = (input, *states, *weights[:2], *biases)
+    if type(input) in VIRTUAL and _mixed(*operands):
         for rows, weight in zip((input, states[0]), weights, strict=False):
             compare("wrapper_CUDA_mm", [("self", "self"), ("mat2", "mat2")], {"self": rows, "mat2": weight})
         given = {"input_gates": input, "hidden_gates": states[0], state: states[-1]}
         given |= dict(zip(("input_bias", "hidden_bias"), weights[2:], strict=False))
-        compare(f"wrapper_CUDA__{fused}", [(name, name) for name in given], given)
-    return original(input, hidden, *weights)
+        compare(f"wrapper_CUDA___thnn_fused_{kind}_cell", [(name, name) for name in given], given)
+    fits = (
+        len(weights) == 4
+        and len(biases) != 1
+        and all(type(t) in VIRTUAL and t.dim() == 2 for t in operands[: -len(biases) or None])
+    )
+    if not fits or not input.numel() or not input.is_floating_point() or _captured():
+        return original(input, hidden, *weights)
+    if torch.is_autocast_enabled("cuda"):
+        lower = functools.partial(_lowered, torch.get_autocast_dtype("cuda"))
+        with torch.autocast("cuda", enabled=False):
+            return _cell(
+                kind,
+                state,
+                original,
+                lower(input),
+                [lower(s) for s in states] if len(states) > 1 else lower(hidden),
+                *map(lower, weights),
+            )
+    products = [rows @ weight.t() for rows, weight in zip((input, states[0]), weights, strict=False)]
+    return _fused_cell(kind, *products, states[-1], *biases)
 
 
 def _ctc_loss(
@@ -533,6 +614,6 @@ def _placement_patches(opening: Opening) -> list[Patch]:
     return [
         *(around(owner, name, _in_cuda_words) for owner, name in named),
         around(torch, "ctc_loss", _ctc_loss),
-        around(torch._VF, "gru_cell", functools.partial(_cell, "_thnn_fused_gru_cell", "hx")),
-        around(torch._VF, "lstm_cell", functools.partial(_cell, "_thnn_fused_lstm_cell", "cx")),
+        around(torch._VF, "gru_cell", functools.partial(_cell, "gru", "hx")),
+        around(torch._VF, "lstm_cell", functools.partial(_cell, "lstm", "cx")),
     ]

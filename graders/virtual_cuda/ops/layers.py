@@ -379,13 +379,16 @@ for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
     )
 
 _IN_SINGLE: Final = widened(HALF, torch.float32)
-operator("avg_pool3d", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward", emulate=_IN_SINGLE)
+operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
+for _name in ("upsample_bilinear2d_aa_backward", "upsample_bicubic2d_aa_backward"):
+    operator(f"_{_name}", emulate=_IN_SINGLE, nondeterministic=f"{_name}_out_cuda")
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
 operator("max_unpool2d", "max_unpool3d", emulate=widened(WHOLE, torch.float64))
 
 # Sums whose order the GPU does not fix.
 for _name in """
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d
+    max_pool3d_with_indices replication_pad1d replication_pad2d replication_pad3d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name.removeprefix('_')}_backward_cuda")
 for _name in """

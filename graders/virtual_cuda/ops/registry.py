@@ -71,8 +71,8 @@ class Operator:
     """Whether CUDA has no kernel at all."""
     forbidden: dict[str, str] | None = None
     """CUDA's refusals by dtype ("Half", or "integer" for all of those)."""
-    nondeterministic: str | None = None
-    """The name in the alert of `torch.use_deterministic_algorithms`."""
+    nondeterministic: str | Callable[[Any], str | None] | None = None
+    """The name in the alert of `torch.use_deterministic_algorithms`, or a function of the arguments that gives it."""
     exact_integers: bool = False
     """Whether whole numbers raise no such alert: they add up to the same in any order."""
     words: Callable[[Any, str], Exception | None] | None = None

@@ -220,7 +220,8 @@ operator("bincount", kernel=_bincount, nondeterministic="_bincount_cuda", exact_
 operator(
     "histc",  # without a range, the smallest and the largest value are fetched
     waits=("histc", lambda given: 2 if given.get("min", 0) == given.get("max", 0) and given["self"].numel() else 0),
-    nondeterministic="_histc_cuda",
+    nondeterministic="_histc_cuda with floating point input",
+    exact_integers=True,
     emulate=widened(WHOLE, torch.float64),
 )
 operator("_unique", "_unique2", output=_unique, waits=("unique", unless_empty("self", 1)))

@@ -19,6 +19,7 @@ from virtual_cuda.ops.dispatch import (
     WRAPPERS,
     Unwrapped,
     absent,
+    alert,
     allocate,
     open_place,
     rescue,
@@ -412,7 +413,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         raise shut(seen.place)
     if (seen.plain and seen.place is not None) or len(seen.places) > 1:
         placement.judge(func, args, kwargs)
-    if facts_of(func).absent:
+    facts = facts_of(func)
+    if facts.nondeterministic is not None:
+        alert(facts, args, kwargs)
+    if facts.absent:
         raise absent(
             func, "SparseCsrCUDA" if any(type(v) is SparseTensor and not v.is_sparse for v in args) else "CUDA"
         )
@@ -471,7 +475,12 @@ operator("_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims", plan=run)
 operator("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_compressed_tensor_with_dims", plan=run)
 operator("_sparse_mm_reduce_impl", "_sparse_mm_reduce_impl_backward", plan=run, absent=True)
 operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run)
-operator("_embedding_bag_backward", "_gather_sparse_backward", plan=run)
+operator(
+    "_embedding_bag_backward",
+    plan=run,
+    nondeterministic=lambda args: "embedding_bag_backward_cuda_max" if args[8] == 2 else None,
+)
+operator("_gather_sparse_backward", plan=run)
 
 
 def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:

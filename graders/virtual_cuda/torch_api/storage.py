@@ -273,6 +273,12 @@ def _wrapped(original: Any, self: Any, storage: Any) -> Any:
     return type(self)(wrap_storage=storage)
 
 
+def _share_cuda(original: Any, self: Any, *args: Any) -> Any:
+    if type(self) is not UntypedStorage:
+        raise RuntimeError("_share_cuda_: only available on CUDA")
+    return original(self, *args)
+
+
 @torch_patches()
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield around(torch.storage.TypedStorage, "_new_wrapped_storage", _wrapped)
@@ -282,5 +288,6 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield around(home, "to_dlpack", _to_dlpack)
     yield torch.UntypedStorage, "__new__", staticmethod(_make)
     yield torch.UntypedStorage, "copy_", _copy_
+    yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     yield around(torch._utils, "set_tensor_metadata", _set_metadata)
     yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))

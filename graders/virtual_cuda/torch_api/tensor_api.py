@@ -95,6 +95,9 @@ class _Members:
     def data_ptr(self: Any) -> int:
         return storage.data_ptr(self)
 
+    def const_data_ptr(self: Any) -> int:
+        return storage.data_ptr(self)
+
     def is_pinned(self: Any, device: Any = None) -> bool:
         return False
 
@@ -148,7 +151,7 @@ class _Members:
     def __copy__(self: Any) -> Any:
         return _twin(self, self._inner, self._block)
 
-    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self: Any, memo: dict[Any, Any]) -> Any:
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -157,15 +160,17 @@ class _Members:
                 "moment.  If you were attempting to deepcopy a module, this may be because of a "
                 "torch.nn.utils.weight_norm usage, see https://github.com/pytorch/pytorch/pull/103001"
             )
-        place, inner, key = open_place(self), self._inner, id(self._block)
+        place, inner = open_place(self), self._inner
         if isinstance(self, Parameter) or inner.is_conj() or inner.is_neg():  # a copy has these bits resolved
             fresh = inner.detach().clone(memory_format=torch.preserve_format)
             block = allocate(place, fresh.untyped_storage().nbytes())
         else:
-            if key not in memo:  # shared by all tensors that look into the same storage
+            # Shared by all tensors that look into the same storage, and by the storage itself; torch keeps it there.
+            storages, key = memo.setdefault("torch", {}), inner.untyped_storage()._cdata
+            if key not in storages:
                 copied = storage.as_bytes(inner.untyped_storage()).clone().untyped_storage()
-                memo[key] = (copied, allocate(place, copied.nbytes()), self._block)
-            copied, block = memo[key][:2]
+                storages[key] = storage.on_device(copied, allocate(place, copied.nbytes()))
+            copied, block = storages[key], storages[key]._block
             fresh = torch.empty(0, dtype=inner.dtype).set_(copied, inner.storage_offset(), inner.shape, inner.stride())
         twin = _twin(self, fresh, block)
         if self.grad is not None:

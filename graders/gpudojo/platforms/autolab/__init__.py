@@ -25,8 +25,4 @@ def _feedback(entry: Entry, options: Options) -> str:
     exercises = whole(row, options.exercises)
     scores = {one_line(each.exercise): each.score for each in exercises}
     lines = [*printed, *(one_line(line) for line in told(row, options.exercises))]
-    return "\n".join([*lines, _last_line(scores)])
-
-
-def _last_line(scores: dict[str, float] | dict[str, None]) -> str:
-    return msgspec.json.encode({"scores": scores}).decode() + "\n"
+    return "\n".join([*lines, msgspec.json.encode({"scores": scores}).decode(), ""])

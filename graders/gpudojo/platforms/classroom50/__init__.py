@@ -16,19 +16,8 @@ from typing import Any, Final
 from gpudojo.model.errors import CannotExport
 from gpudojo.model.results import CheckRow, ClassResults, SubmissionRow
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    MILLION,
-    Entry,
-    entries,
-    good,
-    kind,
-    name_of,
-    one_line,
-    parts,
-    safe_name,
-    save_json,
-    text_of,
-)
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import MILLION, Entry, entries, good, one_line, parts, save_json
 
 REQUIRED: Final = ("CLASSROOM", "ASSIGNMENT", "SUBMISSION_TAG", "COMMIT_URL", "RELEASE_URL")  # none may be empty
 VARIABLES: Final = {"commit": "COMMIT_URL", "release": "RELEASE_URL", "review": "REVIEW_URL"}
@@ -55,7 +44,7 @@ def _result(entry: Entry, options: Options) -> dict[str, Any]:
         "assignment": environment["ASSIGNMENT"],
         "assignment_type": "group" if environment.get("MODE") == "group" else "individual",
         "owner": one_line(owner),
-        "submission": tag if tag.startswith("submit/") else f"submit/{safe_name(tag)}",
+        "submission": tag if tag.startswith("submit/") else f"submit/{common.safe_name(tag)}",
         **{key: environment.get(variable) or environment["COMMIT_URL"] for key, variable in VARIABLES.items()},
         "datetime": options.when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "score": sum(parts(check.points) for check in checks) * scale // MILLION,
@@ -66,12 +55,12 @@ def _result(entry: Entry, options: Options) -> dict[str, Any]:
 
 def _test(check: CheckRow, row: SubmissionRow, scale: int) -> dict[str, Any]:
     return {
-        "test-name": name_of(check),
+        "test-name": common.name_of(check),
         "passed": good(check),
         "score": parts(check.points) * scale // MILLION,
         "max-score": _worth(check) * scale // MILLION,
-        "outcome": kind(check, row),
-        "message": text_of(check),
+        "outcome": common.kind(check, row),
+        "message": common.text_of(check),
     }
 
 

@@ -12,18 +12,8 @@ from typing import Any, Final
 
 from gpudojo.model.results import PLACES, CheckRow, ClassResults, SubmissionRow, When
 from gpudojo.platforms import Options
-from gpudojo.platforms._entries import (
-    Entry,
-    entries,
-    exercise_of,
-    good,
-    lateness,
-    name_of,
-    printable,
-    save_json,
-    sentence,
-    text_of,
-)
+from gpudojo.platforms import _entries as common
+from gpudojo.platforms._entries import Entry, entries, exercise_of, good, name_of, printable, save_json
 
 
 def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, options: Options) -> list[Path]:
@@ -35,7 +25,7 @@ SEEN: Final[dict[When, str]] = {"always": "visible", "after deadline": "after_du
 
 def _result(entry: Entry, header: ClassResults) -> dict[str, Any]:
     row = entry.row
-    output = [sentence(row), lateness(row), f"What the code printed:\n{row.output}" if row.output else ""]
+    output = [common.sentence(row), common.lateness(row), f"What the code printed:\n{row.output}" if row.output else ""]
     seen = SEEN[header.visibility.results]
     scale = row.final.max_points / row.max_score if row.max_score else 1.0
     return {
@@ -58,7 +48,7 @@ def _test(check: CheckRow, number: int, scale: float, seen: str) -> dict[str, An
         "status": "passed" if good(check) else "failed",
         "name": name_of(check),
         "number": str(number),
-        "output": printable("\n".join(filter(None, [check.claim, text_of(check)]))),
+        "output": printable("\n".join(filter(None, [check.claim, common.text_of(check)]))),
         "output_format": "text",
         "tags": [tag for tag in (exercise_of(check), check.function) if tag],
         "visibility": seen,
