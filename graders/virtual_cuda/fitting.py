@@ -177,8 +177,9 @@ def run_all(programs: Mapping[str, Program]) -> dict[str, Ran]:
             gpu.ledger.rows.clear()
             torch.manual_seed(0)
             first = run(program, name, gpu)
-            settings = [row for row in gpu.ledger.rows[:first] if row[0] == records.STREAM and row[6] == "tf32"]
-            found[name] = [*settings, _CACHED, *gpu.ledger.rows[first:]], len(settings) + 1
+            rows = gpu.ledger.rows  # by their numbers, later rows refer to earlier ones
+            before = [r if r[0] == records.STREAM and r[6] == "tf32" else _CACHED for r in rows[:first]]
+            found[name] = [*before, *rows[first:]], first
     return found
 
 

@@ -411,3 +411,17 @@ def test_what_cuda_has_no_kernel_for_is_refused() -> None:
             ones.clone().scatter_(0, index, source, reduce="multiply")
     with pytest.raises(RuntimeError, match="only available on CUDA"):
         torch.ones(2).untyped_storage()._share_cuda_()
+
+
+def test_a_module_without_values_tells_the_shape_of_its_result() -> None:
+    assert (torch.ones(5, 10, device="cuda") @ torch.ones(10, 1, device="meta")).shape == (5, 1)
+    assert (torch.ones(5, 10, device="meta") @ torch.ones(10, 1, device="cuda")).is_meta
+    with pytest.raises(RuntimeError, match="device meta is not on the expected device cuda:0"):
+        torch.ones(2, device="cuda") + torch.ones(2, device="meta")
+
+
+def test_pixels_of_bytes_are_not_interpolated() -> None:
+    image = torch.zeros(1, 3, 4, 4, dtype=torch.uint8, device="cuda")
+    for mode in ("bilinear", "bicubic"):
+        with pytest.raises(NotImplementedError, match="\"upsample_bilinear2d_out_frame\" not implemented for 'Byte'"):
+            F.interpolate(image, (8, 8), mode=mode, antialias=True)

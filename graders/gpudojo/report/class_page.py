@@ -123,15 +123,15 @@ class Tally:
         return [place for place, line in enumerate(self.lines) if not line.handed_in]
 
     @property
-    def sections(self) -> list[tuple[str, list[int], int, int, list[float]]]:
-        """Of each section: its name, the places of its students, how many handed in and were late, their scores."""
+    def sections(self) -> list[tuple[str, list[int], list[int], list[int], list[float]]]:
+        """Of each section: its name, the places of all, of the absent and of the late, and scores of who handed in."""
         found = []
         for name in sorted({line.section for line in self.lines if line.section}, key=natural):
             places = [place for place, line in enumerate(self.lines) if line.section == name]
-            sent = [self.lines[place] for place in places if self.lines[place].handed_in]
-            found.append(
-                (name, places, len(sent), sum(bool(line.late) for line in sent), [each.score for each in sent])
-            )
+            sent = [place for place in places if self.lines[place].handed_in]
+            absent = [place for place in places if not self.lines[place].handed_in]
+            late = [place for place in sent if self.lines[place].late]
+            found.append((name, places, absent, late, [self.lines[place].score for place in sent]))
         return found
 
     @property

@@ -236,6 +236,7 @@ def main(number: int, gpu: bool) -> None:
         isolation.finish()
         gc.collect()
         gc.freeze()
+        gc.enable()
         run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
         ForkServer(control, isolation, run).serve()
 

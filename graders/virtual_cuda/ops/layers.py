@@ -380,6 +380,11 @@ for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
 
 _IN_SINGLE: Final = widened(HALF, torch.float32)
 operator("avg_pool3d", "_upsample_bilinear2d_aa", emulate=_IN_SINGLE)
+operator(
+    "_upsample_bicubic2d_aa",
+    emulate=_IN_SINGLE,
+    forbidden={"Byte": "NotImplementedError: \"upsample_bilinear2d_out_frame\" not implemented for '{T}'"},
+)
 for _name in ("upsample_bilinear2d_aa_backward", "upsample_bicubic2d_aa_backward"):
     operator(f"_{_name}", emulate=_IN_SINGLE, nondeterministic=f"{_name}_out_cuda")
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")

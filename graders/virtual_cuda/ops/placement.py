@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import warnings
 from collections.abc import Callable
 from time import perf_counter
@@ -124,6 +125,8 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
             return decided
     elif name_of(func).startswith("_foreach_"):
         return _one_by_one(func, args, kwargs)
+    if not func._schema.is_mutable and any(t.is_meta for t in tensors_in((args, tuple(kwargs.values())))):
+        return _without_values(func, args, kwargs)
     if facts.check is not None:
         compare(*facts.check, given)
         return ALLOWED
@@ -131,6 +134,16 @@ def judge(func: Any, args: Any, kwargs: Any) -> Any:
         _outputs_first(func, given)
     elementwise(func, given, facts.strict)
     return ALLOWED
+
+
+def _without_values(func: Any, args: Any, kwargs: Any) -> Any:
+    """A tensor of the device "meta" is among the arguments. What goes with it does not depend on the other device."""
+    try:
+        out = func(*inner_of(args), **{key: inner_of(value) for key, value in kwargs.items()})
+    except RuntimeError as error:
+        device = next(label_of(t) for t in tensors_in((args, tuple(kwargs.values()))) if on_device(t))
+        raise type(error)(re.sub(r"\bcpu\b", device, str(error))) from None
+    return out if all(tensor.is_meta for tensor in tensors_in(out)) else ALLOWED
 
 
 # ---- the general rules -----------------------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ def test_a_class_with_all_columns_fits_a_laptop(visit: Open, tmp_path: Path) -> 
     write_report(ReportOptions(tmp_path, tmp_path / "out", students=False), print)
     page = visit(tmp_path / "out" / "index.html", viewport={"width": 1400, "height": 900}).page
     assert page.evaluate("document.documentElement.scrollWidth") <= 1400
+    page.set_viewport_size({"width": 400, "height": 900})
+    assert page.locator(".scroll:has(.sections)").evaluate("box => box.scrollWidth <= box.clientWidth")
 
 
 def test_printed_pages_fit_the_paper(visit: Open, pages: Path) -> None:
