@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -176,3 +177,15 @@ def test_lists_of_tensors(gpu: Any, name: str, lists: int, rest: tuple[Any, ...]
 def test_lists_that_do_not_fit_are_refused(gpu: Any) -> None:
     with torch.no_grad(), pytest.raises(RuntimeError, match="same number of tensors"):
         torch._foreach_add_([torch.zeros(2).cuda(), torch.zeros(2).cuda()], [torch.zeros(2).cuda()])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_traced_layer_is_torchs_own(rows: int) -> None:
+    with virtual_cuda():
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).cuda()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            traced = torch.jit.trace(model, torch.ones(rows, 2, device="cuda"))
+        assert "aten::linear" in str(traced.inlined_graph)
+        x = torch.randn(rows, 2, device="cuda")
+        assert torch.equal(traced(x), model(x))

@@ -431,6 +431,7 @@ def _watched() -> bool:
         _C._len_torch_dispatch_stack()
         or _C._len_torch_function_stack()
         or _C._are_functorch_transforms_active()
+        or _C._get_tracing_state() is not None
         or _C._is_any_autocast_enabled()  # the CPU's would cast what is computed below
         or _profiler._is_profiler_enabled
         or torch.cuda.is_current_stream_capturing()
