@@ -586,6 +586,8 @@ def _linear(original: Any) -> Any:
             return original(input, weight, bias)
         place, x, w, b = weight._block.place, input._inner, weight._inner, bias._inner
         sizes, shape = x.shape, w.shape
+        if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
+            return linear(input.view(-1, sizes[2]), weight, bias).view(sizes[0], sizes[1], shape[0])  # as torch does
         if (
             len(sizes) != 2
             or len(shape) != 2
