@@ -76,14 +76,14 @@ def function_of(op: Any) -> Any:
 
 
 @functools.cache
-def left_out() -> dict[tuple[str, str], set[str]]:
-    """{(operator, dtype): what differs}."""
+def left_out(key: str = "differ") -> dict[tuple[str, str], set[str]]:
+    """{(operator, dtype): what differs}; with the key "may_differ", what differs on some machines."""
     listed: dict[tuple[str, str], set[str]] = {}
     for entry in tomllib.loads((Path(__file__).parent / "left_out.toml").read_text())["operators"]:
         assert entry["reason"]
         for name in entry["names"]:
             for dtype in entry["dtypes"]:
-                listed.setdefault((name, dtype), set()).update(entry["differ"])
+                listed.setdefault((name, dtype), set()).update(entry.get(key, ()))
     return listed
 
 
@@ -214,7 +214,8 @@ def swept(names: list[str], dtypes: tuple[str, ...], samples: int = SAMPLES) -> 
             if op.supports_dtype(getattr(torch, dtype), "cuda"):
                 gpu.ledger.rows.clear()
                 found, listed = differences(op, getattr(torch, dtype), samples), left_out().get((name, dtype), set())
-                lines += [f"{name} {dtype} {kind}: {found[kind]}" for kind in sorted(found.keys() - listed)]
+                known = listed | left_out("may_differ").get((name, dtype), set())
+                lines += [f"{name} {dtype} {kind}: {found[kind]}" for kind in sorted(found.keys() - known)]
                 lines += [f"{name} {dtype} {kind}: no longer differs" for kind in sorted(listed - found.keys())]
     return "\n".join(lines)
 
@@ -223,7 +224,8 @@ def test_some_operators() -> None:
     assert swept(FEW, ("float32", "int64", "complex64"), samples=4) == ""
     assert {name for name, _ in left_out()} <= set(operators())
     assert {dtype for _, dtype in left_out()} <= set(DTYPES)
-    assert set().union(*left_out().values()) <= {"raises", "devices", "forms", "strides", "values", "gradients"}
+    kinds = {"raises", "devices", "forms", "strides", "values", "gradients"}
+    assert set().union(*left_out().values(), *left_out("may_differ").values()) <= kinds
 
 
 @pytest.mark.slow
