@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -180,3 +182,26 @@ def test_a_failed_try_keeps_its_tensors_inside_the_except_block_only() -> None:
             torch.cuda.empty_cache()
             inside = torch.cuda.memory_allocated()
         assert (inside, torch.cuda.memory_allocated()) == (24 * MIB, 0)
+
+
+KEEPING: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Any], Any]]] = {
+    "attention": (nn.Identity, lambda _, x: nn.functional.scaled_dot_product_attention(x, x, x)),
+    "attention in half": (nn.Identity, lambda _, x: nn.functional.scaled_dot_product_attention(*[x.half()] * 3)),
+    "lstm": (lambda: nn.LSTM(8, 4), lambda layer, x: layer(x[0])[0]),
+    "lstm cell": (lambda: nn.LSTMCell(8, 4), lambda layer, x: layer(x[0, 0])[0]),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_a_kernel_keeps_is_freed_by_the_backward_pass(name: str) -> None:
+    """The graph lives on, as `loss` does; what its nodes saved does not."""
+    make, call = KEEPING[name]
+    with virtual_cuda():
+        layer, x = make().cuda(), torch.rand(2, 3, 6, 8, device="cuda", requires_grad=True)
+        before = torch.cuda.memory_allocated()
+        loss = call(layer, x).float().sum()
+        assert torch.cuda.memory_allocated() - before > 512
+        loss.backward()
+        x.grad = None
+        layer.zero_grad()
+        assert torch.cuda.memory_allocated() - before == 512  # the loss itself

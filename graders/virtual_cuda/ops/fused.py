@@ -29,6 +29,11 @@ def _wrap_each(tensors: Any, place: Place) -> list[Any]:
     return [None if t is None else wrap(t, allocate(place, t.nbytes)) for t in tensors]
 
 
+def _held(place: Place, *sizes: int) -> list[Any]:
+    """What a kernel keeps for backward, in bytes: for `save_for_backward`, so that autograd frees it with the rest."""
+    return [wrap(torch.empty(0), allocate(place, size)) for size in sizes]
+
+
 def _refusing(gradients: list[Any], text: str) -> list[Any]:
     """Gradients of a function that has no second ones: with `create_graph` they have a graph, which refuses."""
     if not torch.is_grad_enabled():
@@ -172,16 +177,18 @@ class FusedAttention(torch.autograd.Function):
         write("aten._scaled_dot_product_efficient_attention.default", place, plain.nbytes, work)
         if needs:
             rows = query.shape[2] if flash else -(-query.shape[2] // _ROW) * _ROW
-            ctx.sums = allocate(place, query.shape[0] * query.shape[1] * rows * 4)
-            ctx.random = [allocate(place, 16), allocate(place, 8)] if flash else []
-            ctx.bias = allocate(place, mask.numel() * 4) if mask is not None and mask.dtype is torch.bool else None
-            ctx.inner, ctx.out, ctx.place = inner, out, place
+            sizes = [query.shape[0] * query.shape[1] * rows * 4]
+            if flash:  # the state of random numbers
+                sizes += [16, 8]
+            if mask is not None and mask.dtype is torch.bool:
+                sizes += [mask.numel() * 4]
+            ctx.inner, ctx.out, ctx.place, ctx.flash = inner, out, place, flash
             kept = [result] if mask is None or mask.dtype is torch.bool else [result, mask]
             if padded == query.shape[3]:
                 kept += [query, key, value]
             else:  # the flash kernel takes heads in eights: padded copies are made, and kept
-                ctx.copies = [allocate(place, t.nbytes // t.shape[3] * padded) for t in (query, key, value)]
-            ctx.save_for_backward(*kept)
+                sizes += [t.nbytes // t.shape[3] * padded for t in (query, key, value)]
+            ctx.save_for_backward(*kept, *_held(place, *sizes))
         return result
 
     @staticmethod
@@ -195,7 +202,7 @@ class FusedAttention(torch.autograd.Function):
         results = _wrap_each([next(found) if t.requires_grad else None for t in ctx.inner], place)
         name = "aten._scaled_dot_product_efficient_attention_backward.default"
         write(name, place, sum(r.nbytes for r in results if r is not None), work_of(None, ctx.inner))
-        kernel = "flash" if ctx.random else "efficient"
+        kernel = "flash" if ctx.flash else "efficient"
         refusal = f"derivative for aten::_scaled_dot_product_{kernel}_attention_backward is not implemented"
         return (*_refusing(results, refusal), None, None)
 
@@ -302,15 +309,13 @@ class FusedCell(torch.autograd.Function):
         write(
             f"aten._thnn_fused_{kind}_cell.default", place, nbytes + sum(o.nbytes for o in outs), work_of(outs, inner)
         )
-        if any(ctx.needs_input_grad):
-            ctx.kept = allocate(place, nbytes)
         ctx.kind, ctx.place = kind, place
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*tensors, *(_held(place, nbytes) if any(ctx.needs_input_grad) else ()))
         return results[0] if len(results) == 1 else tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors, ctx.place
+        gates, tensors, place = _GATES[ctx.kind][0], ctx.saved_tensors[:-1], ctx.place
         if place.shut:
             raise shut(place)
         twice = torch.is_grad_enabled()  # the gradients are to be differentiated: computed step by step, as on CUDA
@@ -436,21 +441,20 @@ class CudnnRnn(torch.autograd.Function):
             warnings.simplefilter("ignore")  # about the CPU's libraries
             outs = function(inner[0], state, *tail, False) if sizes is None else function(inner[0], sizes, state, *tail)
         shared = all(w._block is weights[0]._block for w in weights)
-        ctx.buffer = None if shared else allocate(place, sum(w.nbytes for w in weights))
-        ctx.reserve = None
+        held = _held(place, *([] if shared else [sum(w.nbytes for w in weights)]))
         if train:
             steps = data.shape[0] * data.shape[1] if sizes is None else len(sizes) * int(sizes[0])
             hidden = states[-1].shape[2]
             units = steps * hidden * data.element_size() * (2 if bidirectional else 1)
             # cuDNN keeps `units` bytes per layer for every part, each part rounded up to 32.
             parts = [count * layers * units for count in _PARTS[kind]] + [(layers - 1) * units]
-            ctx.reserve = allocate(place, 256 + sum(-(-part // 32) * 32 for part in parts))
+            held += _held(place, 256 + sum(-(-part // 32) * 32 for part in parts))
         wrapped = _wrap_each([out.detach() for out in outs], place)
         write("aten._cudnn_rnn.default", place, sum(out.nbytes for out in outs), work_of(outs, inner))
         if train and dropout > 0:
             placement.note("dropout state")
         ctx.train, ctx.place, ctx.inner, ctx.outs, ctx.weights = train, place, inner, outs, len(weights)
-        ctx.save_for_backward(*tensors, wrapped[0])
+        ctx.save_for_backward(*tensors, wrapped[0], *held)
         return tuple(wrapped)
 
     @staticmethod
