@@ -140,7 +140,8 @@ def reason(error: Exception) -> str:
 
 def shown(name: str) -> str:
     """A name for use in a sentence: short, on one line, without invisible characters."""
-    return printable(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
+    made = printable(name if len(name) <= 80 else f"{name[:38]}…{name[-38:]}")
+    return made if len(made) <= 120 else f"{made[:58]}…{made[-58:]}"  # invisible characters are told in eight
 
 
 METADATA: Final = "submission_metadata.yml"

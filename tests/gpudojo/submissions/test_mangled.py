@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from gpudojo.model.catalogue import day
-from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, SubmissionEntry, digest
+from gpudojo.submissions.entries import Kind, ReadLimits, ReadSubmission, SourceFile, SubmissionEntry, digest, shown
 from gpudojo.submissions.listing import list_submissions
 from gpudojo.submissions.reading import choose, read
 from hypothesis import given, settings
@@ -262,3 +262,9 @@ def test_any_class_is_listed_with_each_thing_once(children: dict[str, bool], dat
 def test_an_entry_made_by_hand_is_read_too(tmp_path: Path) -> None:
     write(tmp_path / FILE)
     assert read(SubmissionEntry("x", "x", tmp_path, Kind.FOLDER)).files[0].path == FILE
+
+
+@pytest.mark.parametrize("name", ["\0" * 80, "a\0" * 500, "\u202e" * 38 + "x" * 1000])
+def test_a_name_of_invisible_characters_is_shown_short(name: str) -> None:
+    assert shown(name).isprintable()
+    assert len(shown(name)) <= 120
