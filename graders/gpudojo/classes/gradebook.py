@@ -38,7 +38,6 @@ from gpudojo.model.results import (
     SubmissionStatus,
     total,
 )
-from gpudojo.model.results import SubmissionStatus as Became
 from gpudojo.model.results_file import encoded, iterate, number, safe, write_csv
 from gpudojo.model.results_file import write as write_rows
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
@@ -293,9 +292,9 @@ class ClassTally:
     def add(self, row: SubmissionRow) -> None:
         self.statuses[str(row.status)] += 1
         self.statistics.add(row)
-        if row.status is not Became.ABSENT:
+        if row.status is not SubmissionStatus.ABSENT:
             self.scores.append((row.final.points, row.final.max_points))
-        if row.status is not Became.UNREADABLE:  # of these all checks failed, whatever the code is
+        if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
             self.mistakes.update({check.misconception for check in failed if check.misconception})
         if row.needs_human:
@@ -513,7 +512,7 @@ class Gradebook:
         """The row of a unit; `twins` handed in the same."""
         sent, review = self.pick(unit.sent), list(unit.review)
         if sent is None:
-            base = SubmissionRow(unit.name, Became.ABSENT, 0.0, 0.0, [], reason="Nothing was handed in.")
+            base = SubmissionRow(unit.name, SubmissionStatus.ABSENT, 0.0, 0.0, [], reason="Nothing was handed in.")
         else:
             base = self._verdict(sent)
         exercises = self._weighed(base)
@@ -583,7 +582,7 @@ class Gradebook:
         return found
 
     def _weighed(self, base: SubmissionRow) -> list[ExerciseRow]:
-        if base.status is Became.ABSENT:
+        if base.status is SubmissionStatus.ABSENT:
             base_rows = [ExerciseRow(stem, title, 0.0, graded) for stem, (title, _, _, graded) in self.parts.items()]
         else:
             base_rows = base.exercises
@@ -595,7 +594,7 @@ class Gradebook:
         """What the whole is worth, without extra credit."""
         of_day = [
             exercise.max_score
-            for exercise in self._weighed(SubmissionRow("", Became.ABSENT, 0.0, 0.0))
+            for exercise in self._weighed(SubmissionRow("", SubmissionStatus.ABSENT, 0.0, 0.0))
             if not exercise.extra
         ]
         return total([*of_day, *(item.points for item in self.course.by_hand if not item.extra)])

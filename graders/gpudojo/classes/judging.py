@@ -30,15 +30,24 @@ from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadClass, BadEvidence, ReferenceFails, described
 from gpudojo.model.evidence import CallStatus, Evidence, Observation, Raised, decoded
 from gpudojo.model.exercise import Exercise, Function
-from gpudojo.model.results import CheckResult, CheckRow, Definition, ExerciseRow, Outcome, SubmissionRow, rows_of, total
-from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.model.results import (
+    CheckResult,
+    CheckRow,
+    Definition,
+    ExerciseRow,
+    Outcome,
+    SubmissionRow,
+    SubmissionStatus,
+    rows_of,
+    total,
+)
 from gpudojo.model.results_file import encoded
 from gpudojo.submissions.entries import SubmissionEntry
 
 STATUSES: Final = {
-    IncidentKind.TIMED_OUT: Became.TIMED_OUT,
-    IncidentKind.CRASHED: Became.CRASHED,
-    IncidentKind.OUT_OF_MEMORY: Became.OUT_OF_MEMORY,
+    IncidentKind.TIMED_OUT: SubmissionStatus.TIMED_OUT,
+    IncidentKind.CRASHED: SubmissionStatus.CRASHED,
+    IncidentKind.OUT_OF_MEMORY: SubmissionStatus.OUT_OF_MEMORY,
 }
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
 ENDED: Final = {
@@ -65,7 +74,7 @@ def judged(
     files = record.files.items()
     rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
     return _row(
-        next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), Became.GRADED),
+        next((STATUSES[i.what] for i in record.incidents if i.what in STATUSES), SubmissionStatus.GRADED),
         [replace(row, checks=[_in_cell(check, record) for check in row.checks]) for row in rows],
         reason=_reason(record),
         definitions=definitions,
@@ -79,7 +88,7 @@ def judged(
     )
 
 
-def _row(status: Became, exercises: list[ExerciseRow], **more: Any) -> SubmissionRow:
+def _row(status: SubmissionStatus, exercises: list[ExerciseRow], **more: Any) -> SubmissionRow:
     """A row that says nothing yet of whose it is: see `row_of`."""
     score, worth = total(row.score for row in exercises), total(row.max_score for row in exercises)
     return SubmissionRow("", status, score, worth, exercises, **more)
@@ -93,7 +102,7 @@ def unreadable(problem: str, exercises: Iterable[Exercise], only: frozenset[str]
         for exercise, function in _graded(exercises, only)
         for result in _failed(exercise, function, f"not graded: {problem}", "a submission that can be read")
     ]
-    return _row(Became.UNREADABLE, rows_of(results, exercises), reason=problem, needs_human=[problem])
+    return _row(SubmissionStatus.UNREADABLE, rows_of(results, exercises), reason=problem, needs_human=[problem])
 
 
 def complete(reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup, escape
+from virtual_cuda.ledger import counted
 
 from gpudojo.classes.store import FOLDER, write
 from gpudojo.model.errors import printable
@@ -237,11 +238,6 @@ def size(count: float) -> str:
     while abs(count) >= 1024 and unit < len(SIZES) - 1:
         count, unit = count / 1024, unit + 1
     return f"{count:.0f} {SIZES[unit]}" if unit == 0 or count >= 100 else f"{count:.1f} {SIZES[unit]}"
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """1 wait, 64 waits."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from markupsafe import Markup
-from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, mark_of
+from virtual_cuda.ledger import MARKS, Scaled, Timeline, TimelineEvent, counted, mark_of
 
-from gpudojo.report.rendering import counted, size, visible
+from gpudojo.report.rendering import size, visible
 
 WIDTH: Final = 640
 LEFT, RIGHT = 4, WIDTH - 4

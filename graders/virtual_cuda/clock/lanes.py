@@ -13,7 +13,7 @@ from virtual_cuda.ledger import records
 from virtual_cuda.ledger.exports import TraceEvent, details_of, named_tracks, title_of
 from virtual_cuda.ledger.ledger import Ledger
 from virtual_cuda.ledger.records import Row
-from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scaled, duration
+from virtual_cuda.ledger.timeline import MOST_LANES, PARTS, Lane, LaneKind, Scaled, counted, duration
 
 MUCH: Final = 0.4  # the share of the time from which copies, or a GPU that waits, are what limits a program
 CLOSE: Final = 1.2  # times as fast is as good as the same
@@ -40,13 +40,13 @@ def what_limits(times: Times) -> str:
     if waits >= MUCH:
         copies = sum(i.kind == "copy" for i in times.on_device)
         count, busy = sum(i.kernels for i in times.on_device), sum(i.seconds for i in times.on_device)
-        launches = _number(count, "launch", "launches")
+        launches = counted(count, "launch", "launches")
         if count >= copies:
             issue, run = times.issued / count, sum(i.seconds for i in times.on_device if i.kernels) / count
             what = f"{launches} of {spent(issue)}, for kernels of {spent(run)}"
             larger = "operations, or a larger batch,"
         else:
-            work = _number(copies, "copy", "copies") + (f" and {launches}" if count else "")
+            work = counted(copies, "copy", "copies") + (f" and {launches}" if count else "")
             what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {spent(busy)}", "copies"
         return f"The GPU waits {waits:.0%} of the time: {what}. Fewer and larger {larger} keep it busy."
     return f"The GPU works {1 - waits:.0%} of the time: the work itself limits the speed."
@@ -181,10 +181,6 @@ def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
         events.append({"name": title, "cat": interval.kind, "ph": "X", "pid": 1, "tid": track, **lasts, "args": told})
     names = {track: f"{lane}, modelled on {times.gpu}" for lane, track in tracks.items()}
     return {"traceEvents": [*named_tracks(names), *events]}
-
-
-def _number(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
 
 
 HOST: Final = "host"

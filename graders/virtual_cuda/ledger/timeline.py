@@ -126,7 +126,7 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
     """The lines of the picture, `width` characters wide, with a heading and a comparison with the reference."""
     width = min(max(width, NARROWEST), WIDEST)
     found = columns(timeline, width - LABEL)
-    count, waits = _number(sum(timeline.counts.values()), "event"), _number(timeline.wait_count, "wait")
+    count, waits = counted(sum(timeline.counts.values()), "event"), counted(timeline.wait_count, "wait")
     left_out = f" ({timeline.left_out:,} of them not drawn)" if timeline.left_out else ""
     where = f" in its busiest call (scenario “{shown(timeline.scenario)}”, on {shown(timeline.device)})"
     heading = f"{shown(timeline.function)}: {waits}, {count}{left_out}{where if timeline.scenario else ''}"
@@ -211,7 +211,7 @@ def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:
 
 def compared(yours: Timeline, theirs: Timeline) -> str:
     """One line on what differs from the reference's run."""
-    parts = [f"{_number(yours.wait_count, 'wait')} (reference: {theirs.wait_count})"]
+    parts = [f"{counted(yours.wait_count, 'wait')} (reference: {theirs.wait_count})"]
     for what, mine, other in (
         ("to the device", yours.to_device, theirs.to_device),
         ("to the host", yours.to_host, theirs.to_host),
@@ -282,8 +282,8 @@ def _on_device(column: Column) -> str:
 def _copies(timeline: Timeline) -> Iterator[str]:
     down, up = timeline.counts.get("to device", 0), timeline.counts.get("to host", 0)
     parts = [f"peak {size(timeline.peak_bytes)}"] if timeline.peak_bytes else []
-    parts += [f"↓ {_number(down, 'copy', 'copies')}, {size(timeline.to_device)}"] if down else []
-    parts += [f"↑ {_number(up, 'copy', 'copies')}, {size(timeline.to_host)}"] if up else []
+    parts += [f"↓ {counted(down, 'copy', 'copies')}, {size(timeline.to_device)}"] if down else []
+    parts += [f"↑ {counted(up, 'copy', 'copies')}, {size(timeline.to_host)}"] if up else []
     if parts:
         yield f"{'':{LABEL}}{'   '.join(parts)}"
 
@@ -294,7 +294,7 @@ def _waits(timeline: Timeline) -> Iterator[str]:
         text = shown(timeline.lines.get(line, "").strip())
         yield f"{'':{LABEL}}{count:,} × │ line {line}" + (f": {text}" if text else "")
     if len(worst) > LINES:
-        yield f"{'':{LABEL}}… and {_number(len(worst) - LINES, 'line')} more that made the host wait"
+        yield f"{'':{LABEL}}… and {counted(len(worst) - LINES, 'line')} more that made the host wait"
 
 
 def _joined(pieces: Sequence[Fragment]) -> Iterator[Fragment]:
@@ -304,7 +304,8 @@ def _joined(pieces: Sequence[Fragment]) -> Iterator[Fragment]:
             yield text, meaning
 
 
-def _number(count: int, one: str, several: str = "") -> str:
+def counted(count: int, one: str, several: str = "") -> str:
+    """1 wait, 64 waits."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 

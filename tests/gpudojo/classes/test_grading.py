@@ -21,8 +21,7 @@ from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.store import Record, Store
 from gpudojo.model.errors import BadClass
-from gpudojo.model.results import ClassResults, SubmissionRow
-from gpudojo.model.results import SubmissionStatus as Became
+from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
 from gpudojo.submissions.entries import IgnoredPath
 
@@ -131,22 +130,22 @@ def test_everybody_has_one_result(graded: tuple[Path, Quiet, ClassResults], fold
 @pytest.mark.parametrize(
     ("name", "status", "score"),
     [
-        ("solved", Became.GRADED, 24.0),
-        ("twin", Became.GRADED, 24.0),
-        ("zipped", Became.GRADED, 14.0),
-        ("endless", Became.TIMED_OUT, 14.0),
-        ("crash", Became.CRASHED, 14.0),
-        ("broken", Became.UNREADABLE, 0.0),
+        ("solved", SubmissionStatus.GRADED, 24.0),
+        ("twin", SubmissionStatus.GRADED, 24.0),
+        ("zipped", SubmissionStatus.GRADED, 14.0),
+        ("endless", SubmissionStatus.TIMED_OUT, 14.0),
+        ("crash", SubmissionStatus.CRASHED, 14.0),
+        ("broken", SubmissionStatus.UNREADABLE, 0.0),
     ],
 )
 def test_a_status_and_the_part_that_could_be_graded(
-    graded: tuple[Path, Quiet, ClassResults], name: str, status: Became, score: float
+    graded: tuple[Path, Quiet, ClassResults], name: str, status: SubmissionStatus, score: float
 ) -> None:
     row = by_name(graded[2])[name]
     average = {f: p for e in row.exercises for c in e.checks if (f := c.function) for p in [c.max_points]}
     assert (row.status, row.score) == (status, score if name not in ("solved", "twin") else row.max_score)
     assert set(average) == ONLY
-    assert bool(row.reason) == (status is not Became.GRADED)
+    assert bool(row.reason) == (status is not SubmissionStatus.GRADED)
 
 
 def test_the_mistake_is_named_at_the_line_of_the_file_or_the_cell(graded: tuple[Path, Quiet, ClassResults]) -> None:
@@ -367,4 +366,4 @@ def test_a_grader_that_is_stopped_for_a_while_takes_no_points(folder: Path, tmp_
     _, said = process.communicate(timeout=200)
     assert (process.returncode, said) == (0, "")
     rows = read(tmp_path / "out" / "results.json").submissions
-    assert [(row.status, row.score) for row in rows] == [(Became.GRADED, row.max_score) for row in rows]
+    assert [(row.status, row.score) for row in rows] == [(SubmissionStatus.GRADED, row.max_score) for row in rows]
