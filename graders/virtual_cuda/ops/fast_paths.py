@@ -6,18 +6,21 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import zip_longest
+from sys import _getframe
 from time import perf_counter
 from typing import Any, Final
 
 import torch
+import torch.nn.functional
 import torch.optim
+from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
-from virtual_cuda.ledger.records import OPERATION
+from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
@@ -427,6 +430,8 @@ _profiler, _forward_ad = torch.autograd.profiler, torch.autograd.forward_ad
 _grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _anomaly_on: Final = torch.is_anomaly_enabled
 _saving_hooks: Final = torch._C._autograd._top_saved_tensors_default_hooks
+_keeps_graph: Final = torch._C._autograd._get_current_graph_task_keep_graph
+_threshold_backward: Final = torch.ops.aten.threshold_backward.default
 
 
 def _watched() -> bool:
@@ -451,7 +456,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
         _, on_input, on_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
+        ctx.save_for_backward(input if on_weight else None, weight if on_input else None, *made[1:])
         ctx.set_materialize_grads(False)
         ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
         return made[0]
@@ -462,11 +467,13 @@ class _Linear(torch.autograd.Function):
             return None, None, None, None
         on_bias, on_input, on_weight = needs = _needed(ctx)
         try:
-            input, weight = ctx.saved_tensors
+            input, weight, *active = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
         watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
         if type(gradient) not in _ORDINARY or watched:
+            if active:
+                gradient = _threshold_backward(gradient, active[0], 0)
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
@@ -474,6 +481,14 @@ class _Linear(torch.autograd.Function):
         if place.late is not None:
             settle(place)
         where = site(2)
+        if active:
+            g = _threshold_backward(g, active[0]._inner, 0)
+            behind = deliver(g, place, "aten.threshold_backward.default", g.shape, g.shape, where=where)
+            # Nobody else has these two, which torch has freed by now.
+            del gradient._block
+            if not _keeps_graph():
+                del active[0]._block
+            gradient = behind
         note, memory, shape = place.note, place.memory, g.shape
         # Views: no bytes, nothing to do, no gradients.
         t = OPERATION, perf_counter(), *where, "aten.t.default", place.label, 0, thread_state.autocast, 0
@@ -567,10 +582,51 @@ def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
     return error
 
 
-_node: Any = _Linear._backward_cls
-_node.__name__ = "AddmmBackward0"
-_node.apply = _Linear.backward  # without the questions that torch asks of a student's function
+class _LinearRelu(_Linear):
+    """The same with `relu` behind it: `made` also has another shell around its result, to be saved."""
+
+
+for _cls, _name in ((_Linear, "AddmmBackward0"), (_LinearRelu, "ReluBackward0")):
+    _node: Any = _cls._backward_cls
+    _node.__name__ = _name
+    _node.apply = _Linear.backward  # without the questions that torch asks of a student's function
 _linear_node: Final[Any] = super(torch.autograd.Function, _Linear).apply
+_relu_node: Final[Any] = super(torch.autograd.Function, _LinearRelu).apply
+
+
+def _training() -> bool:
+    """Whether a graph is made, of which nothing sees more than its nodes."""
+    return (
+        _grad_on()
+        and not _watched()
+        and not _anomaly_on()
+        and _saving_hooks(True) is None
+        and _forward_ad._current_level < 0
+    )
+
+
+def _usual(input: Any, weight: Any, bias: Any) -> bool:
+    """Whether `linear` is `addmm` here, and its gradients may be computed together."""
+    place, x, w = weight._block.place, input._inner, weight._inner
+    sizes, shape = x.shape, w.shape
+    return bool(
+        len(sizes) == 2
+        and len(shape) == 2
+        and sizes[1] == shape[1]
+        and bias._inner.shape == shape[:1]
+        and sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
+        and 1 < shape[0] <= _SUSPICIOUS // sizes[0]
+        and w.dtype in _FLOATS
+        and place is input._block.place
+        and place is bias._block.place
+        and not place.shut
+        and x.is_contiguous()
+        and w.is_contiguous()
+        # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
+        and not (input.is_leaf if input.requires_grad else not (weight.requires_grad or bias.requires_grad))
+        and not bias._backward_hooks
+        and not bias._post_accumulate_grad_hooks
+    )
 
 
 def _linear(original: Any) -> Any:
@@ -581,46 +637,116 @@ def _linear(original: Any) -> Any:
             type(input) not in _ORDINARY
             or type(weight) not in _ORDINARY
             or type(bias) not in _ORDINARY
-            or not _grad_on()
-            or _watched()
-            or _anomaly_on()
-            or _saving_hooks(True) is not None
-            or _forward_ad._current_level >= 0
+            or not _training()
         ):
             return original(input, weight, bias)
-        place, x, w, b = weight._block.place, input._inner, weight._inner, bias._inner
-        sizes, shape = x.shape, w.shape
-        if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
+        sizes, shape = input._inner.shape, weight._inner.shape
+        if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and input.is_contiguous():
             return linear(input.view(-1, sizes[2]), weight, bias).view(sizes[0], sizes[1], shape[0])  # as torch does
-        if (
-            len(sizes) != 2
-            or len(shape) != 2
-            or sizes[1] != shape[1]
-            or b.shape != shape[:1]
-            or not sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
-            or not 1 < shape[0] <= _SUSPICIOUS // sizes[0]
-            or w.dtype not in _FLOATS
-            or place is not input._block.place
-            or place is not bias._block.place
-            or place.shut
-            or not x.is_contiguous()
-            or not w.is_contiguous()
-            # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
-            or (input.is_leaf if input.requires_grad else not (weight.requires_grad or bias.requires_grad))
-            or bias._backward_hooks
-            or bias._post_accumulate_grad_hooks
-        ):
+        out = _addmm_of(input, weight, bias) if _usual(input, weight, bias) else None
+        if out is None:
             return original(input, weight, bias)
-        where, turned = site(2), w.t()
-        try:
-            out = _addmm(b, x, turned)
-        except Exception:
-            return original(input, weight, bias)  # raises what CUDA raises
+        place, where = weight._block.place, site(2)
         write("aten.t.default", place, 0, None, where)
-        made = deliver(out, place, "aten.addmm.default", b.shape, sizes, turned.shape, where=where)
+        shapes = bias._inner.shape, sizes, shape[::-1]
+        made = deliver(out, place, "aten.addmm.default", *shapes, where=where)
         return _linear_node(bias, input, weight, (made,))
 
     return linear
+
+
+def _addmm_of(input: Any, weight: Any, bias: Any) -> Any:
+    """The product on the CPU; None where it fails, since the operator raises what CUDA raises."""
+    try:
+        return _addmm(bias._inner, input._inner, weight._inner.t())
+    except Exception:
+        return None
+
+
+# ---- layers in sequence ----------------------------------------------------------------------------------------------
+
+_call_impl: Final = nn.Module._call_impl.__code__
+_forwards: Final = {kind: kind.forward for kind in (nn.Linear, nn.ReLU)}
+_relu: Final = nn.functional.relu
+_hooks: Final = nn.modules.module
+
+
+def _plain(module: Any, kind: Any) -> bool:
+    """Whether a layer is one of torch's own, and nothing looks at what goes in or comes out."""
+    return type(module) is kind and not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in module.__dict__
+        or kind.forward is not _forwards[kind]
+    )
+
+
+def _sequential(original: Any) -> Any:
+    """`nn.Sequential.forward` in training: linear layers with `relu` between them have one node for both."""
+
+    @wraps(original)  # torch.jit.script compiles what is wrapped
+    def forward(self: Any, input: Any) -> Any:
+        modules = [*self._modules.values()]
+        if (
+            type(input) not in _ORDINARY
+            or _getframe(1).f_code is not _call_impl  # the pass around it is recorded
+            or nn.Linear not in map(type, modules)
+            or type(self).__iter__ is not nn.Sequential.__iter__
+            or not _training()
+            or nn.functional.relu is not _relu
+            or _hooks._has_any_global_hook()
+        ):
+            return original(self, input)
+        where = site(2)
+        count = 0
+        while count < len(modules):
+            module, *others = modules[count : count + 3]
+            out, layers = None, 1
+            if where[0] is not None and _plain(module, nn.Linear):
+                # With a linear layer behind it, nobody else sees the result of `relu`.
+                if len(others) == 2 and _plain(others[0], nn.ReLU) and _plain(others[1], nn.Linear):
+                    layers = 2 - others[0].inplace
+                out = _linear_layer(input, module, others[0] if layers == 2 else None, where)
+            if out is None:
+                out, layers = module(input), 1
+            input = out
+            count += layers
+        return input
+
+    return forward
+
+
+def _linear_layer(input: Any, module: Any, relu: Any, where: Any) -> Any:
+    """What `module(input)`, and `relu` of it where there is one, give and record; None where that is not usual."""
+    weight, bias = module._parameters["weight"], module._parameters["bias"]
+    kinds = type(input) in _ORDINARY and type(weight) in _ORDINARY and type(bias) in _ORDINARY
+    out = _addmm_of(input, weight, bias) if kinds and _usual(input, weight, bias) else None
+    if out is None:
+        return None
+    place, shape = weight._block.place, weight._inner.shape
+    note, rows = place.note, place.gpu.ledger.rows
+    if place.late is not None:
+        settle(place)
+    index = len(rows)
+    note((FORWARD, perf_counter(), *where, "Linear", module.training, GRAD, ()))
+    write("aten.t.default", place, 0, None, where)
+    shapes = bias._inner.shape, input._inner.shape, shape[::-1]
+    if relu is None:
+        made = deliver(out, place, "aten.addmm.default", *shapes, where=where)
+        note((END, perf_counter(), None, None, index))
+        return _linear_node(bias, input, weight, (made,))
+    before = allocate(place, out.nbytes)
+    write("aten.addmm.default", place, out.nbytes, (out.dtype, out.shape, *shapes), where)
+    note((END, perf_counter(), None, None, index))
+    index = len(rows)
+    note((FORWARD, perf_counter(), *where, "ReLU", relu.training, GRAD, ()))
+    made = deliver(out.relu_(), place, "aten.relu.default", where=where)
+    note((END, perf_counter(), None, None, index))
+    del before
+    return _relu_node(bias, input, weight, (made, wrap(out, made._block)))
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
@@ -748,6 +874,7 @@ def _step_patches() -> Iterator[Patch]:
 def _patches(opening: Opening) -> list[Patch]:
     return [
         *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
+        (nn.Sequential, "forward", _sequential(nn.Sequential.forward)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
         *_step_patches(),
     ]
