@@ -127,8 +127,10 @@ def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
     def across(args: Any) -> tuple[int, ...]:
         given: Any = args[place] if len(args) > place else -1
-        dims: Any = given if type(given) in (list, tuple) else (given,)
         last = args[0].dim() - 1
+        if given == -1 or given == last:
+            return ()
+        dims: Any = given if type(given) in (list, tuple) else (given,)
         return () if not dims or any(dim in (None, -1, last) for dim in dims) else (dims[0],)
 
     return across if place else None
@@ -194,12 +196,17 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
 def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    # A result may be the front of a longer buffer.
-    sizes = [t.untyped_storage().nbytes() if on_host(t) else 0 for t in out]
-    given = tuple(wrap(t, allocate(place, n)) if on_host(t) else t for t, n in zip(out, sizes, strict=True))
-    dtype = next((t.dtype for t in out if on_host(t)), None)
-    write(name, place, sum(sizes), (dtype, out[0].shape if on_host(out[0]) else None, *shapes))
-    return given
+    given, nbytes, dtype = [], 0, None
+    for tensor in out:
+        if not on_host(tensor):
+            given.append(tensor)
+            continue
+        size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
+        nbytes += size
+        dtype = dtype or tensor.dtype
+        given.append(wrap(tensor, allocate(place, size)))
+    write(name, place, nbytes, (dtype, out[0].shape if given[0] is not out[0] else None, *shapes))
+    return tuple(given)
 
 
 def _from_one(func: Any, call: Any, view: bool = False) -> Any:
@@ -480,32 +487,46 @@ class _Linear(torch.autograd.Function):
             raise shut(place)
         if place.late is not None:
             settle(place)
-        where = site(2)
+        # First all that is computed, then all that is recorded: in turns, each would drive the other from the caches.
+        made_at = perf_counter
         if active:
-            g = _threshold_backward(g, active[0]._inner, 0)
-            behind = deliver(g, place, "aten.threshold_backward.default", g.shape, g.shape, where=where)
+            g, at = _threshold_backward(g, active[0]._inner, 0), made_at()
+        if on_input:
+            product, at_input = _mm(g, weight._inner), made_at()
+        if on_weight:
+            turned = g.t()
+            other, at_weight = _mm(turned, input._inner), made_at()
+        if on_bias:
+            total, at_bias = _sum(g, (0,), True), made_at()
+        where, shape, note, memory, label = site(2), g.shape, place.note, place.memory, place.label
+        cast = thread_state.autocast
+        of_bias = of_input = of_weight = None
+        if active:
+            gradient, before = (
+                deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at),
+                gradient,
+            )
             # Nobody else has these two, which torch has freed by now.
-            del gradient._block
+            del before._block
             if not _keeps_graph():
                 del active[0]._block
-            gradient = behind
-        note, memory, shape = place.note, place.memory, g.shape
         # Views: no bytes, nothing to do, no gradients.
-        t = OPERATION, perf_counter(), *where, "aten.t.default", place.label, 0, thread_state.autocast, 0
-        of_bias = of_input = of_weight = None
+        t = *where, "aten.t.default", label, 0, cast, 0
         if on_input:
-            inner = weight._inner
-            note((*t, memory.live, None))
-            of_input = deliver(_mm(g, inner), place, "aten.mm.default", shape, inner.shape, where=where)
+            note((OPERATION, at_input, *t, memory.live, None))
+            of_input = deliver(product, place, "aten.mm.default", shape, weight._inner.shape, where=where, at=at_input)
         if on_weight:
-            inner, turned = input._inner, g.t()
-            note((*t, memory.live, None))
-            of_weight = deliver(_mm(turned, inner), place, "aten.mm.default", turned.shape, inner.shape, where=where)
-            note((*t, memory.live, None))
+            note((OPERATION, at_weight, *t, memory.live, None))
+            shapes = turned.shape, input._inner.shape
+            of_weight = deliver(other, place, "aten.mm.default", *shapes, where=where, at=at_weight)
+            note((OPERATION, at_weight, *t, memory.live, None))
         if on_bias:
-            total = deliver(_sum(g, (0,), True), place, "aten.sum.dim_IntList", shape, 0, where=where)
-            write("aten.view.default", place, 0, None, where)
-            of_bias = wrap(total._inner.view(shape[1]), total._block)
+            block = allocate(place, total.nbytes)
+            live, work = memory.live, (total.dtype, total.shape, shape, 0)
+            row = OPERATION, at_bias, *where
+            note((*row, "aten.sum.dim_IntList", label, 0, cast, total.nbytes, live, work))
+            note((*row, "aten.view.default", label, 0, cast, 0, live, None))
+            of_bias = wrap(total.view(shape[1]), block)
         if on_weight:
             place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, place), "aten.t.default"]
         return of_bias, of_input, of_weight, None
@@ -605,9 +626,11 @@ def _training() -> bool:
     )
 
 
-def _usual(input: Any, weight: Any, bias: Any) -> bool:
-    """Whether `linear` is `addmm` here, and its gradients may be computed together."""
-    place, x, w = weight._block.place, input._inner, weight._inner
+def _usual(x: Any, place: Place, weight: Any, bias: Any) -> bool:
+    """Whether `linear` of what is `x` inside is `addmm`, and its gradients may be computed together."""
+    if type(weight) not in _ORDINARY or type(bias) not in _ORDINARY:
+        return False
+    w = weight._inner
     sizes, shape = x.shape, w.shape
     return bool(
         len(sizes) == 2
@@ -617,50 +640,51 @@ def _usual(input: Any, weight: Any, bias: Any) -> bool:
         and sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
         and 1 < shape[0] <= _SUSPICIOUS // sizes[0]
         and w.dtype in _FLOATS
-        and place is input._block.place
+        and place is weight._block.place
         and place is bias._block.place
         and not place.shut
         and x.is_contiguous()
         and w.is_contiguous()
         # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
-        and not (input.is_leaf if input.requires_grad else not (weight.requires_grad or bias.requires_grad))
         and not bias._backward_hooks
         and not bias._post_accumulate_grad_hooks
     )
+
+
+def _joined(input: Any, weight: Any, bias: Any) -> bool:
+    """Whether the result is part of a graph, and its input no leaf, for the same reason."""
+    return not input.is_leaf if input.requires_grad else weight.requires_grad or bias.requires_grad
+
+
+def _product(x: Any, weight: Any, bias: Any) -> Any:
+    """The layer on the CPU; None where that fails, since the operator raises what CUDA raises."""
+    try:
+        return _addmm(bias._inner, x, weight._inner.t())
+    except Exception:
+        return None
 
 
 def _linear(original: Any) -> Any:
     """`torch.nn.functional.linear`: usual layers in training as one node; all others as torch does it."""
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if (
-            type(input) not in _ORDINARY
-            or type(weight) not in _ORDINARY
-            or type(bias) not in _ORDINARY
-            or not _training()
-        ):
+        if type(input) not in _ORDINARY or type(weight) not in _ORDINARY or bias is None or not _training():
             return original(input, weight, bias)
-        sizes, shape = input._inner.shape, weight._inner.shape
-        if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and input.is_contiguous():
+        place, x, shape = input._block.place, input._inner, weight._inner.shape
+        sizes = x.shape
+        if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
             return linear(input.view(-1, sizes[2]), weight, bias).view(sizes[0], sizes[1], shape[0])  # as torch does
-        out = _addmm_of(input, weight, bias) if _usual(input, weight, bias) else None
+        out = None
+        if _usual(x, place, weight, bias) and _joined(input, weight, bias):
+            out = _product(x, weight, bias)
         if out is None:
             return original(input, weight, bias)
-        place, where = weight._block.place, site(2)
+        where = site(2)
         write("aten.t.default", place, 0, None, where)
-        shapes = bias._inner.shape, sizes, shape[::-1]
-        made = deliver(out, place, "aten.addmm.default", *shapes, where=where)
+        made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
         return _linear_node(bias, input, weight, (made,))
 
     return linear
-
-
-def _addmm_of(input: Any, weight: Any, bias: Any) -> Any:
-    """The product on the CPU; None where it fails, since the operator raises what CUDA raises."""
-    try:
-        return _addmm(bias._inner, input._inner, weight._inner.t())
-    except Exception:
-        return None
 
 
 # ---- layers in sequence ----------------------------------------------------------------------------------------------
@@ -703,50 +727,78 @@ def _sequential(original: Any) -> Any:
         where = site(2)
         count = 0
         while count < len(modules):
-            module, *others = modules[count : count + 3]
-            out, layers = None, 1
-            if where[0] is not None and _plain(module, nn.Linear):
-                # With a linear layer behind it, nobody else sees the result of `relu`.
-                if len(others) == 2 and _plain(others[0], nn.ReLU) and _plain(others[1], nn.Linear):
-                    layers = 2 - others[0].inplace
-                out = _linear_layer(input, module, others[0] if layers == 2 else None, where)
-            if out is None:
-                out, layers = module(input), 1
-            input = out
-            count += layers
+            layers = [] if where[0] is None else _linear_layers(modules, count)
+            out, done = _run_layers(input, layers, where) if layers and type(input) in _ORDINARY else (None, 0)
+            input = modules[count](input) if out is None else out
+            count += done or 1
         return input
 
     return forward
 
 
-def _linear_layer(input: Any, module: Any, relu: Any, where: Any) -> Any:
-    """What `module(input)`, and `relu` of it where there is one, give and record; None where that is not usual."""
-    weight, bias = module._parameters["weight"], module._parameters["bias"]
-    kinds = type(input) in _ORDINARY and type(weight) in _ORDINARY and type(bias) in _ORDINARY
-    out = _addmm_of(input, weight, bias) if kinds and _usual(input, weight, bias) else None
-    if out is None:
-        return None
-    place, shape = weight._block.place, weight._inner.shape
-    note, rows = place.note, place.gpu.ledger.rows
+def _linear_layers(modules: list[Any], first: int) -> list[tuple[Any, Any]]:
+    """Linear layers from the first on, each with the `relu` that follows it, or None."""
+    layers: list[tuple[Any, Any]] = []
+    while first < len(modules) and _plain(modules[first], nn.Linear):
+        # With a linear layer behind it, nobody else sees the result of `relu`.
+        relu = modules[first + 1] if first + 2 < len(modules) else None
+        if relu is not None and (
+            not _plain(relu, nn.ReLU) or relu.inplace or not _plain(modules[first + 2], nn.Linear)
+        ):
+            relu = None
+        layers.append((modules[first], relu))
+        first += 1 if relu is None else 2
+    return layers
+
+
+def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[Any, int]:
+    """What these layers give and record, and how many modules that was; None and 0 where the first is not usual.
+
+    First all that is computed, then all that is recorded, as in backward.
+    """
+    place, x = input._block.place, input._inner
+    made: list[tuple[Any, ...]] = []
+    for module, relu in layers:
+        weight, bias = module._parameters["weight"], module._parameters["bias"]
+        usual = _usual(x, place, weight, bias) and (made or _joined(input, weight, bias))
+        began = perf_counter()
+        out = _product(x, weight, bias) if usual else None
+        if out is None:
+            break
+        at = perf_counter()
+        sizes, x = x.shape, out if relu is None else out.relu_()
+        made.append((module, relu, weight, bias, sizes, out, began, at, perf_counter()))
+    if not made:
+        return None, 0
     if place.late is not None:
         settle(place)
-    index = len(rows)
-    note((FORWARD, perf_counter(), *where, "Linear", module.training, GRAD, ()))
-    write("aten.t.default", place, 0, None, where)
-    shapes = bias._inner.shape, input._inner.shape, shape[::-1]
-    if relu is None:
-        made = deliver(out, place, "aten.addmm.default", *shapes, where=where)
-        note((END, perf_counter(), None, None, index))
-        return _linear_node(bias, input, weight, (made,))
-    before = allocate(place, out.nbytes)
-    write("aten.addmm.default", place, out.nbytes, (out.dtype, out.shape, *shapes), where)
-    note((END, perf_counter(), None, None, index))
-    index = len(rows)
-    note((FORWARD, perf_counter(), *where, "ReLU", relu.training, GRAD, ()))
-    made = deliver(out.relu_(), place, "aten.relu.default", where=where)
-    note((END, perf_counter(), None, None, index))
-    del before
-    return _relu_node(bias, input, weight, (made, wrap(out, made._block)))
+    note, rows, memory, label, cast = (
+        place.note,
+        place.gpu.ledger.rows,
+        place.memory,
+        place.label,
+        thread_state.autocast,
+    )
+    for module, relu, weight, bias, sizes, out, began, at, later in made:
+        shape, index = weight._inner.shape, len(rows)
+        shapes = shape[:1], sizes, shape[::-1]
+        note((FORWARD, began, *where, "Linear", module.training, GRAD, ()))
+        note((OPERATION, began, *where, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
+        if relu is None:
+            done = deliver(out, place, "aten.addmm.default", *shapes, where=where, at=at)
+            note((END, at, None, None, index))
+            input = _linear_node(bias, input, weight, (done,))
+            continue
+        block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
+        note((OPERATION, at, *where, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
+        note((END, at, None, None, index))
+        index = len(rows)
+        note((FORWARD, at, *where, "ReLU", relu.training, GRAD, ()))
+        done = deliver(out, place, "aten.relu.default", where=where, at=later)
+        note((END, later, None, None, index))
+        del block
+        input = _relu_node(bias, input, weight, (done, wrap(out, done._block)))
+    return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
