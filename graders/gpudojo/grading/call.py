@@ -145,7 +145,10 @@ def _modes() -> tuple[int, int]:
 
 def name_of(device: Any) -> str:
     """A device as a tensor there names it: "cuda:0" for "cuda"."""
-    return str(torch.empty(0, device=device).device)
+    found = torch.device(device)
+    if found.type == "cpu" or found.index is not None:
+        return str(found)
+    return f"{found.type}:{torch.cuda.current_device() if found.type == 'cuda' else 0}"
 
 
 def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:

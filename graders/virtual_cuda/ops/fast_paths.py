@@ -469,7 +469,7 @@ class _Linear(torch.autograd.Function):
             raise shut(place)
         if place.late is not None:
             settle(place)
-        where = site(2)
+        where = site()
         note, memory, shape = place.note, place.memory, g.shape
         # Views: no bytes, nothing to do, no gradients.
         t = OPERATION, perf_counter(), *where, "aten.t.default", place.label, 0, thread_state.autocast, 0
@@ -607,7 +607,7 @@ def _linear(original: Any) -> Any:
             or bias._post_accumulate_grad_hooks
         ):
             return original(input, weight, bias)
-        where, turned = site(2), w.t()
+        where, turned = site(), w.t()
         try:
             out = _addmm(b, x, turned)
         except Exception:
