@@ -82,12 +82,13 @@ class StudentRaised(Exception):
 class Call:
     """What a probe works with: the student's function, the device, the seed, and the ledger of the last call."""
 
-    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int) -> None:
+    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int, reference: bool = False) -> None:
         self.function = function
         self.path = path
         self.bench = bench
         self.device = bench.device
         self.seed = seed
+        self.reference = reference  # whose evidence also has what students' is compared with
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
         self.aside = 0.0  # seconds that `after_call` took, not the student
 
