@@ -327,6 +327,7 @@ class Verdicts:
 
 
 CHUNK: Final = 8  # records sent to a process at a time
+AHEAD: Final = 2  # times that many wait for each process
 IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
 
 
@@ -338,11 +339,12 @@ class Judges:
         self.verdicts = verdicts
         self._others = {process.pid for process in multiprocessing.active_children()}
         self._pool: ProcessPoolExecutor | None = None
-        if (others := min(others, count // IN_PARALLEL)) > 0:
+        self._count = min(others, count // IN_PARALLEL)
+        if self._count > 0:
             # A copy has not read the reference yet, which each process does for itself.
             given = (dataclasses.replace(verdicts),)
-            self._pool = ProcessPoolExecutor(others, multiprocessing.get_context("spawn"), _begin_judging, given)
-            for _ in range(others):
+            self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context("spawn"), _begin_judging, given)
+            for _ in range(self._count):
                 self._pool.submit(int)
 
     def begin(self, key: str) -> Future[None] | None:
@@ -357,15 +359,17 @@ class Judges:
         Raises BadClass where the reference's record cannot be read, or a process was killed.
         """
         parts = [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
+        beside, busy = list[Future[None]](), list[Future[None]]()  # the others begin at the end
         try:
-            # The others begin at the end.
-            ahead = [self._pool.submit(_judge_again, part) for part in reversed(parts)] if self._pool else []
-            for part in parts:
-                future = ahead.pop() if ahead else None
-                beside = future is not None and not future.cancel()
-                if future is not None and beside:
-                    future.result()
-                yield from (self.verdicts.of(key, anew=not beside) for key in part)
+            for number, part in enumerate(parts):
+                busy = [future for future in busy if not future.done()]
+                while self._pool and len(busy) < AHEAD * self._count and number + 1 + len(beside) < len(parts):
+                    busy.append(self._pool.submit(_judge_again, parts[-1 - len(beside)]))
+                    beside.append(busy[-1])
+                here = number < len(parts) - len(beside)
+                if not here:
+                    beside[len(parts) - 1 - number].result()
+                yield from (self.verdicts.of(key, anew=here) for key in part)
         except (BrokenProcessPool, OSError, ValueError) as error:
             if self._pool is None or not _is_broken(self._pool, error):
                 raise
