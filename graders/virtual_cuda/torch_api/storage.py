@@ -145,6 +145,32 @@ def data_ptr(tensor: Any) -> int:
     return _address(tensor._block, inner.data_ptr() - _Raw.data_ptr(inner.untyped_storage())) if inner.numel() else 0
 
 
+_lent: Final[dict[int, int]] = {}  # of memory that lazy clones share: where it is on the host -> on the device
+
+
+def const_data_ptr(tensor: Any) -> int:
+    """`x.const_data_ptr()`: unlike `data_ptr`, it leaves a lazy clone a clone."""
+    inner = tensor._inner
+    if not inner.numel() or not torch._C._is_cow_tensor(inner):
+        return data_ptr(tensor)
+    return _lent[torch._C._data_address(inner)] + inner.storage_offset() * inner.element_size()
+
+
+def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
+    """A tensor that shares memory until one of the two is written to; the host's kernels copy it then."""
+    (tensor,) = args
+    place, inner = open_place(tensor), tensor._inner
+    if not torch._C._is_cow_tensor(inner):
+        _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
+    clone = func(inner)
+    block = allocate(place, inner.untyped_storage().nbytes())
+    write(str(func), place, 0)
+    return wrap(clone, block)
+
+
+operator("_lazy_clone", plan=_lazy_clone)
+
+
 def as_bytes(storage: Any) -> torch.Tensor:
     """A host tensor over the bytes of a storage."""
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
@@ -289,5 +315,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.UntypedStorage, "__new__", staticmethod(_make)
     yield torch.UntypedStorage, "copy_", _copy_
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
+    for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
+        yield around(torch._C, name, lambda original, tensor: original(getattr(tensor, "_inner", tensor)))
     yield around(torch._utils, "set_tensor_metadata", _set_metadata)
     yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))
