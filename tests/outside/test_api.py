@@ -20,6 +20,20 @@ def test_facts_about_the_device() -> None:
     assert len(torch.cuda.get_device_properties(0).uuid.bytes) == 16
     least, greatest = torch.cuda.Stream.priority_range()
     assert greatest < least == 0
+    with pytest.raises(RuntimeError, match=r"Device index value 1 is out of index range \[0, 1\)"):
+        torch.accelerator.current_stream(1)
+
+
+def test_sensors_are_those_of_an_idle_gpu() -> None:
+    assert torch.cuda.utilization() == 0
+    assert 0 < torch.cuda.temperature() < 100
+    assert torch.cuda.power_draw(0) > 0
+    assert torch.cuda.clock_rate("cuda") > 0
+    before = torch.cuda.device_memory_used()
+    kept = torch.empty(32 << 20, device="cuda", dtype=torch.uint8)
+    assert torch.cuda.device_memory_used() - before == kept.nbytes
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.temperature(1)
 
 
 MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

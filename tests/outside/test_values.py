@@ -300,6 +300,16 @@ def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
     torch.testing.assert_close(found.cpu(), expected)
 
 
+def test_functions_of_cudnn_convolve() -> None:
+    image, weight, ones = torch.randn(2, 4, 6, 6), torch.randn(4, 3, 3, 3), (1, 1)
+    there = torch.cudnn_convolution(image.cuda(), weight[:, :2].cuda(), ones, (2, 2), ones, 2, False, False, True)
+    torch.testing.assert_close(there.cpu(), F.conv2d(image, weight[:, :2], None, 2, 1, 1, 2))
+    there = torch.cudnn_convolution_transpose(
+        image.cuda(), weight.cuda(), ones, ones, (2, 2), ones, 2, False, False, True
+    )
+    torch.testing.assert_close(there.cpu(), F.conv_transpose2d(image, weight, None, 2, 1, 1, 2))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("lasting", ["image", "weight"])
 def test_gradients_of_a_convolution_lie_as_the_tensors_and_its_result_not_in_double(

@@ -301,6 +301,16 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
     return out
 
 
+def _by_cudnn(image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool) -> Any:
+    return _convolved(image, weight, None, stride, padding, dilation, False, [0], groups)
+
+
+def _by_cudnn_transposed(
+    image: Any, weight: Any, padding: Any, more: Any, stride: Any, dilation: Any, groups: int, *how: bool
+) -> Any:
+    return _convolved(image, weight, None, stride, padding, dilation, True, more, groups)
+
+
 _LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -344,6 +354,8 @@ operator(
 )
 operator("convolution_backward", kernel=partial(_in_single_backward, aten.convolution_backward.default))
 operator("_convolution", placement=_convolution)
+operator("cudnn_convolution", kernel=_by_cudnn)
+operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed)
 
 _RUNNING: Final[dict[str, Any]] = {
     "output": partial(_batch_norm_output, 5, True),

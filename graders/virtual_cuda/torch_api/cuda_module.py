@@ -6,6 +6,7 @@ import os
 import types
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from virtual_cuda.ops import placement
 from virtual_cuda.ops.layers import channels_last
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
+_C: Final[Any] = torch._C
 CAPABILITY: Final = (9, 0)
 _PROPERTIES: Final[dict[str, Any]] = {
     "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": uuid.UUID(int=0),
@@ -28,6 +30,8 @@ _PROPERTIES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
+_SENSORS: Final = {"utilization": 0, "memory_usage": 0, "temperature": 30, "power_draw": 75_000, "clock_rate": 1980}
 # By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
 _BLOCKS: Final = {
     (7, 5): (1024, 65536, 65536),
@@ -128,6 +132,10 @@ class Devices:
         memory = allocator_of(self.gpu, device)
         memory.allowed = int(memory.total * fraction)
 
+    def sensor(self, value: int, device: Any = None) -> int:
+        self.properties(device)  # raises where there is no such device
+        return value
+
     def empty_cache(self) -> None:
         for place in self.gpu.places:
             place.memory.empty_cache()
@@ -188,6 +196,9 @@ class Devices:
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "get_allocator_backend": lambda: "native",
+            # The sensors of a GPU that does nothing, in the units of NVML.
+            "device_memory_used": lambda device=None: of(device).reserved,
+            **{name: partial(self.sensor, value) for name, value in _SENSORS.items()},
         }
         accelerator = {
             **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
@@ -241,7 +252,7 @@ def _convolution_backend(
     """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides, too."""
     if type(image) not in VIRTUAL:
         return original(image, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
-    kinds, dims, channels = torch._C._ConvBackend, max(image.dim() - 2, 2), image.shape[1]
+    kinds, dims, channels = _C._ConvBackend, max(image.dim() - 2, 2), image.shape[1]
     if 0 in image.shape:
         if image.shape[0] and channels:
             shape = list(image.shape)

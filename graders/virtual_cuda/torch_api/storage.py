@@ -68,6 +68,7 @@ Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.place.index)  # type
 
 
 aten: Final = torch.ops.aten
+_C: Final[Any] = torch._C
 _Base: Final[Any] = torch.UntypedStorage
 _Raw: Final[Any] = torch._C.StorageBase
 _copy: Final = _Raw.copy_
@@ -151,16 +152,16 @@ _lent: Final[dict[int, int]] = {}  # of memory that lazy clones share: where it 
 def const_data_ptr(tensor: Any) -> int:
     """`x.const_data_ptr()`: unlike `data_ptr`, it leaves a lazy clone a clone."""
     inner = tensor._inner
-    if not inner.numel() or not torch._C._is_cow_tensor(inner):
+    if not inner.numel() or not _C._is_cow_tensor(inner):
         return data_ptr(tensor)
-    return _lent[torch._C._data_address(inner)] + inner.storage_offset() * inner.element_size()
+    return _lent[_C._data_address(inner)] + int(inner.storage_offset()) * int(inner.element_size())
 
 
 def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
     """A tensor that shares memory until one of the two is written to; the host's kernels copy it then."""
     (tensor,) = args
     place, inner = open_place(tensor), tensor._inner
-    if not torch._C._is_cow_tensor(inner):
+    if not _C._is_cow_tensor(inner):
         _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
     clone = func(inner)
     block = allocate(place, inner.untyped_storage().nbytes())
@@ -316,6 +317,6 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.UntypedStorage, "copy_", _copy_
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
-        yield around(torch._C, name, lambda original, tensor: original(getattr(tensor, "_inner", tensor)))
+        yield around(_C, name, lambda original, tensor: original(getattr(tensor, "_inner", tensor)))
     yield around(torch._utils, "set_tensor_metadata", _set_metadata)
     yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))
