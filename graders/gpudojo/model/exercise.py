@@ -40,6 +40,7 @@ class Failed(Exception):
     misconception: str | None = None
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
     ran: tuple[tuple[int, int], ...] | None = None  # the lines that the failing call executed, where they are recorded
+    about: str = ""  # the check whose hints are shown, where that is another one
 
 
 class Todo(Exception):
