@@ -728,7 +728,7 @@ def _stepping(original: Any, *args: Any, **named: Any) -> Any:
         return original(*args, **named)
     place, inner = opened
     lists = {id(inner[slot][0]): args[slot] for slot in slots}
-    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site(2))
+    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site())
     try:
         return original(*inner, **named)
     finally:
