@@ -286,7 +286,7 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
     """One operation into the ledger; `where`, if known: code object and instruction offset of the student's line."""
     if place.late is not None:
         settle(place)
-    code, offset = where or site(3)
+    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
@@ -462,7 +462,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, a
     else:
         block = allocate(place, nbytes)
         live = memory.live
-    code, offset = where or site(3)
+    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE

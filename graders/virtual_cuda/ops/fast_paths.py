@@ -498,7 +498,7 @@ class _Linear(torch.autograd.Function):
             other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
             total, at_bias = _sum(g, (0,), True), made_at()
-        where, shape, note, memory, label = site(2), g.shape, place.note, place.memory, place.label
+        where, shape, note, memory, label = site(), g.shape, place.note, place.memory, place.label
         cast = thread_state.autocast
         of_bias = of_input = of_weight = None
         if active:
@@ -679,7 +679,7 @@ def _linear(original: Any) -> Any:
             out = _product(x, weight, bias)
         if out is None:
             return original(input, weight, bias)
-        where = site(2)
+        where = site()
         write("aten.t.default", place, 0, None, where)
         made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
         return _linear_node(bias, input, weight, (made,))
@@ -724,7 +724,7 @@ def _sequential(original: Any) -> Any:
             or _hooks._has_any_global_hook()
         ):
             return original(self, input)
-        where = site(2)
+        where = site()
         count = 0
         while count < len(modules):
             layers = [] if where[0] is None else _linear_layers(modules, count)
@@ -906,7 +906,7 @@ def _stepping(original: Any, *args: Any, **named: Any) -> Any:
         return original(*args, **named)
     place, inner = opened
     lists = {id(inner[slot][0]): args[slot] for slot in slots}
-    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site(2))
+    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site())
     try:
         return original(*inner, **named)
     finally:
