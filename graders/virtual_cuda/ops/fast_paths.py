@@ -712,10 +712,11 @@ def _sequential(original: Any) -> Any:
 
     @wraps(original)  # torch.jit.script compiles what is wrapped
     def forward(self: Any, input: Any) -> Any:
+        if type(input) not in _ORDINARY:
+            return original(self, input)
         modules = [*self._modules.values()]
         if (
-            type(input) not in _ORDINARY
-            or _getframe(1).f_code is not _call_impl  # the pass around it is recorded
+            _getframe(1).f_code is not _call_impl  # the pass around it is recorded
             or nn.Linear not in map(type, modules)
             or type(self).__iter__ is not nn.Sequential.__iter__
             or not _training()
