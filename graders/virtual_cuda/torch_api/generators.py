@@ -233,6 +233,9 @@ class DefaultGenerators:
         yield from ((again, name, value) for name, value in cuda.items() if hasattr(again, name))
         yield from (around(home, "manual_seed", self.seed_both) for home in (torch, torch.random))
         yield torch, "Generator", _AnyGenerator("Generator", (), {})
+        for other in (torch.xpu, torch.mtia):
+            if not other._is_compiled():  # `torch.manual_seed` keeps a traceback for it, which takes ten times as long
+                yield other, "manual_seed_all", lambda seed: None
 
 
 _open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one, or none
