@@ -297,7 +297,7 @@ def _state(model: Any) -> dict[str, dict[str, Any]]:
 
 
 def _kept(tensor: Any) -> Any:
-    host = tensor.detach().cpu()
+    host = tensor.cpu().detach()
     return host.clone() if tensor.device.type == "cpu" else host
 
 
