@@ -116,6 +116,7 @@ class Devices:
         return index
 
     def set_device(self, device: Any) -> None:
+        self.initialize()
         self.exchange(index_of(self.gpu, device))
 
     def exchange(self, index: int) -> int:
