@@ -219,10 +219,7 @@ class _Run:
     @property
     def spent(self) -> dict[int, tuple[float, float]] | None:
         """Modelled seconds of host and GPU, by the index of the record."""
-        if self.times is None:
-            return None
-        found = self.times.by_row()
-        return {record.index: found[row] for row, record in self.ledger.by_row().items() if row in found}
+        return None if self.times is None else self.times.by_record(self.ledger)
 
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs something."""

@@ -465,6 +465,7 @@ def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_busy.clear)
     opening.again.append(_begun)
+    opening.closing.append(lambda: _thread.current(0))  # forgets the device
     _begun(opening.gpu)
     for name in filter(partial(hasattr, torch._C), _PRECISION):
         yield torch._C, name, _noting_tf32(getattr(torch._C, name))
