@@ -35,10 +35,13 @@ evaluate = exercise.function(
     "Of how many samples is each of the two numbers the mean?",
     "Weight each batch's loss by its size; count how often the largest output is at the target. Think of no batches.",
     "Sum `.item()` times the size, and the hits of `argmax`; divide by all samples, or return (0.0, 0.0).",
+    "Which class does the model choose for one sample, and where do you see that in the outputs?",
+    "Outputs have a row for each sample and a column for each class: the largest value of a row is the choice.",
+    "Sum `outputs.argmax(dim=1) == targets` over all batches, and divide by the number of all samples.",
 )
 evaluate.when("calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",))
 evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
-evaluate.when("returns_the_accuracy", hint=(10, 11, 12), at=("return", "last return"))
+evaluate.when("returns_the_accuracy", hint=(13, 14, 15), at=("return", "last return"))
 evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
 evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
 CHANGING = ("backward(", "zero_grad(", "step(", "set_grad_enabled(", "requires_grad_(", ".requires_grad", "copy_(")
