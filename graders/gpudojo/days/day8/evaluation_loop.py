@@ -517,6 +517,14 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         if len(case.passes) < len(case.sizes):
             happened = f"only {len(case.passes)} of {len(case.sizes)} batches were used (scenario `{name}`)"
             raise Failed(happened, "all of them, also a smaller one", at=("continue", "for"))
+        other, sizes = case.parts[1 - place].value, reference.sizes
+        if _close(found, reference.parts[1 - place].value or 0.0) and _close(other, right):
+            raise Failed(f"scenario `{name}`: loss and accuracy are swapped", "loss first, then accuracy")
+        if _close(found * len(sizes), right * sum(sizes)):
+            happened = (
+                f"scenario `{name}`: {what} {found:.4f}, the sum over {sum(sizes)} samples divided by {len(sizes)}"
+            )
+            raise Failed(happened, f"{right:.4f}, divided by the number of samples")
         if place and _close(found, 100 * right):
             note, at = " (in [0, 1], not in percent)", ()
         elif any(found == round(right, digits) for digits in (1, 2, 3)):
