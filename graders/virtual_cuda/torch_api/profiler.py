@@ -60,7 +60,7 @@ _FUSED: Final = {cls: (cls.forward, cls.backward) for cls in (FusedRmsNorm, Fuse
 
 def _mark_fused(on: bool) -> None:
     for cls, functions in _FUSED.items():
-        cls.forward, cls.backward = map(_marking if on else staticmethod, functions)  # type: ignore[assignment]
+        cls.forward, cls.backward = map(_marking if on else staticmethod, functions)  # type: ignore[method-assign]
 
 
 def _row(mark: str) -> int | None:
