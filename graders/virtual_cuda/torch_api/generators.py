@@ -236,9 +236,6 @@ class DefaultGenerators:
         absent = [home for home in (torch.xpu, torch.mtia) if not home.is_available()]
         yield from ((home, "manual_seed_all", lambda seed: None) for home in absent)
         yield torch, "Generator", _AnyGenerator("Generator", (), {})
-        for other in (torch.xpu, torch.mtia):
-            if not other._is_compiled():  # `torch.manual_seed` keeps a traceback for it, which takes ten times as long
-                yield other, "manual_seed_all", lambda seed: None
 
 
 _open: Final[list[DefaultGenerators]] = []  # of the devices that are open: one, or none
