@@ -890,14 +890,17 @@ class _Step:
 def _stepping(original: Any, *args: Any, **named: Any) -> Any:
     """The usual steps of Adam and of plain gradient descent."""
     slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
-    others = [given for i, given in enumerate(args) if i not in slots and given is not None]
+    # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
+    others = [given for i, given in enumerate(args) if i not in slots and given]
+    counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
     opened = None
     if not (
         _grad_on()
         or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
         or any(isinstance(value, torch.Tensor) for value in named.values())
-        # Momentum that the step is to make.
-        or not all(type(given) is list and all(type(each) is torch.Tensor for each in given) for given in others)
+        or slots[:2] != [0, 1]
+        or len(others) > 1
+        or (others and (not counted or others[0] is not args[-1] or len(args) < 6))
         or _watched()
     ):
         opened = _opened_lists(args, slots)
