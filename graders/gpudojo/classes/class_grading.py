@@ -221,7 +221,7 @@ class ClassGrading:
         state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
         state.python = platform.python_version()
         state.reference = self._terms_of(self.secret).verdicts.reference_key
-        if not options.alone:
+        if not (options.alone or options.rejudge):  # what runs nothing may be refused, and then changes nothing
             save_state(options.out, state)
 
     def _terms(self, entry: SubmissionEntry) -> Terms:

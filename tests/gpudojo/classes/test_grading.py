@@ -291,8 +291,10 @@ def test_a_changed_submission_alone_is_run_again(
         assert (outcome.ran, watcher.ran) == (1, ["wrong"])
         assert by_name(results)["wrong"].score == 14.0
         file.write_bytes(before + b"\n# never seen\n")
+        kept = (out / ".dojo" / "class.json").read_bytes()
         with pytest.raises(BadClass, match="--rejudge runs nothing"):
-            grade(folder, out, rejudge=True)
+            grade(folder, out, rejudge=True, seconds=4.0)
+        assert (out / ".dojo" / "class.json").read_bytes() == kept
     finally:
         file.write_bytes(before)
 
