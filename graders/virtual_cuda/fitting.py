@@ -247,7 +247,7 @@ _USUAL: Final = {
 # What programs on a busy host do not tell: waits, what is rare or small, and what of an optimizer's step comes between
 # its kernels and not before them: the profiler's ranges of steps say that.
 _FIXED: Final = {
-    "item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 7e-6, "cudaMalloc": 150e-6, "list": 17e-6,
+    "item": 4e-6, "wait": 1e-6, "stream": 3e-6, "synchronize": 9e-6, "cudaMalloc": 150e-6, "list": 17e-6,
     "list tensor": 2e-6, "list number": 0.17e-6, "reduction": 4e-6,
 }  # fmt: skip
 _USUAL_KERNEL: Final = {
@@ -276,7 +276,10 @@ def solve(
                 step = (right[place] - square[place] @ found) / square[place, place]
                 found[place] = max(least[place], found[place] + step)
         sums = np.maximum(matrix @ found, 1e-9)
-        weights = counts * np.minimum(1, 1 / np.maximum(sums, 0.1)) / np.maximum(np.abs(np.log(sums)), 0.08)
+        error = np.log(sums)  # so that twice as long and half as long weigh the same
+        weights = (
+            counts * (np.where(error, error, 1) / np.where(error, sums - 1, 1)) ** 2 / np.maximum(abs(error), 0.08)
+        )
     return {name: float(f"{value:.3g}") for name, value in zip(names, found * scale, strict=True)}
 
 
