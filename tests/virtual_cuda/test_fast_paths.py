@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
 
@@ -23,7 +25,7 @@ def _one_by_one() -> AbstractContextManager[Any]:
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
-def _net() -> nn.Module:
+def _net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU(inplace=True), nn.Linear(3, 2)).cuda()
 
 
@@ -73,9 +75,33 @@ def _wanted(watched: Watched) -> Iterator[Any]:
     yield model[4].weight.grad
 
 
+def _retained(watched: Watched) -> Iterator[Any]:
+    """Passes over one graph: two that keep it, and one that frees it."""
+    model = _net()
+    with watched():
+        out = model(torch.rand(5, 4).cuda())
+    for retain in (True, True, False):
+        out.sum().backward(retain_graph=retain)
+    yield from (p.grad for p in model.parameters())
+
+
+def _seen(watched: Watched) -> Iterator[Any]:
+    """Layers whose results somebody looks at or changes."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()).cuda()
+    seen: list[Any] = []
+    model[2].register_forward_pre_hook(lambda module, given: seen.append(given[0].add(1)))
+    model[3].register_full_backward_hook(lambda module, given, out: seen.append(out[0].mul(2)))
+    with watched():
+        out = model(torch.rand(5, 4).cuda()) * 2
+    out.sum().backward()
+    yield from (*seen, *(p.grad for p in model.parameters()))
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        _retained,
+        _seen,
         pytest.param(partial(_training, torch.optim.Adam, (6, 4), 1), id="adam"),
         pytest.param(partial(_training, torch.optim.SGD, (6, 4), 2), id="sgd, accumulated"),
         pytest.param(partial(_training, torch.optim.Adam, (2, 3, 4), 2), id="sequences"),
@@ -122,6 +148,27 @@ def test_a_weight_that_was_changed_is_named_as_torch_names_it(gpu: Any) -> None:
             out.sum().backward()
         messages.append(str(error.value).replace("torch.cuda.", "torch.").partition(" is at version")[0])
     assert messages[0] == messages[1]
+
+
+def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
+    model, inputs = _net(), torch.rand(5, 4)
+    host = copy.deepcopy(model).cpu()
+    found = []
+    for net, x in ((model, inputs.cuda().requires_grad_()), (host, inputs.requires_grad_())):
+        (gradient,) = torch.autograd.grad(net(x * 1).pow(3).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+        found.append([x.grad, *(p.grad for p in net.parameters() if p.grad is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_layers_in_sequence_can_be_scripted(gpu: Any) -> None:
+    host = nn.Sequential(nn.Tanh(), nn.ReLU())
+    x = torch.rand(5, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that scripts will go
+        scripted = torch.jit.script(host)
+    assert torch.equal(scripted(x), host(x))
 
 
 def test_the_node_of_a_layer(gpu: Any) -> None:
@@ -172,6 +219,51 @@ def test_lists_of_tensors(gpu: Any, name: str, lists: int, rest: tuple[Any, ...]
     assert row[4] == f"aten._foreach_{name}.{overload}"
     for mine, theirs in zip(out, expected, strict=True):
         assert torch.equal(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.Adam,
+        partial(torch.optim.Adam, amsgrad=True, weight_decay=0.1),
+        partial(torch.optim.Adam, maximize=True),
+        torch.optim.AdamW,
+        partial(torch.optim.RMSprop, momentum=0.9),
+        torch.optim.SGD,
+        partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+        partial(torch.optim.SGD, momentum=0.9, nesterov=True, maximize=True),
+    ],
+)
+def test_steps_leave_the_same_ledger_and_versions(make: Any) -> None:
+    seen = []
+    for watched in (nullcontext, BaseTorchFunctionMode):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 1)).cuda()
+            optimizer = make(model.parameters(), lr=0.01)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.rand(6, 4).cuda()).sum().backward()
+                with watched():
+                    optimizer.step()
+            kept = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor is not None]
+            tensors = [*model.parameters(), *kept]
+            rows = [(row[0], *row[2:]) for row in gpu.ledger.rows]
+            memory = torch.cuda.memory_stats()
+            seen.append(([t.detach().cpu() for t in tensors], [t._version for t in tensors], rows, memory))
+    (values, *rest), (expected, *others) = seen
+    assert rest == others
+    assert all(map(torch.equal, values, expected))
+
+
+def test_a_graph_from_before_a_step_is_stale(gpu: Any) -> None:
+    for make in (torch.optim.Adam, torch.optim.RMSprop):
+        model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 1)).cuda()
+        optimizer, out = make(model.parameters()), model(torch.rand(6, 4).cuda()).sum()
+        out.backward(retain_graph=True)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.backward()
 
 
 def test_lists_that_do_not_fit_are_refused(gpu: Any) -> None:

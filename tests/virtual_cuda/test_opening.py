@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 import virtual_cuda
@@ -142,6 +145,21 @@ def test_patches_that_were_undone_serve_the_next_device() -> None:
             assert torch.zeros is patched
 
 
+def test_a_closed_device_leaves_its_patches_to_the_next_and_is_kept_by_nobody() -> None:
+    original, put = torch.zeros, []
+    for devices in (1, 2):
+        with virtual_cuda.virtual_cuda(devices) as gpu:
+            assert torch.cuda.device_count() == len(torch.cuda.default_generators) == devices
+            torch.nn.Linear(3, 2).cuda()(torch.zeros(3, device="cuda")).sum().backward()
+            put.append(torch.zeros)
+        assert torch.zeros is original
+        closed = weakref.ref(gpu)
+        del gpu
+        gc.collect()
+        assert closed() is None
+    assert put[0] is put[1]
+
+
 def test_what_was_changed_between_two_devices_is_patched_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     with virtual_cuda.keep_patches() as restore:
@@ -169,3 +187,16 @@ def test_each_device_says_that_products_may_use_tf32() -> None:
                 assert [row[6] for row in gpu.ledger.rows] == ["tf32"]
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_seeds_for_devices_that_are_not_there_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[object] = []
+    for other in (torch.xpu, torch.mtia):
+        assert not other.is_available()
+        monkeypatch.setattr(other, "manual_seed_all", kept.append)
+    with virtual_cuda.open_device("virtual"):
+        assert torch.manual_seed(3).initial_seed() == 3
+        assert torch.cuda.initial_seed() == 3
+    assert kept == []
+    torch.manual_seed(3)
+    assert kept == [3, 3]

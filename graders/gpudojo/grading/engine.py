@@ -99,7 +99,7 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
     too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
     held against the student, spoiling it would pay.
     """
-    seen.ran = None
+    seen.asked = None
     try:
         check.judge(seen, wanted)
     except Failed as error:

@@ -333,7 +333,7 @@ def rows_of(
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
             function = functions.get(result.function)
             mistake = (misconceptions or {}).get(result.misconception or "")
-            every = hints_on(result, function, mistake) if function else ()
+            every = hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
             hint = "\n".join(every[: max(hints, 0)])
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
@@ -398,7 +398,7 @@ def _row(
         happened=result.happened,
         expected=result.expected,
         why=f"{mistake.name}: {' '.join(mistake.why.split())}" if mistake else "",
-        hint=hint if result.outcome is Outcome.FAILED else "",
+        hint=hint,
         blocked_by=result.blocked_by,
         file=place.file if place else None,
         cell=place.cell if place else None,

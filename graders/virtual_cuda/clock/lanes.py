@@ -75,7 +75,9 @@ def on_cpu(ledger: Sequence[Row], cpu: Gpu) -> OnCpu:
     host = Host()
     fixed = work = 0.0
     for number, row in enumerate(ledger):
-        if row[0] in (records.TRANSFER, records.SYNC, records.STREAM, records.SCALER_CALL):
+        if row[0] in (records.TRANSFER, records.SYNC, records.SCALER_CALL) or (
+            row[0] == records.STREAM and row[6] != "list"
+        ):
             continue
         call = call_of(row) if row[0] == records.OPERATION else None
         if call is not None and is_transfer(ledger, number):
@@ -147,24 +149,25 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, list[dict[LaneKind, float]]] = {HOST: [{} for _ in range(PARTS)]}
+    shares: dict[str, defaultdict[int, dict[LaneKind, float]]] = {HOST: defaultdict(dict)}
     scale = PARTS / times.end if times.end else 0.0
-    for interval in times.intervals:
-        parts = shares.setdefault(interval.lane, [{} for _ in range(PARTS)])
-        start, end = interval.start * scale, interval.end * scale
+    for _, lane, _, begun, ended, _, kind in times.intervals:
+        parts = shares.get(lane) or shares.setdefault(lane, defaultdict(dict))
+        start, end = begun * scale, ended * scale
         for place in range(int(start), min(int(end) + 1, PARTS)):
-            share = min(end, place + 1) - max(start, place)
-            parts[place][interval.kind] = parts[place].get(interval.kind, 0.0) + share
-    lanes = [Lane(name, [_most(part) for part in parts]) for name, parts in shares.items()]
+            part, share = parts[place], (end if end < place + 1 else place + 1) - (start if start > place else place)
+            part[kind] = part.get(kind, 0.0) + share
+    lanes = [Lane(name, [_most(parts.get(place)) for place in range(PARTS)]) for name, parts in shares.items()]
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
-def _most(part: dict[LaneKind, float]) -> tuple[LaneKind, int]:
+def _most(part: dict[LaneKind, float] | None) -> tuple[LaneKind, int]:
     """What took most of a part of the time, and the percentage in which the lane did anything."""
     if not part:
         return "issue", 0
-    return max(part, key=lambda kind: part[kind]), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
+    most = max(part, key=part.__getitem__) if len(part) > 1 else next(iter(part))
+    return most, min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
 
 
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:
@@ -250,6 +253,11 @@ class Times(NamedTuple):
             found[interval.row] = (host + interval.seconds * of_host, device + interval.seconds * (not of_host))
         return found
 
+    def by_record(self, ledger: Ledger) -> dict[int, tuple[float, float]]:
+        """The same for the records of a ledger, by their index."""
+        found = self.by_row()
+        return {record.index: found[row] for row, record in ledger.by_row().items() if row in found}
+
 
 def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None = None) -> Times:
     """The modelled times of the rows `first` to `until` of a whole ledger.
@@ -302,7 +310,8 @@ class Host:
         elif kind == records.SCALER_CALL:
             yield "scaler", 1
         elif kind == records.STREAM and row[6] != "tf32":
-            yield ("event" if row[6] == "record" else "stream"), 1
+            names = {"record": ("event", 1), "list": ("list number", row[7])}
+            yield names.get(row[6], ("stream", 1))
 
     def _operator(self, call: KernelCall, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
         spans = self._open.values()
@@ -494,5 +503,5 @@ class Clock:
             self._free[lane] = max(self._free[lane], self._free[device, other])
         elif what == "sleep":
             self._run(number, lane, "sleep", other / HZ, 1, self.now)
-        else:
+        elif what != "list":
             self._awaited = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]

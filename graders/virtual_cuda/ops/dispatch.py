@@ -249,6 +249,7 @@ class _ThreadState(threading.local):
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
+    step: Any = None  # of an optimizer, where it runs on the tensors inside
     handed_out: Any = (None, frozenset())  # a backward pass, and the ids of parameters it has a gradient for
     forked: bool = False
 
@@ -285,7 +286,7 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
     """One operation into the ledger; `where`, if known: code object and instruction offset of the student's line."""
     if place.late is not None:
         settle(place)
-    code, offset = where or site(3)
+    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
@@ -435,10 +436,11 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None) -> Any:
+def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, at: float | None = None) -> Any:
     """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here.
 
-    `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`.
+    `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`. `at`:
+    when it was made, if that is not now.
     """
     if place.late is not None:
         settle(place)
@@ -460,13 +462,14 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None) -
     else:
         block = allocate(place, nbytes)
         live = memory.live
-    code, offset = where or site(3)
+    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
     shape, dtype, label, cast = out.shape, out.dtype, place.label, thread_state.autocast
     work = dtype, shape, *given
-    place.note((OPERATION, perf_counter(), code, offset, name, label, mode, cast, nbytes, live, work))
+    at = perf_counter() if at is None else at
+    place.note((OPERATION, at, code, offset, name, label, mode, cast, nbytes, live, work))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
     # Sizes of 0 and 1 may have any stride.
     strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import types
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -13,9 +15,12 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 
 from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, invalid_ordinal
+from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops import placement
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.ops.layers import channels_last
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
+_C: Final[Any] = torch._C
 CAPABILITY: Final = (9, 0)
 _PROPERTIES: Final[dict[str, Any]] = {
     "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": uuid.UUID(int=0),
@@ -26,6 +31,8 @@ _PROPERTIES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
+_SENSORS: Final = {"utilization": 0, "memory_usage": 0, "temperature": 30, "power_draw": 75_000, "clock_rate": 1980}
 # By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
 _BLOCKS: Final = {
     (7, 5): (1024, 65536, 65536),
@@ -52,6 +59,14 @@ def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
     if not 0 <= index < len(gpu.places):
         raise RuntimeError(f"Invalid device argument {index}: did you call init?")
     return gpu.places[index].memory
+
+
+def _allocator_setting(name: str) -> str | None:
+    """What the environment says of the caching allocator."""
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if (found := re.search(rf"(?:^|,)\s*{name}:([^,]+)", os.environ.get(variable, ""))) is not None:
+            return found[1].strip()
+    return None
 
 
 def sync_debug_mode(mode: Any) -> int:
@@ -84,6 +99,11 @@ class Devices:
         self.gpu = gpu
         self.process = os.getpid()
         self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
+        if (fraction := _allocator_setting("per_process_memory_fraction")) is not None:
+            if not 0 <= float(fraction) <= 1:
+                raise RuntimeError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
+            for place in gpu.places:
+                place.memory.allowed = int(place.memory.total * float(fraction))
         return ()
 
     def initialize(self) -> None:
@@ -96,6 +116,7 @@ class Devices:
         return index
 
     def set_device(self, device: Any) -> None:
+        self.initialize()
         self.exchange(index_of(self.gpu, device))
 
     def exchange(self, index: int) -> int:
@@ -125,6 +146,10 @@ class Devices:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         memory = allocator_of(self.gpu, device)
         memory.allowed = int(memory.total * fraction)
+
+    def sensor(self, value: int, device: Any = None) -> int:
+        self.properties(device)  # raises where there is no such device
+        return value
 
     def empty_cache(self) -> None:
         for place in self.gpu.places:
@@ -185,7 +210,10 @@ class Devices:
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
-            "get_allocator_backend": lambda: "native",
+            "get_allocator_backend": lambda: _allocator_setting("backend") or "native",
+            # The sensors of a GPU that does nothing, in the units of NVML.
+            "device_memory_used": lambda device=None: of(device).reserved,
+            **{name: partial(self.sensor, value) for name, value in _SENSORS.items()},
         }
         accelerator = {
             **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
@@ -223,7 +251,36 @@ class Devices:
         yield torch.version, "cuda", torch.version.cuda or "13.0"
         yield torch.backends.cudnn, "is_available", lambda: True
         yield torch.backends.cudnn, "version", lambda: 91900
-        yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
+        yield torch.backends.cudnn, "is_acceptable", _acceptable
+        yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False  # it would ask for cuDNN's layout of the weights
+
+
+def _acceptable(tensor: Any) -> bool:
+    usual = tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+    return bool(torch._C._get_cudnn_enabled() and tensor.is_cuda and usual)
+
+
+def _convolution_backend(
+    original: Any, image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, bias_sizes: Any = None,
+) -> Any:  # fmt: skip
+    """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides, too."""
+    if type(image) not in VIRTUAL:
+        return original(image, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
+    kinds, dims, channels = _C._ConvBackend, max(image.dim() - 2, 2), image.shape[1]
+    if 0 in image.shape:
+        if image.shape[0] and channels:
+            shape = list(image.shape)
+            raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
+        return kinds.Empty
+    cudnn = torch.backends.cudnn.enabled and all(more < step for more, step in zip(output_padding, stride, strict=True))
+    last = image.dtype is not torch.float64 and (channels_last(image) or channels_last(weight))
+    if not transposed and channels == groups > 1 and weight.shape[0] % channels == 0:
+        return kinds.Cudnn if cudnn and last else getattr(kinds, f"CudaDepthwise{dims}d")
+    if cudnn:
+        return kinds.CudnnTranspose if transposed else kinds.Cudnn
+    slow = "SlowTranspose" if transposed else "SlowDilated" if dims == 3 or max(dilation) > 1 else "Slow"
+    return getattr(kinds, f"{slow}{dims}d")
 
 
 # NVTX's library when no tool listens; -2 is NVTX_NO_PUSH_POP_TRACKING.
@@ -261,6 +318,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     opening.again.append(devices.use)
     yield from devices.patches()
     emit: Any = torch.autograd.profiler.emit_nvtx
+    yield around(torch._C, "_select_conv_backend", _convolution_backend)
     yield torch.cuda.nvtx, "_nvtx", _NVTX
     yield emit, "__enter__", _enter
     yield emit, "__exit__", _leave

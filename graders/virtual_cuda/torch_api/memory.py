@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 import types
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
 import torch.cuda.memory
 
-from virtual_cuda.device.layout import NO_POOL, History, Pool
+from virtual_cuda.device.layout import NO_POOL, History, Pool, kept, unsplit
 from virtual_cuda.device.state import Block, VirtualGpu, registered
 from virtual_cuda.ops.dispatch import allocate
 from virtual_cuda.patching import Opening, Patch, torch_patches
@@ -22,6 +24,11 @@ _SETTINGS: Final[dict[str, Any]] = {
     "pinned_use_cuda_host_register": False, "graph_capture_record_stream_reuse": False, "max_round_threshold": -1,
     "max_cached_size": -1, "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
 }  # fmt: skip
+# They take blocks of CUDA's own allocator; in a build that has them they would end a process without a GPU.
+_REFUSED: Final = """
+    _cuda_getCheckpointState _cuda_setCheckpointPoolState _cuda_checkPoolLiveAllocations
+    _construct_CUDA_Tensor_From_Storage_And_Metadata _free_And_Remove_DeleterFn
+""".split()
 pool_numbers: Final = itertools.count(1)  # of memory pools and of CUDA graphs' own
 
 
@@ -65,7 +72,7 @@ class Memory:
                 layout.history.metadata = self.metadata
                 if before is not None and not clear_history:
                     layout.history.entries.extend(before.entries)
-            memory.watch(enabled is not None or layout.pool != NO_POOL)
+            memory.watch(enabled is not None or bool(layout.pools))
 
     def record_legacy(
         self, enabled: bool, context: bool = True, most: int = 1, of_events: bool = False, cpp: bool = False,
@@ -109,17 +116,19 @@ class Memory:
         self.raw[address] = block
         return address
 
-    def begin_pool(self, index: int, pool: Pool) -> None:
+    def begin_pool(self, index: int, pool: Pool, thread: int | None = None) -> None:
         memory = self.gpu.places[index].memory
-        memory.located().pool = pool
+        memory.located().pools.append((pool, thread))
         memory.watch(True)
         _uses[pool] = _uses.get(pool, 1) + 1
 
     def end_pool(self, index: int, pool: Pool) -> None:
         memory = self.gpu.places[index].memory
         layout = memory.located()
-        layout.pool = NO_POOL
-        memory.watch(layout.history is not None)
+        found = [place for place, (begun, _) in enumerate(layout.pools) if begun == pool]
+        if found:
+            del layout.pools[found[-1]]
+        memory.watch(layout.history is not None or bool(layout.pools))
 
     def patches(self) -> Iterator[Patch]:
         internals = {
@@ -139,15 +148,21 @@ class Memory:
         }
         yield from ((torch._C, name, value) for name, value in internals.items())
         for name, function in {
-            "_cuda_beginAllocateCurrentThreadToPool": self.begin_pool,
+            "_cuda_beginAllocateCurrentThreadToPool": lambda i, pool: self.begin_pool(i, pool, threading.get_ident()),
+            "_cuda_beginAllocateCurrentStreamToPool": self.begin_pool,
             "_cuda_beginAllocateToPool": self.begin_pool,
             "_cuda_endAllocateToPool": self.end_pool,
             "_cuda_releasePool": lambda index, pool: _uses.update({pool: _uses.get(pool, 2) - 1}),
         }.items():
             yield torch.cuda.memory, name, function
             yield torch._C, name, function
+        yield from ((torch._C, name, partial(_refuse, name)) for name in _REFUSED)
         for home in (torch.cuda, torch.cuda.memory):
             yield home, "MemPool", MemPool
+
+
+def _refuse(name: str, *args: Any) -> None:
+    raise NotImplementedError(f"torch._C.{name} needs CUDA's own allocator, which the virtual device does not have")
 
 
 _uses: Final[dict[Pool, int]] = {}  # how many hold a pool; 1 where nothing is said
@@ -159,6 +174,13 @@ class MemPool:
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         self.allocator = allocator
         self.id: Pool = (0, next(pool_numbers))
+        kept.add(self.id)
+        if no_split:
+            unsplit.add(self.id)
+
+    def __del__(self) -> None:
+        kept.discard(self.id)
+        unsplit.discard(self.id)
 
     def use_count(self) -> int:
         return _uses.get(self.id, 1)

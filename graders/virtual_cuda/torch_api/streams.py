@@ -27,6 +27,11 @@ _PRIORITIES: Final = (0, -3)  # the least and the greatest that torch has stream
 _REMEMBERED: Final = 4096  # changes of the current stream that a backward pass looks back on
 
 
+def _check_stream(stream: Any) -> None:
+    if stream is not None and not isinstance(stream, Stream):
+        raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
+
+
 class AnyEvent:
     """`torch.Event`: remembers when it was recorded."""
 
@@ -41,6 +46,7 @@ class AnyEvent:
         self._index: int | None = None  # the device it was recorded on
 
     def record(self, stream: Any = None) -> None:
+        _check_stream(stream)
         self._at = time.perf_counter()
         if now.gpu is None:
             return
@@ -54,6 +60,7 @@ class AnyEvent:
         self._row = _note("record", stream)
 
     def wait(self, stream: Any = None) -> None:
+        _check_stream(stream)
         if now.gpu is not None and self._at is not None:
             stream = stream or _current()
             stream._busy_until = self._at
@@ -71,6 +78,9 @@ class AnyEvent:
         placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
+        if not isinstance(end_event, AnyEvent) or isinstance(self, Event) is not isinstance(end_event, Event):
+            kind = "torch.cuda.Event" if isinstance(self, Event) else "torch.Event"
+            raise RuntimeError(f"expected other to be a {kind} object")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:
@@ -329,7 +339,10 @@ def _default_of(device: Any = None) -> Stream:
 
 def _current(device: Any = None) -> Stream:
     assert now.gpu is not None
-    return _thread.current(index_of(now.gpu, device)) or _default_of(device)
+    index, count = index_of(now.gpu, device), len(now.gpu.places)
+    if not 0 <= index < count:
+        raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
+    return _thread.current(index) or _default_of(device)
 
 
 def _record_stream(self: Any, stream: Any) -> None:
@@ -452,6 +465,7 @@ def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_busy.clear)
     opening.again.append(_begun)
+    opening.closing.append(lambda: _thread.current(0))  # forgets the device
     _begun(opening.gpu)
     for name in filter(partial(hasattr, torch._C), _PRECISION):
         yield torch._C, name, _noting_tf32(getattr(torch._C, name))

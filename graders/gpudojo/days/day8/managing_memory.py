@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from unittest import mock
 
@@ -764,8 +764,9 @@ def returns_the_number_of_steps(seen: Seen, wanted: Seen) -> None:
 COUNT, ROWS, WIDTH = 4, 256, 8
 
 
-def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
-    """Blocks that count their runs, and need several times as much memory inside as between them."""
+@lru_cache(maxsize=1)
+def _block_class() -> Any:
+    """A class made once, and only where torch is needed."""
 
     class CheckpointBlock(nn.Module):
         def __init__(self) -> None:
@@ -777,9 +778,15 @@ def _blocks(seed: int, device: Any) -> tuple[list[Any], Any]:
             kept(self.key)[0] += 1
             return nn.functional.dropout((x * self.scale).tanh(), 0.3, self.training).mean(0)
 
+    return CheckpointBlock
+
+
+def _blocks(seed: int, device: Any, count: int = COUNT) -> tuple[list[Any], Any]:
+    """Blocks that count their runs, and need several times as much memory inside as between them."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return [CheckpointBlock().to(device) for _ in range(COUNT)], torch.rand(ROWS, WIDTH).to(device)
+        x = torch.rand(ROWS, WIDTH).to(device)
+        return [_block_class()().to(device) for _ in range(count)], x
 
 
 class Through(Case, frozen=True):
@@ -895,12 +902,12 @@ def _beside_plain(call: Call, blocks: Any, x: Any, **options: Any) -> Through:
 
 @checkpointed.probe(edge=True)
 def few_blocks(call: Call) -> Cases[Through]:
-    (blocks, x), (hosted, there) = _blocks(call.seed, call.device), _blocks(call.seed, "cpu")
+    (blocks, x), (hosted, there) = _blocks(call.seed, call.device, 1), _blocks(call.seed, "cpu", 2)
     return tried(
         {
-            "one block": lambda: _beside_plain(call, blocks[:1], x, gradient=True, backward=False),
+            "one block": lambda: _beside_plain(call, blocks, x, gradient=True, backward=False),
             "no blocks": lambda: _beside_plain(call, [], x, gradient=False, backward=False),
-            "on the CPU": lambda: _beside_plain(call, hosted[:2], there, gradient=True),
+            "on the CPU": lambda: _beside_plain(call, hosted, there, gradient=True),
         }
     )
 

@@ -441,9 +441,9 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
         """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
+        (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
         for what, counts in (("operations", growth.operations), ("lines of Python", growth.steps)):
             if all(a < b for a, b in pairwise(counts)):
-                (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
                 happened = (
                     f"{few} sprites of {high} x {wide} pixels took {counts[0]} {what}, "
                     f"{many} of {higher} x {wider} took {counts[-1]}"
@@ -451,6 +451,11 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
                 right = wanted[pictures].growth.operations[-1]
                 expected = f"the same number for more and larger sprites; the reference takes {right} operations"
                 raise Failed(happened, expected, growth.line, "python-loop-over-elements")
+        # A loop as long as the largest picture it is meant for, whatever the size of this one.
+        if (took := growth.operations[-1]) >= many * higher * wider:
+            happened = f"{many} sprites of {higher} x {wider} pixels took {took} operations"
+            expected = f"far less than one for each pixel; the reference takes {wanted[pictures].growth.operations[-1]}"
+            raise Failed(happened, expected, growth.line, "python-loop-over-elements")
 
     @function.check(points=0.5, needs=VALUES)
     def stays_on_the_device(seen: Seen, wanted: Seen) -> None:
