@@ -228,10 +228,14 @@ SIMILAR: Final = {
     }.items()
     for sign in signs
 }
-codecs.register_error(
-    "similar",
-    lambda error: ("".join(SIMILAR.get(c, "?") for c in error.object[error.start : error.end]), error.end),
-)
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(SIMILAR.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("similar", _similar)
 
 
 def write_similar(*streams: Any) -> None:
