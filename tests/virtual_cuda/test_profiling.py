@@ -117,3 +117,27 @@ def test_values_and_gradients_are_the_same_and_nothing_stays():
             fail()
         assert x.grad.tolist() == [2, 2, 2]
     assert Tensor.__torch_dispatch__ is before
+
+
+@pytest.mark.parametrize("gpu", [None, "T4"], ids=["measured", "modelled"])
+def test_operators_that_cuda_has_and_the_cpu_has_not(gpu):
+    with virtual_cuda(gpu=gpu) as device:
+        q = torch.rand(2, 4, 16, 32, device="cuda", requires_grad=True)
+        layer, cell = nn.LSTM(16, 32).cuda(), nn.GRUCell(16, 32).cuda()
+        norm, x = nn.RMSNorm(16).cuda(), torch.rand(10, 4, 16, device="cuda")
+        first = device.ledger.mark()
+        with profile(activities=BOTH) as profiler:
+            nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+            layer(norm(x))[0].sum().backward()
+            cell(x[0]).sum().backward()
+        found = rows(profiler)
+        attention, rnn = "aten::_scaled_dot_product_efficient_attention", "aten::_cudnn_rnn"
+        gates = "_thnn_fused_gru_cell"
+        for name in (attention, f"{attention}_backward", rnn, f"{rnn}_backward", f"aten::{gates}"):
+            assert found[name].count == 1, name
+            assert found[name].self_device_time_total > 0, name
+        assert not {"FusedAttention", "CudnnRnn", "FusedCell", "aten::lstm", "aten::mkldnn_rnn_layer"} & set(found)
+        if gpu is not None:
+            on_device = sum(interval.seconds for interval in device.times(first).on_device)
+            told = sum(row.self_device_time_total for row in found.values())
+            assert told == pytest.approx(on_device * 1e6, rel=0.05)

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from virtual_cuda.ledger import MOST_CALLS, Scaled, Timeline, records, same_call, timeline_of
+from virtual_cuda.ledger import MOST_CALLS, Scaled, Timeline, records, same_call, timeline_of, trace_of
 
 from gpudojo.grading.call import Call
 from gpudojo.model.errors import BadEvidence
@@ -161,6 +161,7 @@ class Busiest(_Watching):
         self.peak_bytes = 0
         self._weight = (0, 0)
         self._ledger: Ledger | None = None
+        self._times: Times | None = None
 
     def _choose(self, call: _Watched, scenario: str) -> None:
         """By the rows alone: to read the records of every call would take longer than many calls do."""
@@ -177,7 +178,7 @@ class Busiest(_Watching):
         self._weight, self.records, self.scenario, self.place = weight, ledger.records, scenario, place
         self.file, self.device = str(call.path), str(call.device)
         self.peak_bytes = ledger.peak_bytes(self.device)
-        self._ledger = ledger
+        self._ledger, self._times = ledger, None
 
     def timeline(self, function: str, source: bool = True) -> Timeline | None:
         """What there is to be drawn; None where next to nothing happened on a device.
@@ -201,18 +202,31 @@ class Busiest(_Watching):
         return checked_timeline(made)
 
     def times(self) -> Times | None:
-        """The modelled times of the call; None before there is one."""
+        """The modelled times of the call; None where it used no device."""
         from virtual_cuda import gpu_named, times_of
 
-        ledger = self._ledger
-        return None if ledger is None else times_of(ledger.rows, gpu_named(MODELLED), *ledger.bounds)
+        if self._times is None and self._ledger is not None:
+            self._times = times_of(self._ledger.rows, gpu_named(MODELLED), *self._ledger.bounds)
+        return self._times if self._times is not None and self._times.on_device else None
 
     def scaled(self) -> Scaled | None:
         """The lanes of host and device to scale."""
         from virtual_cuda import scaled
 
         times = self.times()
-        return scaled(times) if times is not None and times.on_device else None
+        return None if times is None else scaled(times)
+
+    def spent(self) -> dict[int, tuple[float, float]] | None:
+        """Modelled seconds of host and GPU, by the index of the record; None where it used no device."""
+        times = self.times()
+        return None if times is None or self._ledger is None else times.by_record(self._ledger)
+
+    def trace(self) -> dict[str, Any]:
+        """The trace of the call for Perfetto: to scale on a modelled GPU, or as it was recorded where it used none."""
+        from virtual_cuda import modelled_trace
+
+        times = self.times()
+        return trace_of(self.records) if times is None or self._ledger is None else modelled_trace(self._ledger, times)
 
 
 @dataclass(frozen=True)

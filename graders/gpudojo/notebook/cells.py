@@ -19,20 +19,21 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup, escape
 from virtual_cuda import ledger
-from virtual_cuda.ledger import COLUMNS, Timeline, draw_timeline, line_rows, questions, timeline_legend
+from virtual_cuda.ledger import Timeline, columns_of, draw_timeline, line_rows, questions, timeline_legend
 
 from gpudojo.grading.checks import BAR_WIDTH, ExercisePoints, Part, bar, compose, hint_parts, hints_about, laid_out
 from gpudojo.grading.load import Submission, is_stub, without_magics
 from gpudojo.grading.source_locator import marked, pattern_lines
-from gpudojo.grading.watching import Busiest
+from gpudojo.grading.watching import MODELLED, Busiest
 from gpudojo.model.exercise import Exercise, Function
 from gpudojo.model.results import CheckResult, Outcome
 
 
 @dataclass(frozen=True)
 class LineTable:
-    """What each line of a function did on the device."""
+    """What each line of a function did on the device, and how long a GPU would take for it."""
 
+    headings: tuple[str, ...]
     rows: tuple[tuple[str, str, tuple[str, ...]], ...]  # number, code and cells: the lines, those of other cells, sums
     waits: tuple[str, ...]  # a sentence for each line at which the host waited more than once
     device: str
@@ -41,18 +42,22 @@ class LineTable:
 def line_table(busiest: Busiest, live: Live) -> LineTable | None:
     """The table of the busiest call; None where it did not use a device."""
     records = tuple(record for record in busiest.records if record.site is not None)
-    sums = ledger.totals(records)
+    spent = busiest.spent()
+    sums = ledger.totals(records, spent)
     if not any(sums):
         return None
-    rows = [(str(row.number), row.code, row.cells) for row in line_rows(records, live.file, live.source, live.first)]
+    own = line_rows(records, live.file, live.source, live.first, spent)
+    rows = [(str(row.number), row.code, row.cells) for row in own]
     for file, line in sorted(questions.per_line(records)):
-        found = line_rows(records, file, [linecache.getline(file, line)], line) if file != live.file else []
+        found = line_rows(records, file, [linecache.getline(file, line)], line, spent) if file != live.file else []
         number = f"{cell_name(file)}:{line}".lstrip(":")
         rows += [(number, row.code, row.cells) for row in found if any(row.cells)]
     hot = questions.hot_lines(questions.waits(records), at_least=2).items()
     told = "Line {} made the host wait for the device {} times."
     waits = tuple(told.format(line, count) for (file, line), count in hot if file == live.file)
-    return LineTable((*rows, ("", "total", sums)), waits, busiest.device)
+    modelled = "" if spent is None else f", and how long it would take on {MODELLED} (modelled)"
+    device = f"{busiest.device}{modelled}"
+    return LineTable(columns_of(spent), (*rows, ("", "total", sums)), waits, device)
 
 
 DONE: Final = "Everything that is defined here passes. Well done!"
@@ -203,9 +208,9 @@ def _lines_text(table: LineTable) -> Iterator[str]:
     rows = [(number, c if len(c) <= CODE else f"{c[: CODE - 1]}…", cells) for number, c, cells in table.rows]
     first = max(len(number) for number, _, _ in rows)
     code = max(len(shown) for _, shown, _ in rows)
-    widths = [max(len(heading), *(len(row[2][i]) for row in rows)) for i, heading in enumerate(COLUMNS)]
+    widths = [max(len(heading), *(len(row[2][i]) for row in rows)) for i, heading in enumerate(table.headings)]
     yield f"  What each line did in the busiest call, on {table.device}:"
-    for number, shown, cells in [("", "", tuple(COLUMNS)), *rows]:
+    for number, shown, cells in [("", "", table.headings), *rows]:
         counted = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"  {number:>{first}}  {shown:{code}}  {counted}".rstrip()
     yield from (f"  {sentence}" for sentence in table.waits)
@@ -238,7 +243,7 @@ def _template() -> jinja2.Template:
     )
     environment.filters["prose"] = _prose
     environment.globals.update(draw_timeline=draw_timeline, timeline_legend=timeline_legend, width=WIDTH)
-    environment.globals.update(columns=COLUMNS, to_do=STUB, done=DONE)
+    environment.globals.update(to_do=STUB, done=DONE)
     return environment.get_template("check.html")
 
 

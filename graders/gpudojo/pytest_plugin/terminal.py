@@ -284,7 +284,6 @@ def _draw(reporter: pytest.TerminalReporter, files: Mapping[Path, Mapping[str, P
 def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mapping[Path, Mapping[str, Pair]]) -> None:
     """Writes one file per function, with the folder's name in front where several files have the function."""
     import msgspec
-    from virtual_cuda.ledger import trace_of
 
     written = 0
     for path, pairs in files.items():
@@ -295,7 +294,7 @@ def _write_traces(reporter: pytest.TerminalReporter, folder: Path, files: Mappin
             beside = f"{path.parent.name}-" if len(same) > 1 else ""
             target = folder / f"{beside}{pair.exercise}-{name}.json"
             try:
-                target.write_bytes(msgspec.json.encode(trace_of(pair.yours.records)))
+                target.write_bytes(msgspec.json.encode(pair.yours.trace()))
                 written += 1
             except OSError as error:
                 reporter.write_line(f"cannot write {target}: {error.strerror}", red=True)

@@ -75,7 +75,9 @@ def on_cpu(ledger: Sequence[Row], cpu: Gpu) -> OnCpu:
     host = Host()
     fixed = work = 0.0
     for number, row in enumerate(ledger):
-        if row[0] in (records.TRANSFER, records.SYNC, records.STREAM, records.SCALER_CALL):
+        if row[0] in (records.TRANSFER, records.SYNC, records.SCALER_CALL) or (
+            row[0] == records.STREAM and row[6] != "list"
+        ):
             continue
         call = call_of(row) if row[0] == records.OPERATION else None
         if call is not None and is_transfer(ledger, number):
@@ -251,6 +253,11 @@ class Times(NamedTuple):
             found[interval.row] = (host + interval.seconds * of_host, device + interval.seconds * (not of_host))
         return found
 
+    def by_record(self, ledger: Ledger) -> dict[int, tuple[float, float]]:
+        """The same for the records of a ledger, by their index."""
+        found = self.by_row()
+        return {record.index: found[row] for row, record in ledger.by_row().items() if row in found}
+
 
 def times_of(ledger: Sequence[Row], gpu: Gpu, first: int = 0, until: int | None = None) -> Times:
     """The modelled times of the rows `first` to `until` of a whole ledger.
@@ -303,7 +310,8 @@ class Host:
         elif kind == records.SCALER_CALL:
             yield "scaler", 1
         elif kind == records.STREAM and row[6] != "tf32":
-            yield ("event" if row[6] == "record" else "stream"), 1
+            names = {"record": ("event", 1), "list": ("list number", row[7])}
+            yield names.get(row[6], ("stream", 1))
 
     def _operator(self, call: KernelCall, kernels: int, grad: bool) -> Iterator[tuple[str, float]]:
         spans = self._open.values()
@@ -495,5 +503,5 @@ class Clock:
             self._free[lane] = max(self._free[lane], self._free[device, other])
         elif what == "sleep":
             self._run(number, lane, "sleep", other / HZ, 1, self.now)
-        else:
+        elif what != "list":
             self._awaited = self.events.get(other, 0.0) if what == "synchronize_event" else self._free[lane]

@@ -31,8 +31,8 @@ ALLOCATION: Final = 7
 # (kind, at, None, None, index of the row it closes)
 END: Final = 8
 # (kind, at, None, None, device, stream, what, other)         no record; what: "use", "record", "wait", "wait_stream",
-#   "synchronize", "synchronize_event", "tf32"; other: the row that recorded the event, the stream waited for, or
-#   whether matrix products may use TF32 from here on
+#   "synchronize", "synchronize_event", "tf32", "list"; other: the row that recorded the event, the stream waited for,
+#   whether matrix products may use TF32 from here on, or how many numbers of a list were made into a tensor
 STREAM: Final = 9
 # (kind, at, code, offset, name, device, bytes, ranks)        closed by an END row
 COLLECTIVE: Final = 10

@@ -249,6 +249,7 @@ class _ThreadState(threading.local):
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
+    step: Any = None  # of an optimizer, where it runs on the tensors inside
     handed_out: Any = (None, frozenset())  # a backward pass, and the ids of parameters it has a gradient for
     forked: bool = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final
@@ -16,6 +17,7 @@ from virtual_cuda.device.layout import SMALL
 from virtual_cuda.device.state import CPU, Place, forked, is_pinned, now, place_named, place_of
 from virtual_cuda.device.tensor import VIRTUAL, wrap
 from virtual_cuda.errors import DeviceClosed
+from virtual_cuda.ledger.records import STREAM
 from virtual_cuda.ops import autocast, elementwise
 from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, shut, thread_state, work_of, write
 from virtual_cuda.ops.placement import HOST, record_copy
@@ -299,7 +301,7 @@ def _from_data(
             args = (data.cpu() if torch.device(device).type == "cpu" else data, *args[1:])
         elif args and not isinstance(data, torch.Tensor):
             args = (_read(data), *args[1:])
-        made_here = original(*args, **kwargs)
+        made_here = _counted(data, original(*args, **kwargs))
         return state.pin(made_here) if pin_memory else made_here
     requires_grad = kwargs.pop("requires_grad", False)
     if isinstance(data, torch.Tensor):
@@ -313,10 +315,22 @@ def _from_data(
         if pin_memory:
             raise RuntimeError("Only dense CPU tensors can be pinned")
         args = (_read(args[0]), *args[1:]) if args else args
-        moved = original(*args, device=CPU, **kwargs).to(place.cuda)
+        moved = _counted(data, original(*args, device=CPU, **kwargs)).to(place.cuda)
     if requires_grad and not (moved.is_floating_point() or moved.is_complex()):
         raise RuntimeError("Only Tensors of floating point and complex dtype can require gradients")
     return moved.requires_grad_() if requires_grad else moved
+
+
+def _counted(data: Any, made: torch.Tensor) -> torch.Tensor:
+    """The tensor; that it was made of a long list, number by number, is noted for the modelled clock."""
+    gpu = now.gpu
+    if gpu is not None and type(data) in (list, tuple) and made.numel() >= _LONG:
+        label = gpu.places[gpu.current].label
+        gpu.ledger.rows.append((STREAM, time.perf_counter(), None, None, label, 0, "list", made.numel()))
+    return made
+
+
+_LONG: Final = 100  # numbers; fewer cost no more than the operator
 
 
 def new_tensor(

@@ -15,7 +15,8 @@ from virtual_cuda.clock.lanes import HOST as HOST_LANE
 from virtual_cuda.clock.lanes import Interval
 from virtual_cuda.device.state import now
 from virtual_cuda.device.tensor import Tensor
-from virtual_cuda.ledger.records import SYNC, TRANSFER
+from virtual_cuda.ledger.records import ALLOCATION, OPERATION, SYNC, TRANSFER
+from virtual_cuda.ops.fused import CudnnRnn, FusedAttention, FusedCell, FusedRmsNorm
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
 MARK: Final = "[virtual device]"
@@ -31,13 +32,50 @@ _dispatch: Final = Tensor.__torch_dispatch__
 _recording: Final[list[Any]] = []  # the profilers that record now
 
 
+def _mark() -> Any:
+    """An event that tells which row the operator inside will write."""
+    row = "" if now.gpu is None else len(now.gpu.ledger.rows)
+    return torch._C._profiler._RecordFunctionFast(f"{MARK}{row}")
+
+
 def _marked(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     idle = func.is_view or func._schema.name.startswith(_IDLE)
-    name = VIEW if idle else MARK
-    if now.gpu is not None and now.gpu.model is not None and not idle:
-        name = f"{MARK}{len(now.gpu.ledger.rows)}"  # the row that the operator will write
-    with torch._C._profiler._RecordFunctionFast(name):
+    with torch._C._profiler._RecordFunctionFast(VIEW) if idle else _mark():
         return _dispatch(func, types, args, kwargs)
+
+
+def _marking(function: Any) -> Any:
+    def marked(*args: Any) -> Any:
+        if torch.is_grad_enabled():  # with `create_graph`: made of operators, each with its own mark
+            return function(*args)
+        with _mark():
+            return function(*args)
+
+    return staticmethod(marked)
+
+
+# What is one operator of CUDA and not one of torch's dispatcher here; their functions are marked while recording.
+_FUSED: Final = {
+    cls: {name: vars(cls)[name] for name in ("forward", "backward")}
+    for cls in (FusedRmsNorm, FusedAttention, FusedCell, CudnnRnn)
+}
+
+
+def _mark_fused(on: bool) -> None:
+    for cls, methods in _FUSED.items():
+        for name, method in methods.items():
+            setattr(cls, name, _marking(method.__func__) if on else method)
+
+
+def _row(mark: str) -> int | None:
+    """The row that the operator of a mark has written."""
+    row, gpu = mark.removeprefix(MARK), now.gpu
+    if gpu is None or not row.isdigit():
+        return None
+    rows, number = gpu.ledger.rows, int(row)
+    while number < len(rows) and rows[number][0] == ALLOCATION:  # what it keeps for the backward pass
+        number += 1
+    return number if number < len(rows) and rows[number][0] == OPERATION else None
 
 
 def _is_mark(name: str) -> bool:
@@ -46,11 +84,13 @@ def _is_mark(name: str) -> bool:
 
 def _modelled(mark: str) -> list[Interval] | None:
     """What the modelled clock says the device did for an operator; None where times are measured."""
-    row, gpu = mark.removeprefix(MARK), now.gpu
+    gpu, first = now.gpu, _row(mark)
     clock = None if gpu is None else gpu.clock()
-    if gpu is None or clock is None or not row.isdigit():
+    if gpu is None or clock is None:
         return None
-    first = until = int(row)
+    if first is None:
+        return []
+    until = first
     rows = gpu.ledger.rows
     while until < len(rows) and (until == first or rows[until][0] in (TRANSFER, SYNC)):
         until += 1
@@ -61,7 +101,10 @@ def _modelled(mark: str) -> list[Interval] | None:
 
 def _transparent(name: str) -> bool:
     """Whether only a tensor subclass has such events: its dispatch, and the functions of this package."""
-    return name == "PythonSubclass" or _OURS in name
+    return name == "PythonSubclass" or _OURS in name or name.removesuffix("Backward") in _NAMES
+
+
+_NAMES: Final = frozenset(cls.__name__ for cls in _FUSED)
 
 
 class _EventTree:
@@ -93,6 +136,10 @@ class _EventTree:
             self.works = event.name.startswith(MARK) and modelled is None
             above = self._above()
             self.owner = above if above is not None and "::" in above.name and "autograd::" not in above.name else event
+            if self.owner is event and (row := _row(event.name)) is not None and now.gpu is not None:
+                event.name = "::".join(now.gpu.ledger.rows[row][4].split(".")[:2])
+                self.kept.append(event)
+                self.parent[id(event)] = above
             self.spans.setdefault(id(self.owner), (self.owner, []))
             if modelled:
                 spent = sum(interval.seconds for interval in modelled) * 1e6
@@ -239,6 +286,7 @@ def _made(
 def _began(original: Any, self: Any) -> Any:
     _recording.append(self)
     Tensor.__torch_dispatch__ = staticmethod(_marked)  # type: ignore[method-assign]
+    _mark_fused(True)
     return original(self)
 
 
@@ -247,6 +295,7 @@ def _left(original: Any, self: Any, *error: Any) -> Any:
         _recording.remove(self)
         if not _recording:
             Tensor.__torch_dispatch__ = staticmethod(_dispatch)  # type: ignore[method-assign]
+            _mark_fused(False)
     out = original(self, *error)
     if getattr(self, "kineto_results", None) is not None:
         self.kineto_results = _Results(self.kineto_results, self.use_device is not None)

@@ -56,7 +56,10 @@ def test_timelines_are_drawn_and_traces_written(student: Student) -> None:
     (trace,) = (student.folder / "traces").glob("*.json")
     assert trace.name == "04_modifying_training_loop_gpu-train_epoch.json"
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    assert sum(event.get("cat") == "sync" for event in events) >= int(found[1])
+    timed = [event for event in events if event["ph"] == "X"]
+    assert sum(event["cat"] == "wait" for event in timed) >= int(found[1])
+    assert all(event["args"]["time"] == "modelled" for event in timed)
+    assert {event["cat"] for event in timed} >= {"kernel", "copy", "issue"}
 
 
 def test_timelines_are_optional_and_coloured(student: Student) -> None:

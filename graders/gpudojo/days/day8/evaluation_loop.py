@@ -37,9 +37,7 @@ evaluate = exercise.function(
     "Weight each batch's loss by its size; count how often the largest output is at the target. Think of no batches.",
     "Sum `.item()` times the size, and the hits of `argmax`; divide by all samples, or return (0.0, 0.0).",
 )
-evaluate.when(
-    "runs", "calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",)
-)
+evaluate.when("calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",))
 evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
 evaluate.when("returns_the_accuracy", hint=(10, 11, 12), at=("return", "last return"))
 evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
@@ -479,13 +477,13 @@ NUMBERS = (*CALLED, "evaluates_in_evaluation_mode", "returns_two_floats")
 
 @evaluate.check(points=1, needs=NUMBERS)
 def returns_the_mean_loss_per_sample(seen: Seen, wanted: Seen) -> None:
-    """The first is the mean loss per sample, although the last batch is smaller."""
+    """The first number is the mean of `loss_fn` over all samples; the last batch may be smaller."""
     _number(0, seen, wanted)
 
 
 @evaluate.check(points=1, needs=NUMBERS)
 def returns_the_accuracy(seen: Seen, wanted: Seen) -> None:
-    """The second is the share of all samples that are classified correctly, in [0, 1]."""
+    """The second number is the share of all samples that are classified correctly, in [0, 1]."""
     _number(1, seen, wanted)
 
 
