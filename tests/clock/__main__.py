@@ -3,28 +3,110 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
+import lzma
 import random
+import statistics
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from virtual_cuda import Gpu, Times, gpu_named, times_of
 from virtual_cuda.errors import VirtualCudaError
-from virtual_cuda.fitting import Agreement, ClockRecord, Program, Ran, agreement, fit, read_records, run_all
+from virtual_cuda.fitting import (
+    Agreement,
+    ClockRecord,
+    Program,
+    Ran,
+    agreement,
+    fit,
+    read_record,
+    read_records,
+    run_all,
+)
+from virtual_cuda.ledger import records
 
 HERE = Path(__file__).parent
 RECORD = HERE / "h200-times.json"
-RECORDS = (RECORD, HERE / "h200-more.json", HERE / "h200-students.json")  # the figures are fitted to all three
+STUDENTS, AGAIN = HERE / "h200-students.json", HERE / "h200-again.json"  # the same programs, once and three times more
+RECORDS = (RECORD, HERE / "h200-more.json", STUDENTS, AGAIN)  # the figures are fitted to these
+MIXES = HERE / "h200-mixes.json"  # and not to this one
 PINNED = HERE / "agreement.json"
+LEDGERS = HERE / "ledgers.xz"  # what the steps of all programs write: by the name of the record and of the program
 
 
 def modelled(ran: dict[str, Ran], gpu: Gpu) -> dict[str, Times]:
     """The modelled times of the step of each program."""
     return {name: times_of(rows, gpu, first) for name, (rows, first) in ran.items()}
+
+
+@functools.cache
+def _ledgers() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = msgspec.msgpack.decode(lzma.decompress(LEDGERS.read_bytes()))
+    return found | {AGAIN.name: found[STUDENTS.name]}
+
+
+def _rows(first: int, before: list[Any], rows: list[Any]) -> list[Any]:
+    cached = [0, "aten.empty.memory_format", "cuda:0", 0, None, 1, 1 << 50, None]  # all memory that a step needs
+    every = [*before, *[cached] * (first - len(before)), *rows]
+    return [(row[0], 0.0, None, None, *(_plain(value) for value in row[1:])) for row in every]
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
+
+
+@functools.cache
+def stored(record: Path) -> dict[str, Ran]:
+    """The rows of the programs of a record as they were stored: a clock needs nothing else."""
+    return {name: (_rows(*program), program[0]) for name, program in _ledgers()[record.name].items()}
+
+
+def store() -> None:
+    """Run the programs of all records and keep what their steps write into the ledger."""
+    found = {}
+    for path in (*RECORDS[:3], MIXES):
+        found[path.name] = {name: _kept(*ran) for name, ran in run_all(read_record(path).programs).items()}
+    LEDGERS.write_bytes(lzma.compress(msgspec.msgpack.encode(found, enc_hook=str), preset=9))
+
+
+def _kept(rows: list[Any], first: int) -> tuple[int, list[Any], list[Any]]:
+    kept = [(row[0], *row[4:]) for row in rows]
+    return first, [row for row in kept[:first] if row[0] == records.STREAM][-1:], kept[first:]
+
+
+def recordings() -> list[dict[str, float]]:
+    """The wall times of the programs that were recorded four times."""
+    first, again = (json.loads(path.read_bytes())["programs"] for path in (STUDENTS, AGAIN))
+    return [
+        {name: row["wall_s"] for name, row in first.items()},
+        *({name: row["walls_s"][n] for name, row in again.items()} for n in range(3)),
+    ]
+
+
+def middle() -> dict[str, Program]:
+    """The programs that were recorded four times, with the medians of their wall times."""
+    walls = recordings()
+    return {
+        name: msgspec.structs.replace(program, wall_s=statistics.median(each[name] for each in walls))
+        for name, program in read_record(STUDENTS).programs.items()
+    }
+
+
+def noise() -> Iterator[tuple[str, Agreement]]:
+    """How well two recordings of the same programs agree."""
+    programs = read_record(STUDENTS).programs
+    for (a, one), (b, other) in itertools.combinations(enumerate(recordings(), 1), 2):
+        first = {name: msgspec.structs.replace(p, wall_s=one[name], kernel_s=0.0) for name, p in programs.items()}
+        second = {name: Times("", [], 0.0, seconds) for name, seconds in other.items()}
+        yield f"recording {a} and {b}", agreement(first, second)
 
 
 def by_family(programs: dict[str, Program]) -> dict[str, dict[str, Program]]:
@@ -39,12 +121,14 @@ def held_out(record: ClockRecord, ran: dict[str, Ran], base: Gpu, folds: int, se
     """The times of each program by a model that was fitted without it: the programs are dealt out at random."""
     found: dict[str, Times] = {}
     blank = msgspec.structs.replace(base, host={}, kernels={k: v for k, v in base.kernels.items() if k in _KEPT})
-    names = list(record.programs)
-    random.Random(seed).shuffle(names)
+    sources = sorted({(program.setup, program.step) for program in record.programs.values()})
+    random.Random(seed).shuffle(sources)
     for fold in range(folds):
-        out = set(names[fold::folds])
+        left_out = set(sources[fold::folds])  # with all of their recordings
+        out = {name for name, program in record.programs.items() if (program.setup, program.step) in left_out}
         known = {name: program for name, program in record.programs.items() if name not in out}
         gpu = fit(msgspec.structs.replace(record, programs=known), ran, blank)
+        gpu = msgspec.structs.replace(gpu, copies=base.copies)  # one program for each size: none would be left
         found |= modelled({name: ran[name] for name in out}, gpu)
     return found
 
@@ -52,9 +136,19 @@ def held_out(record: ClockRecord, ran: dict[str, Ran], base: Gpu, folds: int, se
 _KEPT = ("pointwise", "copy on the device", "half attention")  # what a fit may find no program for
 
 
+def _every(paths: list[Path]) -> dict[str, Ran]:
+    """The stored rows of several records, by the names that `read_records` gives to their programs."""
+    several = len(paths) > 1
+    return {
+        f"{name} ({place})" if several else name: ran
+        for place, path in enumerate(paths, 1)
+        for name, ran in stored(path).items()
+    }
+
+
 def row_of(name: str, reached: Agreement) -> list[str]:
-    figures = (*reached.wall, *reached.kernel, reached.rank)
-    return [name, str(reached.programs), *(f"{figure:.2f}" for figure in figures), f"{reached.counted:.0%}"]
+    factors = (f"{factor:.2f}" for factor in (*reached.wall, *reached.kernel))
+    return [name, str(reached.programs), *factors, f"{reached.rank:.3f}", f"{reached.counted:.0%}"]
 
 
 def main() -> int:
@@ -66,21 +160,32 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="programs whose names contain this text")
     parser.add_argument("--list", action="store_true", help="also list each program")
     parser.add_argument("--held-out", type=int, metavar="N", help="also fit without one in N programs at a time")
+    parser.add_argument("--stored", action="store_true", help="read ledgers.xz instead of running the programs")
+    parser.add_argument("--store", action="store_true", help="run the programs of all records and write ledgers.xz")
+    parser.add_argument("--noise", action="store_true", help="compare recordings of the same programs instead")
     parser.add_argument("--pin", action="store_true", help="write what is reached to agreement.json")
     options = parser.parse_args()
     try:
         gpu, (record, _) = gpu_named(options.gpu), read_records(options.record or [RECORD])
     except VirtualCudaError as error:
         parser.error(str(error))
-    programs = {name: program for name, program in record.programs.items() if options.only in name}
-    record = msgspec.structs.replace(record, programs=programs)
-    ran = run_all(programs)
-    times = modelled(ran, gpu)
+    if options.store:
+        store()
     console = Console(highlight=False)
     table = Table(title=f"{gpu.name}, modelled, against {record.gpu}: factors of error", title_justify="left")
     heads = ("family", "programs", "wall median", "90th", "kernel median", "90th", "rank", "kernels within 20 %")
     for head in heads:
         table.add_column(head, justify="left" if head == "family" else "right")
+    if options.noise:
+        for pair, found in noise():
+            table.add_row(*(cell if place in (0, 1, 2, 3, 6) else "" for place, cell in enumerate(row_of(pair, found))))
+        table.title = "recordings of the same programs: factors between them"
+        console.print(table)
+        return 0
+    programs = {name: program for name, program in record.programs.items() if options.only in name}
+    record = msgspec.structs.replace(record, programs=programs)
+    ran = _every(options.record or [RECORD]) if options.stored else run_all(programs)
+    times = modelled({name: ran[name] for name in programs}, gpu)
     for family, members in by_family(programs).items():
         table.add_row(*row_of(family, agreement(members, times)))
     table.add_row(*row_of("all", agreement(programs, times)), style="bold")
@@ -90,10 +195,10 @@ def main() -> int:
     console.print(table)
     if options.list:
         for name, program in sorted(programs.items(), key=lambda pair: times[pair[0]].end / pair[1].wall_s):
-            found = times[name]
+            took = times[name]
             print(
-                f"{name}: wall {found.end * 1e6:.0f} µs modelled, {program.wall_s * 1e6:.0f} recorded; kernels "
-                f"{found.kernels}, {program.kernels}; {found.kernel_seconds * 1e6:.0f} µs, {program.kernel_s * 1e6:.0f}"
+                f"{name}: wall {took.end * 1e6:.0f} µs modelled, {program.wall_s * 1e6:.0f} recorded; kernels "
+                f"{took.kernels}, {program.kernels}; {took.kernel_seconds * 1e6:.0f} µs, {program.kernel_s * 1e6:.0f}"
             )
     if options.pin:
         pinned = json.loads(PINNED.read_text(encoding="utf-8"))

@@ -1,14 +1,16 @@
-"""Times programs on a real GPU: ``python -m tests.clock.record OUT.json [PROGRAMS.json]``.
+"""Times programs on a real GPU: ``python -m tests.clock.record OUT.json [PROGRAMS.json] [--passes N]``.
 
 The programs are those of an earlier record, by default the one of this folder. A step is run three times to warm up;
 then its wall time, the time to issue it and the time between two events are medians of 5 to 50 repeats. The profiler
-counts kernels and copies in one more step.
+counts kernels and copies in one more step. A host that many use is now fast, now slow: further passes, in random order,
+tell how much that is; the times are then medians of all passes, and `walls_s` has those of each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from pathlib import Path
@@ -20,7 +22,7 @@ HERE = Path(__file__).parent
 WARM_UP, FEWEST, MOST, SECONDS = 3, 5, 50, 0.4
 
 
-def timed(setup: str, step: str) -> dict[str, Any]:
+def timed(setup: str, step: str, kernels: bool = True) -> dict[str, Any]:
     """What one program takes."""
     scope: dict[str, Any] = {}
     exec(compile(setup, "<setup>", "exec"), scope)
@@ -30,17 +32,11 @@ def timed(setup: str, step: str) -> dict[str, Any]:
     once = _round(code, scope)[0]
     rounds = [_round(code, scope) for _ in range(max(FEWEST, min(MOST, int(SECONDS / max(once, 1e-6)))))]
     wall, queue, event = (statistics.median(column) for column in zip(*rounds, strict=True))
-    kernels, copies = _profiled(code, scope)
-    return {
-        "wall_s": wall,
-        "queue_s": queue,
-        "event_s": event,
-        "kernels": len(kernels),
-        "copies": len(copies),
-        "kernel_s": sum(kernels),
-        "copy_s": sum(copies),
-        "repeats": len(rounds),
-    }
+    found = {"wall_s": wall, "queue_s": queue, "event_s": event, "repeats": len(rounds)}
+    if kernels:
+        each, copies = _profiled(code, scope)
+        found |= {"kernels": len(each), "copies": len(copies), "kernel_s": sum(each), "copy_s": sum(copies)}
+    return found
 
 
 def _round(code: Any, scope: dict[str, Any]) -> tuple[float, float, float]:
@@ -75,16 +71,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.clock.record", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("programs", type=Path, nargs="?", default=HERE / "h200-times.json")
+    parser.add_argument("--passes", type=int, default=1, metavar="N", help="time all programs so often (default: 1)")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
+    programs = json.loads(options.programs.read_text(encoding="utf-8"))["programs"]
     rows: dict[str, Any] = {}
-    for name, program in json.loads(options.programs.read_text(encoding="utf-8"))["programs"].items():
-        source = {"setup": program["setup"], "step": program["step"]}
-        try:
-            rows[name] = source | timed(**source)
-        except Exception as error:  # the record says so, and the next program is run
-            rows[name] = source | {"error": f"{type(error).__name__}: {error}"[:200]}
-        torch.cuda.empty_cache()
+    for number in range(options.passes):
+        for name in random.sample(list(programs), len(programs)) if number else programs:
+            source = {"setup": programs[name]["setup"], "step": programs[name]["step"]}
+            try:
+                found = timed(**source, kernels=not number)
+                rows.setdefault(name, {**source, **found, "passes": []})["passes"].append(found)
+            except Exception as error:  # the record says so, and the next program is run
+                rows[name] = source | {"error": f"{type(error).__name__}: {error}"[:200], "passes": []}
+            torch.cuda.empty_cache()
+    for row in rows.values():
+        if len(passes := row.pop("passes")) > 1:
+            row |= {what: statistics.median(each[what] for each in passes) for what in ("wall_s", "queue_s", "event_s")}
+            row["walls_s"] = [each["wall_s"] for each in passes]
     record = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "programs": rows}
     options.out.write_text(json.dumps(record, indent=1), encoding="utf-8")
     failed = [name for name, row in rows.items() if "error" in row]

@@ -31,7 +31,7 @@ from virtual_cuda.fitting import (
 from virtual_cuda.ledger import duration, plain_lines
 from virtual_cuda.ledger.timeline import draw_scaled
 
-from tests.clock.__main__ import PINNED, RECORD, RECORDS, modelled
+from tests.clock.__main__ import MIXES, PINNED, RECORD, RECORDS, STUDENTS, middle, modelled, noise, stored
 
 H200 = gpu_named("H200")
 
@@ -40,75 +40,81 @@ def _figures(reached: Agreement) -> list[float]:
     return [reached.programs, *reached.wall, *reached.kernel, reached.rank, reached.counted]
 
 
-def test_the_cheap_programs_take_as_long_as_on_the_gpu() -> None:
-    record = read_record(RECORD)
-    cheap = {n: p for n, p in record.programs.items() if p.kernel_s + p.copy_s < 3e-5 and p.wall_s < 1.2e-3}
-    reached = agreement(cheap, modelled(run_all(cheap), H200))
-    assert reached.programs >= 50
-    assert reached.wall[0] <= 1.15
-    assert reached.wall[1] <= 1.6
-    assert reached.kernel[0] <= 1.25
-    assert reached.kernel[1] <= 2.0
-    assert reached.counted >= 0.85
+# What is wanted: median and 90th percentile of the factors of wall and kernel time, and the rank. The third record was
+# made while the host was now and then half as fast: a second recording of the same programs agrees with it no better.
+WANTED = {
+    RECORDS[0]: ((1.15, 1.6), (1.25, 2.0), 0.98),
+    RECORDS[1]: ((1.25, 2.0), (1.4, 2.5), 0.97),
+    STUDENTS: ((1.25, 2.0), (1.25, 2.0), 0.945),
+    MIXES: ((1.25, 2.0), (1.4, 2.5), 0.97),
+}
 
 
-def _checked(programs: dict[str, Program]) -> Agreement:
-    """The agreement for programs; on no GPU is a time zero, negative or no number."""
-    ran = run_all(programs)
+def _is_as_wanted(reached: Agreement, wall: tuple[float, float], kernel: tuple[float, float], rank: float) -> bool:
+    pairs = zip((*reached.wall, *reached.kernel), (*wall, *kernel), strict=True)
+    return all(factor <= most for factor, most in pairs) and reached.rank >= rank and reached.counted >= 0.85
+
+
+@pytest.mark.parametrize("path", WANTED, ids=lambda path: path.stem)
+def test_the_programs_of_a_record_take_about_as_long_as_on_the_gpu(path: Path) -> None:
+    reached = agreement(read_record(path).programs, modelled(stored(path), H200))
+    pinned = msgspec.json.decode(PINNED.read_bytes(), type=dict[str, Agreement])[path.name]
+    assert _figures(reached) == pytest.approx(_figures(pinned), rel=0.001)
+    assert _is_as_wanted(reached, *WANTED[path]), reached
+
+
+def test_the_model_agrees_with_recordings_as_well_as_they_do_with_each_other() -> None:
+    times = modelled(stored(STUDENTS), H200)
+    reached = agreement(middle(), times)
+    assert _is_as_wanted(reached, (1.25, 2.0), (1.4, 2.5), 0.97), reached
+    pairs = [found for _, found in noise()]
+    assert len(pairs) == 6
+    assert reached.rank > max(found.rank for found in pairs)
+    assert reached.wall[1] < min(found.wall[1] for found in pairs)
+
+
+def test_on_no_gpu_is_a_time_zero_negative_or_no_number() -> None:
+    few = {name: ran for name, ran in stored(STUDENTS).items() if len(ran[0]) < 40}
+    assert len(few) > 100
     for gpu in gpus().values():
-        for name, times in modelled(ran, gpu).items():
+        for name, times in modelled(few, gpu).items():
             assert 0 < times.end < math.inf, (gpu.name, name)
             assert all(0 <= i.start <= i.end < math.inf for i in times.intervals), (gpu.name, name)
-    return agreement(programs, modelled(ran, H200))
 
 
-# The host of the third record was now and then half as fast: walls of the same operator differ by a factor of two.
-@pytest.mark.parametrize(("path", "wall"), [(RECORDS[1], 1.35), (RECORDS[2], 1.5)], ids=["more", "students"])
-def test_other_programs_have_times_and_some_of_them_are_right(path: Path, wall: float) -> None:
-    record = read_record(path)
-    cheap = {n: p for n, p in record.programs.items() if p.kernel_s < 1.2e-5 and p.wall_s < 1.2e-4}
-    reached = _checked(cheap)
-    assert reached.programs >= 40
-    assert reached.wall[0] <= wall
-    assert reached.kernel[0] <= 1.3
+def _are_stored(path: Path, programs: dict[str, Program]) -> None:
+    fresh, kept = modelled(run_all(programs), H200), modelled({n: stored(path)[n] for n in programs}, H200)
+    for name, times in fresh.items():
+        assert times.kernels == kept[name].kernels, name
+        assert times.end == pytest.approx(kept[name].end, rel=0.02), name
+
+
+def test_the_device_writes_the_ledgers_that_are_stored() -> None:
+    for path in (RECORD, MIXES):
+        programs = read_record(path).programs
+        few = {n: p for n, p in programs.items() if p.kernel_s + p.copy_s < 3e-5 and p.wall_s < 4e-4}
+        assert len(few) >= 10
+        _are_stored(path, few)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("path", "wall", "kernel", "rank"),
-    [
-        (RECORDS[0], (1.15, 1.6), (1.25, 2.0), 0.98),
-        (RECORDS[1], (1.25, 2.0), (1.4, 2.5), 0.97),
-        (RECORDS[2], (1.35, 2.0), (1.25, 2.0), 0.945),
-    ],
-    ids=lambda value: value.stem if isinstance(value, Path) else "",
-)
-def test_all_programs_take_about_as_long_as_on_the_gpu(
-    path: Path, wall: tuple[float, float], kernel: tuple[float, float], rank: float
-) -> None:
-    reached = _checked(read_record(path).programs)
-    pinned = msgspec.json.decode(PINNED.read_bytes(), type=dict[str, Agreement])[path.name]
-    assert _figures(reached) == pytest.approx(_figures(pinned), rel=0.02)
-    assert reached.wall <= wall
-    assert reached.wall[1] <= wall[1]
-    assert reached.kernel <= kernel
-    assert reached.kernel[1] <= kernel[1]
-    assert reached.rank >= rank
-    assert reached.counted >= 0.85
+@pytest.mark.parametrize("path", WANTED, ids=lambda path: path.stem)
+def test_the_device_writes_all_ledgers_that_are_stored(path: Path) -> None:
+    _are_stored(path, dict(read_record(path).programs))
 
 
 def test_a_fit_finds_the_figures_that_made_the_times() -> None:
-    programs = read_record(RECORDS[2]).programs
+    programs = read_record(STUDENTS).programs
     some = {n: p for n, p in programs.items() if n.startswith(("elementwise/", "reduce/", "sync/"))}
-    ran = run_all(some)
+    ran = {name: stored(STUDENTS)[name] for name in some}
     made = {}
     for name, t in modelled(ran, H200).items():
         rows, first = ran[name]
         queue = times_of(rows, H200, first, len(rows) - 1).issued  # before the wait at the end
         took = {"wall_s": t.end, "queue_s": queue, "event_s": t.end, "kernel_s": t.kernel_seconds, "kernels": t.kernels}
         made[name] = msgspec.structs.replace(some[name], **took)
-    record = msgspec.structs.replace(read_record(RECORDS[2]), programs=made)
+    record = msgspec.structs.replace(read_record(STUDENTS), programs=made)
     reached = agreement(made, modelled(ran, fit(record, ran, H200)))
     assert reached.wall[1] <= 1.1
     assert reached.kernel[1] <= 1.1

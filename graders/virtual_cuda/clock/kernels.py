@@ -578,7 +578,7 @@ def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bo
     for rows, columns, efficiency in tiles:
         count = batch * -(-m // rows) * -(-n // columns)
         split = 1
-        while count * split * 4 <= chip.sms and k // (split * 2) >= _SHORTEST:
+        while count * split * _FREE <= chip.sms and k // (split * 2) >= _SHORTEST:
             split *= 2
         waves = -(-count * split // chip.sms)
         flops = waves * chip.sms * rows * columns * -(-k // split) * 2 / efficiency
@@ -596,7 +596,8 @@ def product(m: int, n: int, k: int, batch: int, dtype: str, chip: Chip, tf32: bo
 
 
 _SIMT: Final = ((64, 64, 1.0),)
-_SHORTEST: Final = 256  # the least depth of a part when a product is split along it
+_SHORTEST: Final = 128  # the least depth of a part when a product is split along it
+_FREE: Final = 2  # tiles are doubled by splits while so many times more would fit
 
 
 @_rule("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_addmm_activation", "linear", "matmul")
@@ -611,9 +612,15 @@ def _products(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
         yield Kernel("reduction", 0)
         return
     made = product(m, n, k, batch, call.dtype, chip, chip.tf32)
-    if call.name == "addmm" and len(made) > 1 and m >= 64:  # with a bias to add, the depth is not split
-        made[0] = Kernel("linear product", 0.0, chip.sms * 32 * 64 * k * 2.0)
+    if call.name == "addmm" and len(made) > 1 and max(m, n // 8) >= 64:  # with a bias to add, the depth is not split
+        deep = k * _DEEP >= m * n
+        made = [Kernel("linear product", 0.0, chip.sms * 32 * 64 * k * 2.0) if deep else made[0]]
+        if m >= 64 and deep:  # the result is cleared before, and the bias added behind
+            made = [Kernel("pointwise"), *made, Kernel("pointwise", 2 * m * n * call.item)]
     yield from made
+
+
+_DEEP: Final = 128  # elements of the result for each one of the depth: with fewer, there are not enough tiles
 
 
 @_rule("convolution", "cudnn_convolution", "_convolution")
@@ -626,7 +633,11 @@ def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     ):  # one channel each: no product at all
         yield Kernel("depthwise", inside + outside)
         return
-    yield from _as_product(call.out, weight, source, call.dtype, chip, forward=True)
+    if source[1] == 1:  # pixel by pixel, without tensor cores
+        pixels, each = math.prod(call.out) / weight[0], 64e-12 + 0.34e-12 * math.prod(weight)
+        yield _seconds("direct convolution", pixels * each, chip)
+    else:
+        yield from _as_product(call.out, weight, source, call.dtype, chip)
     if len(call.given) > 2:
         yield Kernel("stretched", 2 * outside)
     if _relaid(source, weight, call.dtype):
@@ -637,10 +648,11 @@ def _convolution(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
 
 def _relaid(source: Shape, weight: Shape, dtype: str) -> bool:
     """Whether cuDNN changes the layout for tensor cores, which want the channels last."""
-    return source[1] >= 16 and math.prod(source) >= 3 << 17 and math.prod(weight[2:]) > 1
+    deep = source[1] >= 16 or math.prod(weight[1:]) >= 128
+    return deep and math.prod(source) >= 3 << 17 and math.prod(weight[2:]) > 1
 
 
-def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip, forward: bool) -> list[Kernel]:
+def _as_product(out: Shape, weight: Shape, source: Shape, dtype: str, chip: Chip) -> list[Kernel]:
     item = ITEM.get(dtype, 4)
     turned = len(out) > 1 and out[1] != weight[0]  # a transposed one goes from its result to its input
     flops = 2.0 * math.prod(source if turned else out) * math.prod(weight[1:])
@@ -654,7 +666,7 @@ def _convolution_backward(call: KernelCall, chip: Chip) -> Iterator[Kernel]:
     dtype = call.dtype if call.dtype in ITEM else "float32"
     item = ITEM[dtype]
     relaid = math.prod(gradient) >= 1 << 18
-    kernel = _as_product(gradient, weight, source, dtype, chip, forward=False)[0]
+    kernel = _as_product(gradient, weight, source, dtype, chip)[0]
     sizes = []
     if call.out is not None:  # of the input
         yield kernel._replace(kind=f"{kernel.kind} gradient")
