@@ -7,6 +7,7 @@ With `--folder` the class and its results stay, and the same command resumes whe
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -31,6 +32,7 @@ class Mark(NamedTuple):
     seconds: float
     done: int
     memory: int  # of the grader alone, which is what must not grow
+    busy: float  # processor time of the grader alone, which is one process for all children
 
 
 def dojo(*words: object) -> subprocess.Popen[bytes]:
@@ -48,12 +50,14 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[float, int]:
     return time.perf_counter() - began, used.ru_maxrss << 10
 
 
-def memory_of(pid: int) -> int:
+def used_by(pid: int) -> tuple[int, float]:
+    """The largest a process has been, in bytes, and its processor time in seconds."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-        return int(status.partition("VmRSS:")[2].split()[0]) << 10
+        ticks = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
-        return 0
+        return 0, 0.0
 
 
 def done_in(out: Path) -> int:
@@ -66,11 +70,11 @@ def followed(process: subprocess.Popen[bytes], out: Path) -> list[Mark]:
     """What was seen of a run, every two seconds, until it had ended."""
     began, marks = time.perf_counter(), list[Mark]()
     while process.poll() is None:
-        marks.append(Mark(time.perf_counter() - began, done_in(out), memory_of(process.pid)))
-        time.sleep(2)
+        marks.append(Mark(time.perf_counter() - began, done_in(out), *used_by(process.pid)))
+        time.sleep(0.5)
     if process.returncode:
         raise SystemExit(f"{process.args} ended with {process.returncode}")
-    marks.append(Mark(time.perf_counter() - began, done_in(out), 0))
+    marks.append(Mark(time.perf_counter() - began, done_in(out), 0, marks[-1].busy))
     return marks
 
 
@@ -102,6 +106,7 @@ def main() -> None:
 
 def measure(base: Path, students: int, jobs: int, seed: int, grade_only: bool, markdown: bool) -> None:
     folder, out = base / "class", base / "out"
+    compileall.compile_dir(ROOT / "graders", quiet=1)  # as an installation does
     table = Table(f"A class of {students:,}, {jobs} jobs", ("", "seconds", "ms each", "largest, MiB"))
 
     def add(what: str, seconds: float, memory: int, count: int = students) -> None:
@@ -113,6 +118,7 @@ def measure(base: Path, students: int, jobs: int, seed: int, grade_only: bool, m
     grade = ("grade", folder, "--out", out, "--seed", "scale", "--jobs", jobs, "-q")
     marks = followed(dojo(*grade), out)
     add("dojo grade", marks[-1].seconds, max(mark.memory for mark in marks))
+    add("… of which the grader itself was busy", marks[-1].busy, 0)
     before = marks[0].done
     for done, each, memory in fifths(marks):
         table.add(f"… until {done:,}", "", f"{1000 * each:.1f}", f"{memory / MIB:.0f}")

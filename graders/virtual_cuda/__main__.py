@@ -42,7 +42,7 @@ Run a script on a virtual GPU: torch.cuda is available, on any machine. Then sho
 GPU, what it copied, how often the CPU waited for the GPU, and what was allocated. Output and exit status are the
 script's own; the table goes to stderr. Options come before FILE; what follows FILE goes to the script."""
 USUAL: Final = "T4"  # the GPU whose times are modelled where none is named: that of a free notebook at Colab
-USAGE: Final = "%(prog)s [options] FILE [ARGS ...]\n       %(prog)s [options] -m MODULE [ARGS ...]"
+USAGE: Final = "\n       ".join(f"%(prog)s [options] {what} [ARGS ...]" for what in ("FILE", "-m MODULE", "-c CODE"))
 
 
 def run_script(arguments: Sequence[str] | None = None, prog: str = "python -m virtual_cuda") -> int:
@@ -111,6 +111,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser.add_argument("--html", type=Path, metavar="TO", help="write a page: the script's lines with what each did")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # of a process that has the device
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead")
+    parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="run code instead")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="FILE", help="the script, and its arguments")
     options = parser.parse_args(arguments)
     try:
@@ -124,10 +125,11 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     for target in filter(None, (options.trace, options.html)):
         if not os.access(target.absolute().parent, os.W_OK) or target.is_dir():
             parser.error(f"cannot write {target}: its folder is missing or may not be written to")
-    if options.module is not None:
-        if not options.module:
-            parser.error("-m: name a module")
-        return options
+    for letter, words in (("-m: name a module", options.module), ("-c: give code", options.code)):
+        if words is not None:
+            if not words:
+                parser.error(letter)
+            return options
     if not options.script:
         parser.error("name a script")
     file = Path(options.script[0])
@@ -164,7 +166,7 @@ _WITH_VALUE: Final = ("-W", "-X")  # options of Python that are two words
 
 
 def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
-    """A command that runs this Python on a script or a module, with the device open there, too; others as they are."""
+    """A command that runs this Python on a script, a module or code, with the device open there; others as they are."""
     if isinstance(command, (str, bytes, os.PathLike)):
         return command
     words = [os.fspath(word) for word in command]
@@ -174,7 +176,7 @@ def _on_device(command: Any, folder: Any, options: list[str]) -> Any:
     while place < len(words) and words[place].startswith("-") and words[place] not in ("-m", "-c", "-"):
         place += 2 if words[place] in _WITH_VALUE else 1
     target = words[place : place + 2]
-    known = target[:1] == ["-m"] or (target and os.path.isfile(os.path.join(folder or "", target[0])))
+    known = target[:1] in (["-m"], ["-c"]) or (target and os.path.isfile(os.path.join(folder or "", target[0])))
     if not known or target == ["-m", "virtual_cuda"]:
         return command
     return [*words[:place], "-m", "virtual_cuda", *options, *words[place:]]
@@ -220,7 +222,7 @@ class _Run:
         return None if self.times is None else self.times.by_record(self.ledger)
 
     def start_child(self, original: Any, popen: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
-        """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs a file."""
+        """`Popen`, which is how launchers start ranks: Python has the same device there, if it runs something."""
         options = self.options
         passed = ["--child", "--gpus", str(options.gpus), *(["--timeline"] if options.timeline else [])]
         for name in ("memory", "gpu", "trace", "html"):
@@ -252,6 +254,13 @@ class _Run:
             main.__package__, main.__spec__, main.__loader__ = spec.parent, spec, spec.loader
             main.__dict__["__cached__"] = spec.cached
             sys.argv = [self.file, *arguments]
+        elif self.options.code is not None:
+            text, *arguments = self.options.code
+            self.name, self.file = "-c", "<string>"
+            sys.argv, sys.path[0] = ["-c", *arguments], ""
+            student_file[self.file] = True
+            sys.modules["__main__"] = main
+            return compile(text, self.file, "exec", dont_inherit=True)
         else:
             given, *arguments = self.options.script
             self.name, self.file = given, os.path.abspath(given)

@@ -75,7 +75,7 @@ def virtual_cuda(
         undo.enter_context(claim("virtual CUDA device"))
         opened = VirtualGpu(devices, size, name, model)
         patched = _patched(opened)
-        undo.callback(kept.leave, patched)
+        undo.callback(_leave, patched)
         undo.callback(_close, opened, patched.opening.closing)
         now.gpu = opened
         if clock == "modelled":
@@ -114,10 +114,11 @@ def _patched(gpu: VirtualGpu) -> Patched:
     """The patches for a device: those that an earlier one has left in place, or new ones."""
     if torch.cuda.is_initialized() and not kept.in_place:
         raise RealDeviceInUse("cuda")
+    if not kept.in_place:
+        compatibility.check()
     if (patched := kept.take(gpu)) is not None:
         return patched
     with contextlib.ExitStack() as undo:
-        compatibility.check()
         torch.utils._device._device_constructors()  # a cached set that must hold the original functions
         opening = Opening(gpu, undo)
         opening.enter(_kernels)
@@ -178,6 +179,13 @@ def _pinning_after(imports: OriginalImports) -> Iterator[None]:
 def _after_imports(lock: Any, original: Any, *args: Any) -> Any:
     with lock:
         return original(*args)
+
+
+def _leave(patched: Patched) -> None:
+    """Undo the patches, unless they are kept in place; the device and its ledger are its user's alone from now on."""
+    kept.leave(patched)
+    if not kept.keeping:
+        patched.hand_over(VirtualGpu(1, 0, ""))
 
 
 def _close(gpu: VirtualGpu, closing: list[Callable[[], object]]) -> None:

@@ -137,11 +137,11 @@ class Stage(enum.IntEnum):
     RECORD = 2  # the ledger's, around everything
 
 
-@dataclass(frozen=True)
+@dataclass
 class Opening:
     """What a function that makes patches may use. Patches may stay for another device: see `Kept`."""
 
-    gpu: VirtualGpu  # the first device
+    gpu: VirtualGpu  # the first device; later the one they are used for
     undo: contextlib.ExitStack
     closing: list[Callable[[], object]] = field(default_factory=list)  # each runs whenever the device closes
     # Each gets the next device and returns what it replaces for it.
@@ -224,10 +224,16 @@ class Patched:
         self._use(gpu)
 
     def _use(self, gpu: VirtualGpu) -> None:
-        for renewed in self.opening.again:
-            for owner, name, value in renewed(gpu):
-                setattr(owner, name, value)
-                self._targets[identity(owner)].put[name] = value
+        for owner, name, value in self.hand_over(gpu):
+            setattr(owner, name, value)
+
+    def hand_over(self, gpu: VirtualGpu) -> list[Patch]:
+        """Use the patches for another device, so that they do not keep the last one; returns those that differ."""
+        self.opening.gpu = gpu
+        changed = [patch for renewed in self.opening.again for patch in renewed(gpu)]
+        for owner, name, value in changed:
+            self._targets[identity(owner)].put[name] = value
+        return changed
 
     def put_again(self, gpu: VirtualGpu) -> bool:
         """Put them in place after they were undone; False where what they replace has changed since they were made."""
@@ -284,9 +290,9 @@ class Kept:
             self.restore()
 
     def restore(self) -> None:
-        """Undo what is left in place."""
+        """Undo what is left in place; the next device can use it still."""
         if (patched := self._in_place) is not None:
-            self._in_place, self._undone = None, patched if self.keeping else None
+            self._in_place, self._undone = None, patched
             patched.undo.close()
 
     def stop(self) -> None:

@@ -8,10 +8,10 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from sys import _getframe
 from time import perf_counter
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -58,34 +58,53 @@ class _Files(dict[str, bool | None]):
 student_file: Final = _Files()
 
 
-# Global names of libraries' modules, by identity. In frames with these, neither the code nor its file is looked at:
-# where Python's audit events are watched, `f_code` and `id` raise one, which would take as long as an operation.
-library_names: Final[dict[int, dict[str, Any]]] = {}
-
-
-def is_student(frame: FrameType) -> bool | None:
-    """Whether a frame runs code of a student's; None for code of files given to `nothing_above`."""
-    names, filename = frame.f_globals, frame.f_code.co_filename
-    known = student_file[filename]
-    if known is False and names.get("__file__") == filename:
-        library_names[identity(names)] = names
-    return known
-
-
 def nothing_above(filename: str) -> None:
     """Look for students' frames only below those of this file, which calls student code and is not called by it."""
     student_file[filename] = None
 
 
-def site(depth: int = 1) -> tuple[CodeType | None, int | None]:
+Instruction = tuple[CodeType | None, int | None]  # its code object and its offset there
+
+
+def _finder() -> Generator[Instruction, None, None]:
+    """Answers each `next` with the code object and instruction offset of the innermost frame that is not a library's.
+
+    A generator's frame leads to the one that resumes it. `sys._getframe`, and `f_code` and `id` too, raise audit
+    events: where these are watched, each takes as long as an operation.
+    """
+    own: Any = sys._getframe()
+    libraries: dict[int, dict[str, Any]] = {}  # the names of their modules, by identity
+    found: Instruction = (None, None)
+    while True:
+        names: Any = None  # what a student's module holds is not kept
+        yield found
+        found, frame = (None, None), own.f_back.f_back
+        while frame is not None:
+            names = frame.f_globals
+            if (place := identity(names)) in libraries:  # neither the code nor its file is looked at
+                frame = frame.f_back
+                continue
+            code = frame.f_code
+            known = student_file[code.co_filename]
+            if known is False and names.get("__file__") == code.co_filename:
+                libraries[place] = names
+            if known:
+                found = code, frame.f_lasti
+            frame = frame.f_back if known is False else None
+
+
+_next_instruction: Final = _finder().__next__
+_next_instruction()
+
+
+def site() -> Instruction:
     """The code object and instruction offset of the innermost frame that is not a library's."""
-    frame: FrameType | None = sys._getframe(depth)
-    while frame is not None:
-        known = False if identity(frame.f_globals) in library_names else is_student(frame)
-        if known:
-            return frame.f_code, frame.f_lasti
-        frame = None if known is None else frame.f_back
-    return None, None
+    try:
+        return _next_instruction()
+    except (ValueError, StopIteration):  # another thread is asking, or an exception such as Ctrl-C has ended it
+        finder = _finder()
+        next(finder)
+        return next(finder)
 
 
 SCALER_CALLS: Final = ("scale", "unscale_", "step", "update")
@@ -96,7 +115,7 @@ class _Running(threading.local):
     """What is under way in this thread."""
 
     def __init__(self) -> None:
-        self.passes: list[tuple[CodeType | None, int | None]] = []  # lines of the forward passes inside one another
+        self.passes: list[Instruction] = []  # lines of the forward passes inside one another
         self.steps: list[tuple[int, str]] = []  # row and optimizer of the steps inside one another
 
 
@@ -108,12 +127,12 @@ class Recorder:
         # Makes the error to raise instead where C++ has another name for the device than the student; else None.
         self.reword = reword
         # The line that started the backward pass now running: autograd's own threads have no student frame.
-        self.backward_site: tuple[CodeType | None, int | None] = (None, None)
+        self.backward_site: Instruction = (None, None)
         self._running = _Running()
 
-    def here(self) -> tuple[CodeType | None, int | None]:
+    def here(self) -> Instruction:
         """The student's line; in autograd's own threads, the one that started the backward pass."""
-        found = site(3)
+        found = site()
         return self.backward_site if found[0] is None else found
 
     def record_into(self, rows: list[Row]) -> Iterator[Patch]:

@@ -134,6 +134,31 @@ def test_a_function_that_is_missing_has_no_hints_on_what_it_should_do(tmp_path: 
     assert (result.line, hints_about(result, MOVING.functions[0])) == (1, ())
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("modell.to(device)", "NameError: name 'modell' is not defined. Did you mean: 'model'?"),
+        ("torch.cuda.synchronise()", "has no attribute 'synchronise'. Did you mean: 'synchronize'?"),
+        ("model.parametres()", "has no attribute 'parametres'. Did you mean: 'parameters'?"),
+        ("model.quantise_by_hand()", "has no attribute 'quantise_by_hand'"),
+    ],
+)
+def test_an_error_by_a_misspelt_name_says_which_one_is_near(body: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "04_modifying_training_loop_gpu.py"
+    path.write_text(f"import torch\n{HEAD}\n    {body}\n", encoding="utf-8")
+    result = first_of(FileGrader(path, BENCH, 8).results(TRAINING, TRAINING.functions[0]))
+    assert result.happened.endswith(told)
+    if result.misconception is None:  # what the function should do is not what such an error is about
+        assert hints_about(result, TRAINING.functions[0])[0].startswith("What does the error say")
+
+
+@pytest.mark.parametrize("name", ["a_key_misspelt", "portable_number", "every_letter"])
+def test_an_answer_that_is_no_letter_comes_with_hints_on_the_dict(name: str) -> None:
+    result = first_of(graded(WRONG / "12_self_assessment" / f"{name}.py"))
+    (answers,) = exercise_of("day8", "12_self_assessment").functions
+    assert hints_about(result, answers)[0] == "What did `ANSWERS` look like when you got the file?"
+
+
 def test_an_answer_comes_with_hints_on_its_question() -> None:
     (result,) = (
         each

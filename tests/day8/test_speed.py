@@ -17,7 +17,7 @@ from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
 from gpudojo.grading import observe as observing
 from gpudojo.grading.call import Call
-from gpudojo.grading.load import load
+from gpudojo.grading.load import SOLUTION, load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import Array, Modelled, Race
@@ -117,7 +117,7 @@ VECTORISED = "return 0.299 * sprites[:, 0] + 0.587 * sprites[:, 1] + 0.114 * spr
 
 def test_the_modelled_time_is_the_same_on_every_run_and_counts_sleep_and_lines_of_python(tmp_path: Path) -> None:
     def speed(more: str = "") -> dict[str, float]:
-        text = f"import time\ndef grayscale(sprites):\n    {more}\n    {VECTORISED}"
+        text = f"import time\ndef grayscale(sprites):\n    {SOLUTION}\n    {more}\n    {VECTORISED}"
         found = seen_of(tmp_path, text)["pictures"].facts["speed"]
         return {name: found[name] for name in ("student", "loop")}
 
@@ -128,6 +128,19 @@ def test_the_modelled_time_is_the_same_on_every_run_and_counts_sleep_and_lines_o
     busy = speed("for _ in range(20_000): pass")
     assert busy["student"] > plain["student"] + 20_000 * pixel_race.PYTHON
     assert busy["loop"] == plain["loop"]
+
+
+def test_beside_a_student_the_loop_runs_once_and_the_reference_knows_the_rest(tmp_path: Path) -> None:
+    found = seen_of(tmp_path, f"def grayscale(sprites):\n    {VECTORISED}")
+    assert found["pictures"].facts["speed"]["loop"] == 0
+    assert [len(found["timed"].facts[name]) for name in ("outputs", "loop_outputs")] == [pixel_race.ROUNDS, 1]
+    right, wrong = ONE, Array("float32", (1,), b"\0\0\0\1")
+    wanted = Race(1.0, 1.0, 2, [ONE, ONE], [ONE, ONE])
+    judge_outputs(Race(1.0, 1.0, 2, [right, right], [ONE]), wanted, same)
+    with pytest.raises(Failed, match="timed call 2 of 2 is wrong"):
+        judge_outputs(Race(1.0, 1.0, 2, [right, wrong], [ONE]), wanted, same)
+    with pytest.raises(Failed, match="1 timed call"):
+        judge_outputs(Race(1.0, 1.0, 2, [right], [ONE]), wanted, same)
 
 
 def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -145,7 +158,7 @@ def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_every_round_has_inputs_of_its_own() -> None:
     with bench.open_device("cpu") as opened:
-        call = Call(lambda t: t + 1, REFERENCE, opened, 8)
+        call = Call(lambda t: t + 1, REFERENCE, opened, 8, reference=True)
         found = pixel_race.race(call, lambda t: t + 1, lambda number: (torch.full((2,), float(number)),))
     assert found.rounds == pixel_race.ROUNDS == len({output.data for output in found.outputs if output})
     assert found.outputs == found.loop_outputs

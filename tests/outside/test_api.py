@@ -20,6 +20,20 @@ def test_facts_about_the_device() -> None:
     assert len(torch.cuda.get_device_properties(0).uuid.bytes) == 16
     least, greatest = torch.cuda.Stream.priority_range()
     assert greatest < least == 0
+    with pytest.raises(RuntimeError, match=r"Device index value 1 is out of index range \[0, 1\)"):
+        torch.accelerator.current_stream(1)
+
+
+def test_sensors_are_those_of_an_idle_gpu() -> None:
+    assert torch.cuda.utilization() == 0
+    assert 0 < torch.cuda.temperature() < 100
+    assert torch.cuda.power_draw(0) > 0
+    assert torch.cuda.clock_rate("cuda") > 0
+    before = torch.cuda.device_memory_used()
+    kept = torch.empty(32 << 20, device="cuda", dtype=torch.uint8)
+    assert torch.cuda.device_memory_used() - before == kept.nbytes
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.temperature(1)
 
 
 MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -54,3 +68,52 @@ def test_an_index_into_nothing_is_refused_by_the_host() -> None:
     with pytest.raises(IndexError, match="index is out of bounds for dimension with size 0"):
         torch.empty(3, 0, device="cuda")[:, [0]]
     assert torch.ones(1, device="cuda").item() == 1  # the device goes on
+
+
+def test_values_that_do_not_fit_a_scalar_are_refused() -> None:
+    with pytest.raises(RuntimeError):
+        torch.rand([], device="cuda").index_put([], torch.ones(1, device="cuda"), accumulate=True)
+
+
+@pytest.mark.parametrize("write_to_clone", [True, False])
+def test_a_lazy_clone_shares_memory_until_one_is_written_to(write_to_clone: bool) -> None:
+    x = torch.arange(4, device="cuda")
+    clone = x._lazy_clone()
+    assert torch._C._is_cow_tensor(x)
+    assert torch._C._is_cow_tensor(clone[1:])
+    assert clone[1:].const_data_ptr() == x[1:].const_data_ptr() != x.const_data_ptr()
+    written, other = (clone, x) if write_to_clone else (x, clone)
+    written += 1
+    assert not torch._C._is_cow_tensor(written)
+    assert (written.tolist(), other.tolist()) == ([1, 2, 3, 4], [0, 1, 2, 3])
+    assert x.data_ptr() != clone.data_ptr()
+
+
+# image, weight, stride, dilation, transposed, groups: with cuDNN, without it
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, bool, int, str, str]] = {
+    "1d": ((2, 6, 7), (12, 2, 3), 1, False, 3, "Cudnn", "Slow2d"),
+    "2d": ((2, 6, 7, 8), (12, 2, 3, 3), 1, False, 3, "Cudnn", "Slow2d"),
+    "3d": ((2, 6, 7, 8, 9), (12, 2, 3, 3, 3), 1, False, 3, "Cudnn", "SlowDilated3d"),
+    "dilated": ((2, 6, 7, 8), (12, 2, 3, 3), 2, False, 3, "Cudnn", "SlowDilated2d"),
+    "transposed": ((2, 6, 7, 8), (6, 4, 3, 3), 1, True, 3, "CudnnTranspose", "SlowTranspose2d"),
+    "by channel": ((2, 6, 7), (12, 1, 3), 1, False, 6, "CudaDepthwise2d", "CudaDepthwise2d"),
+    "empty": ((2, 0, 7, 8), (12, 0, 3, 3), 1, False, 3, "Empty", "Empty"),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_the_library_of_a_convolution(name: str) -> None:
+    image, weight, dilation, transposed, groups, *expected = CONVOLUTIONS[name]
+    x, w = (torch.zeros(shape, device="cuda") for shape in (image, weight))
+    ones = (1,) * (x.dim() - 2)
+    settings = (ones, (0,) * len(ones), (dilation,) * len(ones), transposed, (0,) * len(ones), groups)
+    found = []
+    for enabled in (True, False):
+        with torch.backends.cudnn.flags(enabled=enabled):
+            found.append(torch._C._select_conv_backend(x, w, None, *settings).name)
+            assert torch.backends.cudnn.is_acceptable(x) is enabled
+    assert found == expected
+    with pytest.raises(RuntimeError, match="Only zero batch or zero channel"):
+        torch._C._select_conv_backend(x.new_empty(2, 3, 0, 4), w, None, *settings)
+    host = torch._C._select_conv_backend(x.cpu(), w.cpu(), None, *settings)
+    assert "Cud" not in host.name

@@ -210,3 +210,13 @@ def test_a_product_of_batches_takes_the_memory_of_its_result() -> None:
 def test_what_no_gpu_could_hold_is_refused() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
         torch.empty(1 << 60, dtype=torch.int8, device="cuda")
+
+
+def test_checkpoints_of_cuda_s_own_allocator_are_refused() -> None:
+    for name, given in {
+        "_cuda_getCheckpointState": (0, (0, 1)),
+        "_cuda_checkPoolLiveAllocations": (0, (0, 1), set()),
+        "_free_And_Remove_DeleterFn": (0,),
+    }.items():
+        with pytest.raises(NotImplementedError, match=f"{name} needs CUDA's own allocator"):
+            getattr(torch._C, name)(*given)

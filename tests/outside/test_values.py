@@ -250,7 +250,8 @@ def test_second_gradients_of_rms_norm() -> None:
 REFUSED: dict[str, tuple[str, Function]] = {
     "LSTM": ("disable the CuDNN backend temporarily", lambda x: torch.nn.LSTM(8, 4).cuda()(x[0, 0])[0]),
     "GRU": ("disable the CuDNN backend temporarily", lambda x: torch.nn.GRU(8, 4).cuda()(x[0, 0])[0]),
-    "flash": ("_flash_attention_backward is not", lambda x: F.scaled_dot_product_attention(*[x.half()] * 3)),
+    "cudnn": ("_cudnn_attention_backward is not", lambda x: F.scaled_dot_product_attention(*[x.half()] * 3)),
+    "flash": ("_flash_attention_backward is not", lambda x: F.scaled_dot_product_attention(*[x[..., :4].half()] * 3)),
     "efficient": ("_efficient_attention_backward is not", lambda x: F.scaled_dot_product_attention(x, x, x)),
 }
 
@@ -297,6 +298,34 @@ def test_a_convolution_of_volumes_keeps_channels_last(lasting: str) -> None:
     found = F.conv3d(*(t.cuda().to(memory_format=last) if k == lasting else t.cuda() for k, t in given.items()))
     assert found.is_contiguous(memory_format=last)
     torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_functions_of_cudnn_convolve() -> None:
+    image, weight, ones = torch.randn(2, 4, 6, 6), torch.randn(4, 3, 3, 3), (1, 1)
+    there = torch.cudnn_convolution(image.cuda(), weight[:, :2].cuda(), ones, (2, 2), ones, 2, False, False, True)
+    torch.testing.assert_close(there.cpu(), F.conv2d(image, weight[:, :2], None, 2, 1, 1, 2))
+    there = torch.cudnn_convolution_transpose(
+        image.cuda(), weight.cuda(), ones, ones, (2, 2), ones, 2, False, False, True
+    )
+    torch.testing.assert_close(there.cpu(), F.conv_transpose2d(image, weight, None, 2, 1, 1, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("lasting", ["image", "weight"])
+def test_gradients_of_a_convolution_lie_as_the_tensors_and_its_result_not_in_double(
+    lasting: str, dtype: torch.dtype
+) -> None:
+    last = torch.channels_last
+    given = {"image": torch.randn(2, 4, 6, 6, dtype=dtype), "weight": torch.randn(4, 4, 3, 3, dtype=dtype)}
+    for name, each in given.items():
+        moved = each.cuda().to(memory_format=last) if name == lasting else each.cuda()
+        given[name] = moved.requires_grad_()
+    out = F.conv2d(given["image"], given["weight"])
+    out.sum().backward()
+    assert out.is_contiguous(memory_format=last) is (dtype is not torch.float64)
+    for name, each in given.items():
+        assert each.grad is not None
+        assert each.grad.is_contiguous(memory_format=last) is (name == lasting)
 
 
 def test_the_number_inside_a_tensor_that_has_none_or_several() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_cuda import virtual_cuda
 
@@ -172,6 +173,51 @@ def test_lists_of_tensors(gpu: Any, name: str, lists: int, rest: tuple[Any, ...]
     assert row[4] == f"aten._foreach_{name}.{overload}"
     for mine, theirs in zip(out, expected, strict=True):
         assert torch.equal(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.Adam,
+        partial(torch.optim.Adam, amsgrad=True, weight_decay=0.1),
+        partial(torch.optim.Adam, maximize=True),
+        torch.optim.AdamW,
+        partial(torch.optim.RMSprop, momentum=0.9),
+        torch.optim.SGD,
+        partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+        partial(torch.optim.SGD, momentum=0.9, nesterov=True, maximize=True),
+    ],
+)
+def test_steps_leave_the_same_ledger_and_versions(make: Any) -> None:
+    seen = []
+    for watched in (nullcontext, BaseTorchFunctionMode):
+        with virtual_cuda() as gpu:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 1)).cuda()
+            optimizer = make(model.parameters(), lr=0.01)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.rand(6, 4).cuda()).sum().backward()
+                with watched():
+                    optimizer.step()
+            kept = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor is not None]
+            tensors = [*model.parameters(), *kept]
+            rows = [(row[0], *row[2:]) for row in gpu.ledger.rows]
+            memory = torch.cuda.memory_stats()
+            seen.append(([t.detach().cpu() for t in tensors], [t._version for t in tensors], rows, memory))
+    (values, *rest), (expected, *others) = seen
+    assert rest == others
+    assert all(map(torch.equal, values, expected))
+
+
+def test_a_graph_from_before_a_step_is_stale(gpu: Any) -> None:
+    for make in (torch.optim.Adam, torch.optim.RMSprop):
+        model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 1)).cuda()
+        optimizer, out = make(model.parameters()), model(torch.rand(6, 4).cuda()).sum()
+        out.backward(retain_graph=True)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.backward()
 
 
 def test_lists_that_do_not_fit_are_refused(gpu: Any) -> None:

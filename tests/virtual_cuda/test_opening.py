@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 import virtual_cuda
@@ -140,6 +143,21 @@ def test_patches_that_were_undone_serve_the_next_device() -> None:
             assert not hasattr(torch._C, "_cuda_setStream") or torch.version.cuda is not None
         with virtual_cuda.virtual_cuda():
             assert torch.zeros is patched
+
+
+def test_a_closed_device_leaves_its_patches_to_the_next_and_is_kept_by_nobody() -> None:
+    original, put = torch.zeros, []
+    for devices in (1, 2):
+        with virtual_cuda.virtual_cuda(devices) as gpu:
+            assert torch.cuda.device_count() == len(torch.cuda.default_generators) == devices
+            torch.nn.Linear(3, 2).cuda()(torch.zeros(3, device="cuda")).sum().backward()
+            put.append(torch.zeros)
+        assert torch.zeros is original
+        closed = weakref.ref(gpu)
+        del gpu
+        gc.collect()
+        assert closed() is None
+    assert put[0] is put[1]
 
 
 def test_what_was_changed_between_two_devices_is_patched_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,11 +131,8 @@ def test_operators_that_cuda_has_and_the_cpu_has_not(gpu):
             layer(norm(x))[0].sum().backward()
             cell(x[0]).sum().backward()
         found = rows(profiler)
-        attention, rnn, gates = (
-            "aten::_scaled_dot_product_efficient_attention",
-            "aten::_cudnn_rnn",
-            "_thnn_fused_gru_cell",
-        )
+        attention, rnn = "aten::_scaled_dot_product_efficient_attention", "aten::_cudnn_rnn"
+        gates = "_thnn_fused_gru_cell"
         for name in (attention, f"{attention}_backward", rnn, f"{rnn}_backward", f"aten::{gates}"):
             assert found[name].count == 1, name
             assert found[name].self_device_time_total > 0, name

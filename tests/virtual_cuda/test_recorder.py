@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from virtual_cuda import open_device
-from virtual_cuda.recorder import devices_of
+from virtual_cuda import open_device, recorder
+from virtual_cuda.recorder import devices_of, site
 
 
 @pytest.fixture(params=["virtual", "cpu"])
@@ -122,3 +126,41 @@ def test_patched_functions_are_restored() -> None:
             1 / (nn.Module.__call__ is before[0])  # False, and so an error, if it is replaced meanwhile
     assert before == (nn.Module.__call__, torch.autograd.backward, torch.amp.GradScaler.step)
     assert torch.autograd.profiler.record_function.__exit__ is region
+
+
+def asking(filename: str, **names: Any) -> dict[str, Any]:
+    """The names of a module with a function that asks for its line."""
+    names["site"] = site
+    exec(compile("def ask():\n    return site()", filename, "exec"), names)
+    return names
+
+
+def test_the_line_is_found_while_another_thread_asks_and_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def interrupted(filename: str) -> bool:
+        other = threading.Thread(target=lambda: found.append(asking(__file__)["ask"]()))
+        other.start()
+        other.join()
+        raise KeyboardInterrupt
+
+    ask = asking("/somewhere/interrupted.py")["ask"]
+    monkeypatch.setattr(recorder, "from_library", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask()
+    monkeypatch.undo()
+    assert [code.co_filename for code, _ in found] == [__file__]
+    assert ask()[0] is ask.__code__
+    assert site()[0] is sys._getframe().f_code
+
+
+def test_the_search_for_lines_keeps_nothing_of_a_student() -> None:
+    class Held:
+        pass
+
+    names = asking("/somewhere/student.py", held=Held())
+    assert names["ask"]()[0] is names["ask"].__code__
+    held = weakref.ref(names["held"])
+    del names
+    gc.collect()  # the function and its names refer to each other
+    assert held() is None

@@ -7,11 +7,13 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 
 REFERENCE: Final = "the reference solutions"
+BUSY: Final = 8  # children for which a process that judges is worth its start
 
 
 @dataclass
@@ -135,6 +138,9 @@ class ClassGrading:
         self.layers: dict[str, str] = {}
         self.sent: dict[str, StoredSubmission] = {}  # by the name of its entry
         self.ran = 0
+        self.judges: judging.Judges | None = None
+        self._held: list[tuple[SubmissionEntry, bool]] | None = None
+        self._judged: deque[tuple[Future[None] | None, list[SubmissionEntry]]] = deque()
 
     def run(self) -> GradedClass:
         options, began = self.options, time.monotonic()
@@ -154,6 +160,8 @@ class ClassGrading:
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
             self._keep_settings()
+            if options.rejudge and self.course.seed == "per-class":
+                self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
             ready = {} if options.fresh else self._ready(entries)
             ours = [path.resolve() for path in (self.course.path, self.course.roster, options.roster) if path]
             ignored = [one for one in found.ignored if one.path.resolve() not in ours]
@@ -171,6 +179,8 @@ class ClassGrading:
             told = (tally, changes, book.notices, book.unmatched)
             return GradedClass(path, len(entries), self.ran, seconds, self.state.layers, *told)
         finally:
+            if self.judges is not None:
+                self.judges.close()
             self.store.close()
 
     def _listed(self) -> Listing:
@@ -243,7 +253,7 @@ class ClassGrading:
         ready = {}
         for entry in entries:
             submission, terms = self._read(entry), self._terms(entry)
-            if submission and terms.verdicts.has(key := terms.key(submission.digest)):
+            if submission and terms.verdicts.has(key := terms.key(submission.digest), self.options.rejudge):
                 ready[entry.name] = key
                 self._keep_sources(submission.digest, submission.contents)
         return ready
@@ -291,21 +301,41 @@ class ClassGrading:
             for entry in left:
                 self._tell(entry, ran=False)
             return
-        with contextlib.ExitStack() as stack:
-            first = self._terms(entries[0])
-            if left or references:
-                stack.callback(self.runner.close)
-                self.layers = self.runner.start(first.run_options, self.progress)
-                if references:
-                    self._run_references(references)
-            judging.complete(first.verdicts.reference, self.exercises, self.options.only)
-            self.layers = self.layers or dict(first.verdicts.reference.layers)
-            self.progress.isolated(self.layers)
-            if self.options.require_isolation and missing(self.layers):
-                raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
-            self._tell_ready(entries, ready)
-            if left:
+        first = self._terms(entries[0])
+        if not (left or references):
+            self._begin(first, entries, ready)
+            return
+        try:
+            self.layers = self.runner.start(first.run_options, self.progress)
+            if references:
+                every = f" for {len(references)} students" * (len(references) > 1)
+                self.progress.prepares(f"running {REFERENCE}{every}")
+            if len(references) == 1 and not self.options.require_isolation:
+                # Submissions run beside it; what they did is judged once it is done.
+                self._held = []
+                begin = functools.partial(self._begin, first, entries, ready)
+                self.runner.run(itertools.chain(self._reference_tasks(references, begin), self._tasks(left)))
+            else:
+                self.runner.run(self._reference_tasks(references))
+                self._begin(first, entries, ready)
                 self.runner.run(self._tasks(left))
+            self._tell_judged(wait=True)
+        finally:
+            self.runner.close()
+
+    def _begin(self, first: Terms, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
+        """Begin to judge; raises BadClass where the reference cannot be used, or isolation is missing."""
+        judging.complete(first.verdicts.reference, self.exercises, self.options.only)
+        self.layers = self.layers or dict(first.verdicts.reference.layers)
+        self.progress.isolated(self.layers)
+        if self.options.require_isolation and missing(self.layers):
+            raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
+        held, self._held = self._held or [], None
+        self._tell_ready(entries, ready)
+        for entry, ran in held:
+            self._tell(entry, ran)
+        if self.course.seed == "per-class":  # this process has to keep many children busy
+            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), self.options.jobs // BUSY)
 
     def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
         """The terms for which the references have to run: one, or one for each student."""
@@ -313,30 +343,29 @@ class ClassGrading:
         every = {terms.verdicts.reference_key: terms for terms in map(self._terms, some)}
         return [terms for key, terms in every.items() if self.options.fresh or self.store.record(key) is None]
 
-    def _run_references(self, every: Sequence[Terms]) -> None:
-        self.progress.prepares(f"running {REFERENCE}" + f" for {len(every)} students" * (len(every) > 1))
+    def _reference_tasks(
+        self, every: Sequence[Terms], then: Callable[[], None] = lambda: None
+    ) -> Iterator[GradingTask]:
+        for terms in every:
 
-        def tasks() -> Iterator[GradingTask]:
-            for terms in every:
+            def done(record: Record, key: str = terms.verdicts.reference_key) -> None:
+                judging.complete(record, self.exercises, self.options.only)
+                self.store.keep(key, record)
+                then()
 
-                def done(record: Record, key: str = terms.verdicts.reference_key) -> None:
-                    judging.complete(record, self.exercises, self.options.only)
-                    self.store.keep(key, record)
-
-                run_options = msgspec.structs.replace(terms.run_options, drawn_with=PUBLIC_SEEDS[0])
-                run = SubmissionRun("reference", self.reference, run_options)
-                yield GradingTask(REFERENCE, run, done, time.monotonic())
-
-        self.runner.run(tasks())
+            run_options = msgspec.structs.replace(terms.run_options, drawn_with=PUBLIC_SEEDS[0])
+            run = SubmissionRun("reference", self.reference, run_options)
+            yield GradingTask(REFERENCE, run, done, time.monotonic())
 
     def _tell_ready(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         known = [entry for entry in entries if entry.name in ready]
-        judged: Iterable[object] = known
-        if self.options.rejudge and self.course.seed == "per-class":
-            keys = [ready[entry.name] for entry in known]
-            judged = judging.judged_in_parallel(self._terms_of(self.secret).verdicts, keys, self.options.jobs)
-        for entry, _ in zip(known, judged, strict=True):
-            self._tell(entry, ran=False)
+        if self.judges is not None:
+            rows = self.judges.again([ready[entry.name] for entry in known])
+            for entry, row in zip(known, rows, strict=True):
+                self._tell(entry, ran=False, row=row)
+        else:
+            for entry in known:
+                self._tell(entry, ran=False)
 
     def _tasks(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
         """One task after another; a submission is read when it is its turn."""
@@ -360,16 +389,32 @@ class ClassGrading:
             def done(record: Record, key: str = key) -> None:
                 self.store.keep(key, record)
                 self.ran += 1
-                for number, waiting in enumerate(busy.pop(key)):
-                    self._tell(waiting, ran=number == 0)
+                future = self.judges.begin(key) if self.judges else None
+                self._judged.append((future, busy.pop(key)))
+                self._tell_judged(wait=False)
 
             yield GradingTask(entry.name, run, done, time.monotonic())
 
-    def _tell(self, entry: SubmissionEntry, ran: bool) -> None:
-        """Report one more result; it is on disk."""
+    def _tell_judged(self, wait: bool) -> None:
+        """Report what other processes have judged; what they could not judge is judged here."""
+        while self._judged and (wait or self._judged[0][0] is None or self._judged[0][0].done()):
+            future, entries = self._judged.popleft()
+            row = None
+            with contextlib.suppress(Exception):
+                if future is not None:
+                    future.result()
+                    row = self._terms(entries[0]).verdicts.kept(self.sent[entries[0].name].record)
+            for number, entry in enumerate(entries):
+                self._tell(entry, number == 0, row)
+
+    def _tell(self, entry: SubmissionEntry, ran: bool, row: SubmissionRow | None = None) -> None:
+        """Report one more result; it is on disk. Without a reference it is held back."""
+        if self._held is not None:
+            self._held.append((entry, ran))
+            return
         sent, verdicts = self.sent[entry.name], self._terms(entry).verdicts
-        anew = self.options.fresh or (self.options.rejudge and self.course.seed == "per-student")
-        known = verdicts.of(sent.record, anew) if sent.record else verdicts.unreadable(sent.problem)
+        anew = self.options.fresh or self.options.rejudge
+        known = row or (verdicts.of(sent.record, anew) if sent.record else verdicts.unreadable(sent.problem))
         sent.score, sent.max_score = known.score, known.max_score
         self.progress.graded(row_of(entry, known, sent.record, sent.notes), ran)
 

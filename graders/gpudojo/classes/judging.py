@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpudojo.classes import store
-from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store
+from gpudojo.classes.store import FunctionRecord, IncidentKind, Record, Store, UnreadRecord
 from gpudojo.classes.submission_run import BEFORE
 from gpudojo.grading.engine import UNJUDGED, judge_function
 from gpudojo.grading.references import refuse_failing
@@ -50,6 +50,8 @@ STATUSES: Final = {
     IncidentKind.OUT_OF_MEMORY: SubmissionStatus.OUT_OF_MEMORY,
 }
 INVALID: Final = ("SyntaxError", "IndentationError", "TabError")
+UNEXPLAINED: Final = (Outcome.PASSED, Outcome.TODO)
+MOST_KNOWN: Final = 4000  # results of a function that are kept in memory
 ENDED: Final = {
     IncidentKind.TIMED_OUT: "TimedOut",
     IncidentKind.CRASHED: "Crashed",
@@ -57,10 +59,19 @@ ENDED: Final = {
 }
 
 
+AnyRecord = Record | UnreadRecord
+# By function and digest of what was observed of it: the results, where none of them depends on the student's lines.
+SameResults = dict[tuple[str, bytes], list[CheckResult]]
+
+
 def judged(
-    record: Record, reference: Record, exercises: Iterable[Exercise], only: frozenset[str] = frozenset()
+    record: AnyRecord,
+    reference: Record,
+    exercises: Iterable[Exercise],
+    only: frozenset[str] = frozenset(),
+    same: SameResults | None = None,
 ) -> SubmissionRow:
-    """The verdict on a submission that could be read."""
+    """The verdict on a submission that could be read; `same` is filled, for others with the same reference."""
     exercises = tuple(exercises)
     tampered = next((i for i in record.incidents if i.what is IncidentKind.TAMPERED), None)
     results: list[CheckResult] = []
@@ -69,7 +80,7 @@ def judged(
             wanted = "a submission that leaves the grader alone"
             results += _failed(exercise, function, f"not graded: {tampered.detail}", wanted)
         else:
-            results += _results(exercise, function, record, reference)
+            results += _results(exercise, function, record, reference, {} if same is None else same)
     definitions = [Definition(p.function, p.file, p.line, p.cell, p.note) for p in record.places if p.file is not None]
     files = record.files.items()
     rows = rows_of(results, exercises, misconceptions=misconceptions(), definitions=definitions)
@@ -124,15 +135,23 @@ def _graded(exercises: Iterable[Exercise], only: frozenset[str]) -> Iterator[tup
     return ((exercise, function) for exercise, function in every if not only or function.name in only)
 
 
-def _results(exercise: Exercise, function: Function, record: Record, reference: Record) -> list[CheckResult]:
+def _results(
+    exercise: Exercise, function: Function, record: AnyRecord, reference: Record, same: SameResults
+) -> list[CheckResult]:
     key = f"{exercise.stem}::{function.name}"
+    digest = record.observed(key) if isinstance(record, UnreadRecord) else None
+    if digest is not None and (known := same.get((key, digest))) is not None:
+        return known
     wanted = reference.seen[key]
-    seen = record.seen.get(key)
+    seen = record.function(key)
     if seen is None or set(seen.evidence.observations) != {probe.name for probe in function.probes}:
-        seen = _late(function, seen) or _ended(exercise, function, record)
+        seen, digest = _late(function, seen) or _ended(exercise, function, record), None
     file = _file(record, exercise, function)
     lines = record.files[file].lines if file in record.files else {}
-    return judge_function(exercise, function, seen.evidence, wanted.evidence, lines, wanted.signature)
+    found = judge_function(exercise, function, seen.evidence, wanted.evidence, lines, wanted.signature)
+    if digest is not None and len(same) < MOST_KNOWN and all(r.outcome in UNEXPLAINED for r in found):
+        same[key, digest] = found
+    return found
 
 
 def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | None:
@@ -145,7 +164,7 @@ def _late(function: Function, seen: FunctionRecord | None) -> FunctionRecord | N
     return replace(seen, evidence=replace(seen.evidence, observations=whole))
 
 
-def _ended(exercise: Exercise, function: Function, record: Record) -> FunctionRecord:
+def _ended(exercise: Exercise, function: Function, record: AnyRecord) -> FunctionRecord:
     """What stands for a function whose process ended before it could say anything."""
     key = f"{exercise.stem}::{function.name}"
     steps = (key, f"file {_file(record, exercise, function)}", BEFORE)
@@ -159,7 +178,7 @@ def _ended(exercise: Exercise, function: Function, record: Record) -> FunctionRe
     return FunctionRecord(Evidence(exercise.stem, function.name, "", 0, found), 0.0)
 
 
-def _file(record: Record, exercise: Exercise, function: Function) -> str:
+def _file(record: AnyRecord, exercise: Exercise, function: Function) -> str:
     """The file whose definition of a function was graded; empty where there is none."""
     key = (exercise.stem, function.name)
     return next((p.file or "" for p in record.places if (p.exercise, p.function) == key), "")
@@ -174,7 +193,7 @@ def _failed(exercise: Exercise, function: Function, happened: str, expected: str
     ]
 
 
-def _in_cell(check: CheckRow, record: Record) -> CheckRow:
+def _in_cell(check: CheckRow, record: AnyRecord) -> CheckRow:
     """With the line of a notebook, which are counted through, as a line in a cell."""
     ran = record.files.get(check.file or "")
     if ran is None or not ran.cells or check.line is None:
@@ -185,7 +204,7 @@ def _in_cell(check: CheckRow, record: Record) -> CheckRow:
     return replace(check, cell=cell, line=check.line - ran.cells[cell - 1] + 1)
 
 
-def _reason(record: Record) -> str:
+def _reason(record: AnyRecord) -> str:
     said = [f"{i.what} in {_where(i.step)}: {i.detail}" for i in record.incidents if i.what in STATUSES]
     said += [i.detail for i in record.incidents if i.what is IncidentKind.NOT_RUN]
     return "; ".join(said)
@@ -195,7 +214,7 @@ def _where(step: str) -> str:
     return step if step.startswith("file ") else f"`{step.rpartition('::')[2]}`"
 
 
-def _needs_review(record: Record, results: list[CheckResult]) -> list[str]:
+def _needs_review(record: AnyRecord, results: list[CheckResult]) -> list[str]:
     """What an instructor should review before grades are published."""
     found = []
     for incident in record.incidents:
@@ -253,6 +272,10 @@ class Verdicts:
         return Store(self.out)
 
     @functools.cached_property
+    def _same(self) -> SameResults:
+        return {}
+
+    @functools.cached_property
     def reference(self) -> Record:
         """The record of the reference; raises BadClass where it cannot be read."""
         record = self.store.record(self.reference_key)
@@ -267,11 +290,12 @@ class Verdicts:
         kept, known = self._kept(path)
         if known is not None and not anew:
             return known
-        record = self.store.record(key)
-        if record is None:
-            return self.unreadable(f"the record {self.store.path_of(key)} is damaged; run again without --rejudge")
         try:
-            found = judged(record, self.reference, exercises_of(self.day), self.only)
+            if (record := self.store.unread(key)) is None:
+                raise BadEvidence("it cannot be read")
+            found = judged(record, self.reference, exercises_of(self.day), self.only, self._same)
+        except BadEvidence:
+            return self.unreadable(f"the record {self.store.path_of(key)} is damaged; run again without --rejudge")
         except Exception as error:  # of ours: it costs this submission a review, and not the class its results
             path.unlink(missing_ok=True)
             return self.unreadable(f"the grader could not judge it ({': '.join(described(error))})")
@@ -280,9 +304,11 @@ class Verdicts:
             store.write(path, text, lasting=False)  # it can be made again
         return found
 
-    def has(self, key: str) -> bool:
-        """Whether there is a verdict on a record, or a record that can be judged."""
-        return self.store.has(key) and (self.kept(key) is not None or self.store.record(key) is not None)
+    def has(self, key: str, anew: bool = False) -> bool:
+        """Whether there is a verdict on a record, or a record that can be judged; `anew` takes a record as it is."""
+        if anew or not self.store.has(key):
+            return self.store.has(key)
+        return self.kept(key) is not None or self.store.record(key) is not None
 
     def kept(self, key: str) -> SubmissionRow | None:
         """The verdict on a record, if it has been judged."""
@@ -300,37 +326,62 @@ class Verdicts:
         return unreadable(problem, exercises_of(self.day), self.only)
 
 
-CHUNK: Final = 16  # records sent to a process at a time
-IN_PARALLEL: Final = 100  # records; a process takes as long to start as it takes to judge some forty of them
+CHUNK: Final = 8  # records sent to a process at a time
+AHEAD: Final = 2  # times that many wait for each process
+IN_PARALLEL: Final = 50  # records; a process takes as long to start as it takes to judge some thirty of them
 
 
-def judged_in_parallel(verdicts: Verdicts, keys: Sequence[str], jobs: int) -> Iterator[str]:
-    """Yields every key, in order, once its record has been judged again and the verdict is on disk.
+class Judges:
+    """Judges records in this process and in up to so many others, where there are many of them."""
 
-    Raises BadClass where the reference's record cannot be read, or a process was killed.
-    """
-    if len(keys) < IN_PARALLEL or jobs < 2:
-        for key in keys:
-            verdicts.of(key, anew=True)
-            yield key
-        return
-    fresh = multiprocessing.get_context("spawn")
-    # A copy has not read the reference yet, which each process does for itself.
-    copy = dataclasses.replace(verdicts)
-    others = {process.pid for process in multiprocessing.active_children()}
-    pool = ProcessPoolExecutor(min(jobs, -(-len(keys) // CHUNK)), fresh, _begin_judging, (copy,))
-    try:
-        yield from pool.map(_judge_again, keys, chunksize=CHUNK)
-    except (BrokenProcessPool, OSError, ValueError) as error:
-        if not _is_broken(pool, error):
-            raise
-        # One that started while another was killed is not ended by the pool, which would wait for it for ever.
-        for process in multiprocessing.active_children():
-            if process.pid not in others:
-                process.kill()
-        raise BadClass("a process that judges was killed; run the same command again") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def __init__(self, verdicts: Verdicts, count: int, others: int) -> None:
+        """Start the others."""
+        self.verdicts = verdicts
+        self._others = {process.pid for process in multiprocessing.active_children()}
+        self._pool: ProcessPoolExecutor | None = None
+        self._count = min(others, count // IN_PARALLEL)
+        if self._count > 0:
+            # A copy has not read the reference yet, which each process does for itself.
+            given = (dataclasses.replace(verdicts),)
+            self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context("spawn"), _begin_judging, given)
+            for _ in range(self._count):
+                self._pool.submit(int)
+
+    def begin(self, key: str) -> Future[None] | None:
+        """Let another process judge a record, if there is one; what it cannot do is left to this one."""
+        with contextlib.suppress(BrokenProcessPool):
+            return self._pool.submit(_judge_again, [key]) if self._pool else None
+        return None
+
+    def again(self, keys: Sequence[str]) -> Iterator[SubmissionRow]:
+        """Yields a new verdict on every record, in order; it is on disk, too.
+
+        Raises BadClass where the reference's record cannot be read, or a process was killed.
+        """
+        parts = [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
+        beside, busy = list[Future[None]](), list[Future[None]]()  # the others begin at the end
+        try:
+            for number, part in enumerate(parts):
+                busy = [future for future in busy if not future.done()]
+                while self._pool and len(busy) < AHEAD * self._count and number + 1 + len(beside) < len(parts):
+                    busy.append(self._pool.submit(_judge_again, parts[-1 - len(beside)]))
+                    beside.append(busy[-1])
+                here = number < len(parts) - len(beside)
+                if not here:
+                    beside[len(parts) - 1 - number].result()
+                yield from (self.verdicts.of(key, anew=here) for key in part)
+        except (BrokenProcessPool, OSError, ValueError) as error:
+            if self._pool is None or not _is_broken(self._pool, error):
+                raise
+            # One that started while another was killed is not ended by the pool, which would wait for it for ever.
+            for process in multiprocessing.active_children():
+                if process.pid not in self._others:
+                    process.kill()
+            raise BadClass("a process that judges was killed; run the same command again") from None
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
 
 def _is_broken(pool: ProcessPoolExecutor, error: Exception) -> bool:
@@ -362,7 +413,7 @@ def _end_with_grader() -> None:
     os._exit(1)
 
 
-def _judge_again(key: str) -> str:
+def _judge_again(keys: Sequence[str]) -> None:
     assert _verdicts is not None
-    _verdicts.of(key, anew=True)
-    return key
+    for key in keys:
+        _verdicts.of(key, anew=True)

@@ -254,18 +254,18 @@ class ChildScheduler:
 
 
 class LocalRunner:
-    """Runs tasks on this machine: one fork server, and up to `jobs` children at once."""
+    """Runs tasks on this machine: one fork server, and up to `jobs` children at once; `client` may have started it."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, client: ForkClient | None = None) -> None:
         self.jobs = jobs
-        self._client: ForkClient | None = None
+        self._client = client
         self._watch: Callable[[list[GradingTask]], None] = lambda under_way: None
 
     def start(self, options: RunOptions, progress: Progress) -> Layers:
         progress.prepares("starting the process that runs submissions")
         self._watch = progress.under_way
         self.jobs = at_once(options, self.jobs)
-        self._client = fork_client_for(options.bench)
+        self._client = self._client or fork_client_for(options.bench)
         self._client.start_and_wait()
         return {}
 

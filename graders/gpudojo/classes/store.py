@@ -13,8 +13,9 @@ import secrets
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -70,12 +71,11 @@ class FunctionRecord(msgspec.Struct, frozen=True):
         )
 
 
-class Record(msgspec.Struct):
-    """What was observed of one submission."""
+class _Observed(msgspec.Struct):
+    """What was observed of one submission, without its functions."""
 
     digest: str
     places: list[Chosen] = []
-    seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
     files: dict[str, Loaded] = {}
     incidents: list[Incident] = []
     layers: dict[str, str] = {}
@@ -87,8 +87,58 @@ class Record(msgspec.Struct):
     version: int = VERSION
 
 
+class Record(_Observed):
+    """What was observed of one submission."""
+
+    seen: dict[str, FunctionRecord] = {}  # by "exercise::function"
+
+    def function(self, key: str) -> FunctionRecord | None:
+        return self.seen.get(key)
+
+
+class _Facts(msgspec.Struct):
+    """An observation without the lines that were executed."""
+
+    status: str
+    facts: msgspec.Raw = msgspec.Raw()
+    raised: msgspec.Raw = msgspec.Raw()
+
+
+class _Evidence(msgspec.Struct):
+    observations: dict[str, _Facts]
+
+
+class _Function(msgspec.Struct):
+    evidence: _Evidence
+
+
+class UnreadRecord(_Observed):
+    """A record whose functions are decoded when they are asked for: most of it is theirs."""
+
+    seen: dict[str, msgspec.Raw] = {}
+
+    def function(self, key: str) -> FunctionRecord | None:
+        """What was observed of a function; raises BadEvidence where it cannot be used."""
+        return _checked(decoded(_function.decode, self.seen[key])) if key in self.seen else None
+
+    def observed(self, key: str) -> bytes | None:
+        """A digest of what was observed of a function, whichever lines it has; raises BadEvidence."""
+        if key not in self.seen:
+            return None
+        digest = hashlib.blake2b(digest_size=16)
+        for name, seen in decoded(_outline.decode, self.seen[key]).evidence.observations.items():
+            for part in (name.encode(), seen.status.encode(), seen.facts, seen.raised):
+                digest.update(memoryview(part).nbytes.to_bytes(8))
+                digest.update(part)
+        return digest.digest()
+
+
 _decoder: Final = msgspec.msgpack.Decoder(Record)
+_unread: Final = msgspec.msgpack.Decoder(UnreadRecord)
+_function: Final = msgspec.msgpack.Decoder(FunctionRecord)
+_outline: Final = msgspec.msgpack.Decoder(_Function)
 _sources_decoder: Final = msgspec.msgpack.Decoder(dict[str, bytes])
+R = TypeVar("R", bound=_Observed)
 
 
 def encode(record: Record) -> bytes:
@@ -97,17 +147,27 @@ def encode(record: Record) -> bytes:
 
 def decode(data: bytes) -> Record:
     """The record in these bytes; raises BadEvidence where they hold none that can be used."""
-    record = decoded(_decoder.decode, data)
-    if record.version != VERSION:
-        raise BadEvidence(f"version {record.version} is not {VERSION}")
+    record = _this_version(decoded(_decoder.decode, data))
     for seen in record.seen.values():
-        validated(seen.evidence)
-        for timeline in (*seen.timelines, *filter(None, [seen.timeline])):
-            checked_timeline(timeline)
+        _checked(seen)
     return record
 
 
+def _this_version(record: R) -> R:
+    if record.version != VERSION:
+        raise BadEvidence(f"version {record.version} is not {VERSION}")
+    return record
+
+
+def _checked(seen: FunctionRecord) -> FunctionRecord:
+    validated(seen.evidence)
+    for timeline in (*seen.timelines, *filter(None, [seen.timeline])):
+        checked_timeline(timeline)
+    return seen
+
+
 FOLDER: Final = ".dojo"
+DISK: Final = 4  # threads that wait for it
 
 
 class Store:
@@ -117,6 +177,7 @@ class Store:
         self.out = out
         self.folder = out / FOLDER
         self._lock: int | None = None
+        self._disk: ThreadPoolExecutor | None = None
 
     def open(self) -> None:
         """Make the folder and lock it; raises BadClass where another run has it."""
@@ -135,6 +196,9 @@ class Store:
             raise BadClass(f"another `dojo grade` writes to {self.out}; wait for it, or use another --out") from None
 
     def close(self) -> None:
+        if self._disk is not None:
+            self._disk.shutdown()
+            self._disk = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -163,11 +227,21 @@ class Store:
         except (OSError, BadEvidence):
             return None
 
+    def unread(self, key: str) -> UnreadRecord | None:
+        """The record, of which each function may still be damaged; None where there is none that can be used."""
+        try:
+            return _this_version(decoded(_unread.decode, self.path_of(key).read_bytes()))
+        except (OSError, BadEvidence):
+            return None
+
     def has(self, key: str) -> bool:
         return self.path_of(key).is_file()
 
     def keep(self, key: str, record: Record) -> None:
-        write(self.path_of(key), encode(record))
+        """Keep a record. Threads wait for the disk; one that is torn by a power failure counts for nothing."""
+        write(path := self.path_of(key), encode(record), lasting=False)
+        self._disk = self._disk or ThreadPoolExecutor(DISK)
+        self._disk.submit(_wait_for_disk, path)
 
     def _sources(self, digest: str) -> Path:
         return self.folder / "sources" / digest[:2] / f"{digest}.mp"
@@ -186,6 +260,11 @@ class Store:
 
     def row_path(self, key: str, measure: str) -> Path:
         return self.folder / "rows" / key[:2] / f"{key}-{measure}.json"
+
+
+def _wait_for_disk(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def key_of(digest: str, *conditions: str) -> str:

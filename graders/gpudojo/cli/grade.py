@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -93,16 +94,23 @@ def grade(
     """
     if not hasattr(os, "fork"):
         raise click.ClickException("grading a class needs Linux or macOS; on Windows, use WSL")
-    from rich.console import Console
-
-    from gpudojo.classes.class_grading import ClassGrading, Display
-    from gpudojo.classes.grading_options import GradingOptions
-    from gpudojo.model.errors import DojoError
-
     if rejudge and fresh:
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
+    from gpudojo.sandbox.fork_client import ForkClient
+
+    early = ForkClient()
+    if scheduler is None and bench in ("virtual", "cpu") and not rejudge and not out.exists():
+        # In a new folder something has to run: the fork server imports torch while this process imports the rest.
+        early.start()
+    from rich.console import Console
+
+    from gpudojo.classes.class_grading import ClassGrading, Display
+    from gpudojo.classes.grading_options import GradingOptions
+    from gpudojo.classes.local_runner import LocalRunner
+    from gpudojo.model.errors import DojoError
+
     options = GradingOptions(
         submissions=submissions,
         out=out,
@@ -126,8 +134,12 @@ def grade(
     )
     display = Display(Console(highlight=False), quiet)
     try:
-        runner = None if scheduler is None or rejudge else _cluster(scheduler, wait, require_isolation)
-        with display:
+        runner: Runner | None = None
+        if early.started:
+            runner = LocalRunner(options.jobs, early)
+        elif scheduler is not None and not rejudge:
+            runner = _cluster(scheduler, wait, require_isolation)
+        with display, contextlib.closing(early):
             outcome = ClassGrading(options, display, runner).run()
     except KeyboardInterrupt:
         kept = f"{display.done} of {display.count} are graded and kept"

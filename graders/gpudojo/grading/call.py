@@ -82,12 +82,13 @@ class StudentRaised(Exception):
 class Call:
     """What a probe works with: the student's function, the device, the seed, and the ledger of the last call."""
 
-    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int) -> None:
+    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int, reference: bool = False) -> None:
         self.function = function
         self.path = path
         self.bench = bench
         self.device = bench.device
         self.seed = seed
+        self.reference = reference  # whose evidence also has what students' is compared with
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
         self.aside = 0.0  # seconds that `after_call` took, not the student
 
@@ -145,7 +146,10 @@ def _modes() -> tuple[int, int]:
 
 def name_of(device: Any) -> str:
     """A device as a tensor there names it: "cuda:0" for "cuda"."""
-    return str(torch.empty(0, device=device).device)
+    found = torch.device(device)
+    if found.type == "cpu" or found.index is not None:
+        return str(found)
+    return f"{found.type}:{torch.cuda.current_device() if found.type == 'cuda' else 0}"
 
 
 def several(scenarios: Mapping[str, Callable[[], T]]) -> dict[str, T]:

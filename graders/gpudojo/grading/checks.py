@@ -294,6 +294,8 @@ def general(raised: Raised) -> str | None:
         return "syntax-error"
     if raised.type == "NotImplementedError" and not raised.message:  # torch's have a message
         return "not-implemented-left"
+    if raised.type == "TimedOut":
+        return "does-not-end"
     return "unknown-name" if raised.type in ("NameError", "UnboundLocalError") else None
 
 

@@ -99,7 +99,7 @@ def _outcome(function: Function, check: Check, seen: Seen, wanted: Seen) -> tupl
     too; otherwise the check fails. Evidence is made where student code runs: if evidence that cannot be read were not
     held against the student, spoiling it would pay.
     """
-    seen.ran = None
+    seen.asked = None
     try:
         check.judge(seen, wanted)
     except Failed as error:
@@ -146,6 +146,7 @@ def result_of(
         blocked_by=blocked_by,
         at=failed.at,
         ran=failed.ran,
+        about=failed.about,
     )
 
 
@@ -184,7 +185,7 @@ def explained(
         where = f" (scenario `{scenario}`)" if first.status is CallStatus.RAISED else ""
         at = "; this is the line it was at" if raised.line is not None else ""
         happened = f"time-out: {what} was {raised.message}{where}{at}"
-        expected = "an end; look for a loop that never ends, or for something it waits for that never comes"
+        expected = "that it ends; look for a loop that does not, or for something that it waits for in vain"
     elif raised.type == "Unusable":
         happened = f"{raised.message} (scenario `{scenario}`)"
         expected = "what the docstring promises"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import atexit
+import builtins
 import contextlib
+import difflib
 import io
 import itertools
 import json
@@ -471,10 +473,25 @@ def raised(error: BaseException, path: Path) -> Raised:
     Of an endless recursion the line that it passed through most often, which is the call.
     """
     lines: list[int] = []
-    trace = error.__traceback__
+    trace, names = error.__traceback__, list[str]()
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):
             lines.append(trace.tb_lineno)
+            names = [] if trace.tb_next else [*trace.tb_frame.f_locals, *trace.tb_frame.f_globals, *vars(builtins)]
         trace = trace.tb_next
     often = isinstance(error, RecursionError) and lines
-    return Raised(*described(error), Counter(lines).most_common(1)[0][0] if often else lines[-1] if lines else None)
+    kind, message = described(error)
+    if nearest := _nearest(error, names):
+        message += f". Did you mean: '{nearest}'?"
+    return Raised(kind, message, Counter(lines).most_common(1)[0][0] if often else lines[-1] if lines else None)
+
+
+def _nearest(error: BaseException, names: list[str]) -> str:
+    """The name that is spelt most like one that does not exist, as Python suggests it in a traceback; else ""."""
+    if not isinstance(error, AttributeError | NameError) or type(error.name) is not str:
+        return ""
+    if isinstance(error, AttributeError):
+        of = error.obj
+        names = list(vars(of)) if type(of) is types.ModuleType else list(type.__dir__(type(of)))
+    public = [name for name in names if type(name) is str and not name.startswith("_")]
+    return next(iter(difflib.get_close_matches(error.name, public, 1, 0.75)), "")

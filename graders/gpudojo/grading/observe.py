@@ -198,7 +198,7 @@ def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, ki
         names.enter_context(patch_imported_names(submission.names))
         executed.clear()
         try:
-            facts = probe.facts(Call(student, submission.path, device, seed))
+            facts = probe.facts(Call(student, submission.path, device, seed, submission.reference))
             ran = {scenario: sorted(lines) for scenario, lines in executed.items()}
             return Observation(CallStatus.RETURNED, facts, executed=ran)
         except StudentRaised as error:

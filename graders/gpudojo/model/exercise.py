@@ -40,6 +40,7 @@ class Failed(Exception):
     misconception: str | None = None
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`, where no line is known
     ran: tuple[tuple[int, int], ...] | None = None  # the lines that the failing call executed, where they are recorded
+    about: str = ""  # the check whose hints are shown, where that is another one
 
 
 class Todo(Exception):
@@ -80,7 +81,7 @@ class Seen:
 
     def __init__(self, observations: Mapping[str, Observation]) -> None:
         self.observations = observations
-        self.ran: tuple[tuple[int, int], ...] | None = None  # lines that the calls executed which were asked about last
+        self.asked: tuple[str | None, str | None] | None = None  # the probe and scenario that were asked about last
         self._typed: dict[str, Any] = {}
 
     def __getitem__(self, probe: Probe[T]) -> T:
@@ -98,16 +99,24 @@ class Seen:
         return found
 
     def about(self, probe: str | None, scenario: str | None = None) -> None:
-        """Note what is asked about, in one probe or any: the line shown for a failure is one that these calls executed.
+        """Note what is asked about, in one probe or any: a failure shows a line that these calls executed."""
+        self.asked = probe, scenario
+
+    @property
+    def ran(self) -> tuple[tuple[int, int], ...] | None:
+        """The lines executed by the calls that were asked about last.
 
         Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
         """
+        if self.asked is None:
+            return None
+        probe, scenario = self.asked
         seen = [each for name, each in self.observations.items() if probe in (name, None)]
         chosen = [each.executed[scenario] for each in seen if scenario is not None and scenario in each.executed]
         if not chosen and scenario is not None:
             chosen = [each.executed[""] for each in seen if "" in each.executed]
         chosen = chosen or [lines for each in seen for lines in each.executed.values()]
-        self.ran = tuple(sorted({each for lines in chosen for each in lines})) or None
+        return tuple(sorted({each for lines in chosen for each in lines})) or None
 
     def cases(self, *probes: Probe[Cases[T]]) -> Cases[T]:
         """The scenarios of several probes."""

@@ -38,6 +38,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     blocked_by: str | None = None  # a check of the same function, or `function::check`
     at: tuple[str, ...] = ()  # patterns in the source to show, where no line is known
     ran: tuple[tuple[int, int], ...] | None = None  # lines that the failing call executed
+    about: str = ""  # the check whose hints are shown, where that is another one
 
     @property
     def id(self) -> str:
@@ -331,7 +332,7 @@ def rows_of(
         for result, points in zip(own, rounded([result.max_points for result in own]), strict=True):
             function = functions.get(result.function)
             mistake = (misconceptions or {}).get(result.misconception or "")
-            every = hints_on(result, function, mistake) if function else ()
+            every = hints_on(result, function, mistake) if function and result.outcome is Outcome.FAILED else ()
             hint = "\n".join(every[: max(hints, 0)])
             checks.append(_row(result, points, hint, mistake, places.get(result.function)))
         score, worth = total(check.points for check in checks), total(check.max_points for check in checks)
@@ -342,13 +343,22 @@ def rows_of(
     return rows
 
 
+ERROR_HINTS: Final = (
+    "What does the error say, and what did the line get that raised it?",
+    "Print the type, shape, dtype and device of each value on this line, just before it. Which one is a surprise?",
+    "Look the call up in its documentation, compare what it takes with what you printed, and change one of them.",
+)
+
+
 def hints_on(result: CheckResult, function: Function, mistake: Misconception | None) -> tuple[str, ...]:
     """The hints about one failure, and no others; none where nothing could run, as of a function that is missing."""
     if function.is_value:  # the hints of a mistake are about code that makes it, not about an answer
-        return function.hints_for(result.check)
+        return function.hints_for(result.about or result.check)
     if mistake is None and result.ran == ():
         return ()
-    return function.hints_for(result.misconception, result.check, mistake=mistake)
+    if mistake is None and result.check == "runs" and "runs" not in function.advice:
+        return ERROR_HINTS
+    return function.hints_for(result.misconception, result.about or result.check, mistake=mistake)
 
 
 def rounded(points: Sequence[float]) -> list[float]:
@@ -377,7 +387,7 @@ def _row(
         happened=result.happened,
         expected=result.expected,
         why=f"{mistake.name}: {' '.join(mistake.why.split())}" if mistake else "",
-        hint=hint if result.outcome is Outcome.FAILED else "",
+        hint=hint,
         blocked_by=result.blocked_by,
         file=place.file if place else None,
         cell=place.cell if place else None,

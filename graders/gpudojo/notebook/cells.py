@@ -55,9 +55,8 @@ def line_table(busiest: Busiest, live: Live) -> LineTable | None:
     hot = questions.hot_lines(questions.waits(records), at_least=2).items()
     told = "Line {} made the host wait for the device {} times."
     waits = tuple(told.format(line, count) for (file, line), count in hot if file == live.file)
-    device = (
-        busiest.device if spent is None else f"{busiest.device}, and how long it would take on {MODELLED} (modelled)"
-    )
+    modelled = "" if spent is None else f", and how long it would take on {MODELLED} (modelled)"
+    device = f"{busiest.device}{modelled}"
     return LineTable(columns_of(spent), (*rows, ("", "total", sums)), waits, device)
 
 

@@ -84,10 +84,9 @@ class SubmissionRecords:
     def race(self, exercise: str, function: str) -> list[Bar]:
         """Modelled times of the loop, the student's code and the reference, if there are any."""
         found, own = (_modelled(record, exercise, function) for record in (self.record, self.reference))
-        if found is None:
+        if found is None or not (loop := (own or found).loop):  # which is measured beside the reference
             return []
-        # The loop beside the reference: student code may slow down the one that runs beside it.
-        times = ((own or found).loop, found.student, own.student if own else None)
+        times = (loop, found.student, own.student if own else None)
         return [Bar(who[0], took, duration(took), who[1]) for who, took in zip(RACERS, times, strict=True) if took]
 
     def peaks(self, exercise: str, function: str) -> list[Bar]:
@@ -176,7 +175,9 @@ def _facts(record: Record | None, exercise: str, function: str) -> Mapping[str, 
 def _modelled(record: Record | None, exercise: str, function: str) -> Modelled | None:
     """The modelled times of a function, if it has any that can be drawn."""
     every = (as_struct(_within(f, "speed"), Modelled) for f in _facts(record, exercise, function).values())
-    return next((each for each in every if each and all(t and drawable(t) for t in (each.loop, each.student))), None)
+    return next(
+        (each for each in every if each and each.student and all(map(drawable, (each.loop, each.student)))), None
+    )
 
 
 def _within(facts: Any, key: str) -> Any:

@@ -69,7 +69,12 @@ class ForkClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._received = bytearray()
+        self._ready = False
         self._log: IO[bytes] | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._process is not None
 
     def fileno(self) -> int:
         assert self._control is not None
@@ -98,12 +103,14 @@ class ForkClient:
         )
         there.close()
         self._control = here
+        self._ready = False
         self._received.clear()
 
     def start_and_wait(self) -> None:
-        """Start the fork server, again where it was killed meanwhile; raises ForkServerFailed."""
+        """Start the fork server, if that is still to do, again where it was killed; raises ForkServerFailed."""
         for left in reversed(range(STARTS)):
-            self.start()
+            if not self.started:
+                self.start()
             try:
                 self.wait_ready()
                 return
@@ -123,6 +130,7 @@ class ForkClient:
             self._control.settimeout(None)
         if len(message) < EVENT.size or EVENT.unpack(message)[0] != Event.READY:
             raise ForkServerFailed("it ended while it started", self._log_text())
+        self._ready = True
 
     def _log_text(self) -> str:
         assert self._log is not None
@@ -186,6 +194,8 @@ class ForkClient:
             self._control.close()
             self._control = None
         if self._process is not None:
+            if not self._ready:  # it imports, and would not notice
+                self._process.kill()
             try:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:

@@ -149,24 +149,25 @@ def batch_of(ledger: Sequence[Row]) -> int:
 
 def scaled(times: Times) -> Scaled:
     """The lanes of modelled times as plain data: for each part of the time what a lane did, and how much of it."""
-    shares: dict[str, list[dict[LaneKind, float]]] = {HOST: [{} for _ in range(PARTS)]}
+    shares: dict[str, defaultdict[int, dict[LaneKind, float]]] = {HOST: defaultdict(dict)}
     scale = PARTS / times.end if times.end else 0.0
-    for interval in times.intervals:
-        parts = shares.setdefault(interval.lane, [{} for _ in range(PARTS)])
-        start, end = interval.start * scale, interval.end * scale
+    for _, lane, _, begun, ended, _, kind in times.intervals:
+        parts = shares.get(lane) or shares.setdefault(lane, defaultdict(dict))
+        start, end = begun * scale, ended * scale
         for place in range(int(start), min(int(end) + 1, PARTS)):
-            share = min(end, place + 1) - max(start, place)
-            parts[place][interval.kind] = parts[place].get(interval.kind, 0.0) + share
-    lanes = [Lane(name, [_most(part) for part in parts]) for name, parts in shares.items()]
+            part, share = parts[place], (end if end < place + 1 else place + 1) - (start if start > place else place)
+            part[kind] = part.get(kind, 0.0) + share
+    lanes = [Lane(name, [_most(parts.get(place)) for place in range(PARTS)]) for name, parts in shares.items()]
     limit, idle = what_limits(times), round(times.idle_share * 100)
     return Scaled(times.gpu, round(times.end * 1e9), idle, limit, lanes[:MOST_LANES])
 
 
-def _most(part: dict[LaneKind, float]) -> tuple[LaneKind, int]:
+def _most(part: dict[LaneKind, float] | None) -> tuple[LaneKind, int]:
     """What took most of a part of the time, and the percentage in which the lane did anything."""
     if not part:
         return "issue", 0
-    return max(part, key=lambda kind: part[kind]), min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
+    most = max(part, key=part.__getitem__) if len(part) > 1 else next(iter(part))
+    return most, min(math.ceil(sum(part.values()) * 100 - 1e-6), 100)
 
 
 def modelled_trace(ledger: Ledger, times: Times) -> dict[str, list[TraceEvent]]:

@@ -258,6 +258,9 @@ class _Reader:
                 raise ValueError(f"row {self._rows_read} is of no known kind: {kind!r}")
 
 
+_identity = object.__hash__  # unlike `id`, it raises no audit event
+
+
 class _Sites:
     """Finds the line of an instruction; each code object's table is unpacked once."""
 
@@ -270,16 +273,16 @@ class _Sites:
     def __call__(self, code: CodeType | None, offset: int | None) -> Site | None:
         if code is None or offset is None:
             return None
-        key = (id(code), offset)
+        key = (_identity(code), offset)
         if key not in self._found:
             self._found[key] = Site(code.co_filename, self._line(code, offset), code.co_qualname)
         return self._found[key]
 
     def _line(self, code: CodeType, offset: int) -> int:
-        if id(code) not in self._tables:
+        if _identity(code) not in self._tables:
             known = [(start, line) for start, _, line in code.co_lines() if line is not None]
-            self._tables[id(code)] = (code, [start for start, _ in known], [line for _, line in known])
-        _, starts, lines = self._tables[id(code)]
+            self._tables[_identity(code)] = (code, [start for start, _ in known], [line for _, line in known])
+        _, starts, lines = self._tables[_identity(code)]
         place = bisect_right(starts, offset) - 1
         # Before the first instruction (a frame that has not begun) the line of the `def` is the best answer.
         return lines[place] if place >= 0 else code.co_firstlineno

@@ -249,6 +249,7 @@ class _ThreadState(threading.local):
         None  # those of the copy that C++ makes next; it leaves them out for a device that it knows little of
     )
     wanted: Any = None  # where a backward pass is for a few tensors only, their ids
+    step: Any = None  # of an optimizer, where it runs on the tensors inside
     handed_out: Any = (None, frozenset())  # a backward pass, and the ids of parameters it has a gradient for
     forked: bool = False
 
@@ -285,7 +286,7 @@ def write(name: str, place: Place, nbytes: int, work: Any = None, where: Any = N
     """One operation into the ledger; `where`, if known: code object and instruction offset of the student's line."""
     if place.late is not None:
         settle(place)
-    code, offset = where or site(3)
+    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE
@@ -460,7 +461,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None) -
     else:
         block = allocate(place, nbytes)
         live = memory.live
-    code, offset = where or site(3)
+    code, offset = where or site()
     mode = GRAD if _grad_on() else 0
     if _inference_on():
         mode |= INFERENCE

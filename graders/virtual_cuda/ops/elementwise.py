@@ -153,7 +153,7 @@ def _index_put_words(inner: Any, text: str) -> Exception | None:
     if wanted is None or not sorted_first:
         return None
     try:
-        inner[2].expand([int(size) for size in wanted[1].split(",")])
+        inner[2].expand([int(size) for size in re.findall(r"\d+", wanted[1])])
     except RuntimeError as error:
         return error
     return None

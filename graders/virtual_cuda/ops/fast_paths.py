@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
 from typing import Any, Final
 
 import torch
+import torch.optim
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
@@ -333,6 +335,8 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
             out = call(*inner, **kwargs) if kwargs else call(*inner)
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
+        if not returns:
+            torch._C._increment_version(args[slots[0]])  # as CUDA's kernels do: autograd leaves it to them
         return _deliver_lists(out if returns else None, place, name, inner[slots[0]])
 
     return plan
@@ -469,7 +473,7 @@ class _Linear(torch.autograd.Function):
             raise shut(place)
         if place.late is not None:
             settle(place)
-        where = site(2)
+        where = site()
         note, memory, shape = place.note, place.memory, g.shape
         # Views: no bytes, nothing to do, no gradients.
         t = OPERATION, perf_counter(), *where, "aten.t.default", place.label, 0, thread_state.autocast, 0
@@ -607,7 +611,7 @@ def _linear(original: Any) -> Any:
             or bias._post_accumulate_grad_hooks
         ):
             return original(input, weight, bias)
-        where, turned = site(2), w.t()
+        where, turned = site(), w.t()
         try:
             out = _addmm(b, x, turned)
         except Exception:
@@ -621,43 +625,123 @@ def _linear(original: Any) -> Any:
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
 
-_LISTS: Final = ("add_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "sqrt")
+_LISTS: Final = tuple(
+    """
+    add add_ addcdiv_ addcmul addcmul_ div div_ lerp_ maximum_ mul mul_ neg neg_ pow reciprocal_ sqrt sqrt_ sub_
+    """.split()
+)
+_STEPS: Final = ((torch.optim.Adam, "_multi_tensor_adam"), (torch.optim.SGD, "_multi_tensor_sgd"))
+
+
+def _overload(name: str, args: Any) -> str:
+    """The overload that these arguments after the first list choose."""
+    if not args:
+        return "default"
+    last = args[-1]
+    if type(last) is not list and type(last) is not tuple:
+        return "Scalar"
+    if not isinstance(last[0], torch.Tensor):
+        return "ScalarList"
+    return "Scalar" if name.startswith("addc") else "List"  # these have a value, which was left out
 
 
 def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch._foreach_NAME` without gradients: straight to the CPU's, past the dispatcher in C++ and back."""
+    step = thread_state.step
+    if step is not None and first and (id(first[0]) in step.lists or "_block" in first[0].__dict__):
+        return step.call(name, original, first, args, kwargs)
     if (
-        type(first) is not list
+        (type(first) is not list and type(first) is not tuple)
         or not first
         or type(first[0]) not in _ORDINARY
         or _grad_on()
         or (kwargs and (len(args) != 1 or list(kwargs) != ["alpha"]))
+        or (args and isinstance(args[-1], torch.Tensor))
         or _watched()
     ):
         return original(first, *args, **kwargs)
-    slots, overload = [0], "Scalar" if args else "default"
-    for slot, given in enumerate(args, 1):
-        if type(given) is list or type(given) is tuple:
-            if given and isinstance(given[0], torch.Tensor):
-                slots.append(slot)
-            else:
-                overload = "ScalarList"
-    opened = _opened_lists((first, *args), slots)
-    if opened is None or opened[0].shut or (args and isinstance(args[-1], torch.Tensor)):
+    lists = [
+        0,
+        *(i for i, a in enumerate(args, 1) if type(a) in (list, tuple) and a and isinstance(a[0], torch.Tensor)),
+    ]
+    opened = _opened_lists((first, *args), lists)
+    if opened is None or opened[0].shut:
         return original(first, *args, **kwargs)
     place, inner = opened
-    if slots[-1] == len(args) > 0 and not name.startswith("addc"):  # these have a value, which was left out
-        overload = "List"
     try:
-        with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls: no versions are counted in there
+        with _C._AutoDispatchBelowADInplaceOrView():  # as where the dispatcher calls
             out = original(*inner, **kwargs)
     except Exception:
         return original(first, *args, **kwargs)  # raises what CUDA raises
-    full = f"aten._foreach_{name}.{overload}"
+    full = f"aten._foreach_{name}.{_overload(name, args)}"
     if name[-1] != "_":
         return tuple(_deliver_lists(out, place, full, inner[0]))
     _deliver_lists(None, place, full, inner[0])
+    _C._increment_version(first)
     return first
+
+
+class _Step:
+    """A step of an optimizer on the CPU's tensors: opened once, and not by each of its operators."""
+
+    def __init__(self, place: Place, lists: dict[int, Any], first: Any, where: Any) -> None:
+        self.place, self.where = place, where
+        self.lists = lists  # of tensors on the device, by the identity of the first tensor inside
+        self.work = first[0].dtype, None, *[tensor.shape for tensor in first]
+
+    def call(self, name: str, original: Any, first: Any, args: Any, kwargs: Any) -> Any:
+        known = self.lists.get(id(first[0]))
+        try:
+            with _C._AutoDispatchBelowADInplaceOrView():
+                out = original(first, *args, **kwargs)
+        except Exception:
+            given = (first, *args)
+            opened = [self.lists.get(id(a[0]), a) if type(a) in (list, tuple) else a for a in given]
+            return original(*opened, **kwargs)  # raises what CUDA raises
+        place, nbytes = self.place, 0
+        if name[-1] != "_":
+            for tensor in out:  # it lives as long as the step needs it
+                nbytes += tensor.nbytes
+                tensor._block = allocate(place, tensor.nbytes)
+        elif known is not None:
+            _C._increment_version(known)
+        write(f"aten._foreach_{name}.{_overload(name, args)}", place, nbytes, self.work, self.where)
+        return out
+
+
+def _stepping(original: Any, *args: Any, **named: Any) -> Any:
+    """The usual steps of Adam and of plain gradient descent."""
+    slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
+    others = [given for i, given in enumerate(args) if i not in slots and given is not None]
+    opened = None
+    if not (
+        _grad_on()
+        or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
+        or any(isinstance(value, torch.Tensor) for value in named.values())
+        # Momentum that the step is to make.
+        or not all(type(given) is list and all(type(each) is torch.Tensor for each in given) for given in others)
+        or _watched()
+    ):
+        opened = _opened_lists(args, slots)
+    # With one dtype there is one group, whose lists are these.
+    if opened is None or opened[0].shut or len({each.dtype for each in opened[1][0]}) > 1:
+        return original(*args, **named)
+    place, inner = opened
+    lists = {id(inner[slot][0]): args[slot] for slot in slots}
+    outer, thread_state.step = thread_state.step, _Step(place, lists, inner[0], site())
+    try:
+        return original(*inner, **named)
+    finally:
+        thread_state.step = outer
+
+
+def _step_patches() -> Iterator[Patch]:
+    for optimizer, name in _STEPS:
+        owner = sys.modules[optimizer.__module__]
+        used = getattr(getattr(owner, name, None), "__code__", _stepping.__code__).co_names
+        lists = {each.removeprefix("_foreach_") for each in used if each.startswith("_foreach_")}
+        if lists and lists <= {*_LISTS}:  # else they are recorded one by one
+            yield around(owner, name, _stepping)
 
 
 @torch_patches()
@@ -665,4 +749,5 @@ def _patches(opening: Opening) -> list[Patch]:
     return [
         *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
+        *_step_patches(),
     ]

@@ -294,13 +294,30 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
         out = torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
     else:
         out = torch.convolution(image, weight, bias, *settings)
-    if image.dim() == 5 and dtype is not torch.float64 and (_channels_last_3d(image) or _channels_last_3d(weight)):
-        return out.contiguous(memory_format=torch.channels_last_3d)  # as cuDNN writes it
+    if dtype is torch.float64:
+        return out.contiguous()  # as cuDNN writes it, which has channels last in single and half precision only
+    if image.dim() == 5 and (channels_last(image) or channels_last(weight)):
+        return out.contiguous(memory_format=torch.channels_last_3d)
     return out
 
 
-def _channels_last_3d(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
+def _by_cudnn(image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool) -> Any:
+    return _convolved(image, weight, None, stride, padding, dilation, False, [0], groups)
+
+
+def _by_cudnn_transposed(
+    image: Any, weight: Any, padding: Any, more: Any, stride: Any, dilation: Any, groups: int, *how: bool
+) -> Any:
+    return _convolved(image, weight, None, stride, padding, dilation, True, more, groups)
+
+
+_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def channels_last(tensor: Any) -> bool:
+    """Whether channels come last in memory, and nothing else does."""
+    form = _LAST.get(tensor.dim())
+    return form is not None and not tensor.is_contiguous() and bool(tensor.is_contiguous(memory_format=form))
 
 
 def _grid_sampler(func: Any, image: Any, grid: Any, *settings: Any) -> Any:
@@ -337,6 +354,8 @@ operator(
 )
 operator("convolution_backward", kernel=partial(_in_single_backward, aten.convolution_backward.default))
 operator("_convolution", placement=_convolution)
+operator("cudnn_convolution", kernel=_by_cudnn)
+operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed)
 
 _RUNNING: Final[dict[str, Any]] = {
     "output": partial(_batch_norm_output, 5, True),

@@ -30,7 +30,7 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
     gpu = now.gpu
     if gpu is None:
         return
-    code, offset = where or site(2)
+    code, offset = where or site()
     if gpu.before_wait is not None:
         gpu.before_wait(kind)
     for _ in range(times):
@@ -54,7 +54,7 @@ def record_copy(
     nbytes = tensor.nbytes
     if gpu is None or nbytes == 0:
         return  # nothing is copied, so nobody waits
-    code, offset = site(2)
+    code, offset = site()
     gpu.ledger.rows.append(
         (TRANSFER, perf_counter(), code, offset, direction, nbytes, pinned, bool(non_blocking), source, target)
     )

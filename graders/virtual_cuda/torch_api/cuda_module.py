@@ -6,6 +6,7 @@ import os
 import types
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -13,9 +14,12 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 
 from virtual_cuda.device.state import Allocator, VirtualGpu, forked, index_of, invalid_ordinal
+from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.ops import placement
-from virtual_cuda.patching import Opening, Patch, torch_patches
+from virtual_cuda.ops.layers import channels_last
+from virtual_cuda.patching import Opening, Patch, around, torch_patches
 
+_C: Final[Any] = torch._C
 CAPABILITY: Final = (9, 0)
 _PROPERTIES: Final[dict[str, Any]] = {
     "major": CAPABILITY[0], "minor": CAPABILITY[1], "gcnArchName": "", "uuid": uuid.UUID(int=0),
@@ -26,6 +30,8 @@ _PROPERTIES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Percent of the time, degrees Celsius, milliwatts, megahertz: an idle H200.
+_SENSORS: Final = {"utilization": 0, "memory_usage": 0, "temperature": 30, "power_draw": 75_000, "clock_rate": 1980}
 # By capability: threads of a multiprocessor, shared memory that a block may ask for and that a multiprocessor has.
 _BLOCKS: Final = {
     (7, 5): (1024, 65536, 65536),
@@ -126,6 +132,10 @@ class Devices:
         memory = allocator_of(self.gpu, device)
         memory.allowed = int(memory.total * fraction)
 
+    def sensor(self, value: int, device: Any = None) -> int:
+        self.properties(device)  # raises where there is no such device
+        return value
+
     def empty_cache(self) -> None:
         for place in self.gpu.places:
             place.memory.empty_cache()
@@ -186,6 +196,9 @@ class Devices:
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
             "get_allocator_backend": lambda: "native",
+            # The sensors of a GPU that does nothing, in the units of NVML.
+            "device_memory_used": lambda device=None: of(device).reserved,
+            **{name: partial(self.sensor, value) for name, value in _SENSORS.items()},
         }
         accelerator = {
             **{key: value for key, value in self._shared().items() if key != "get_device_capability"},
@@ -223,7 +236,36 @@ class Devices:
         yield torch.version, "cuda", torch.version.cuda or "13.0"
         yield torch.backends.cudnn, "is_available", lambda: True
         yield torch.backends.cudnn, "version", lambda: 91900
-        yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
+        yield torch.backends.cudnn, "is_acceptable", _acceptable
+        yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False  # it would ask for cuDNN's layout of the weights
+
+
+def _acceptable(tensor: Any) -> bool:
+    usual = tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+    return bool(torch._C._get_cudnn_enabled() and tensor.is_cuda and usual)
+
+
+def _convolution_backend(
+    original: Any, image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, bias_sizes: Any = None,
+) -> Any:  # fmt: skip
+    """Which library would compute a convolution on a GPU; `torch.backends.cudnn.enabled` decides, too."""
+    if type(image) not in VIRTUAL:
+        return original(image, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes)
+    kinds, dims, channels = _C._ConvBackend, max(image.dim() - 2, 2), image.shape[1]
+    if 0 in image.shape:
+        if image.shape[0] and channels:
+            shape = list(image.shape)
+            raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
+        return kinds.Empty
+    cudnn = torch.backends.cudnn.enabled and all(more < step for more, step in zip(output_padding, stride, strict=True))
+    last = image.dtype is not torch.float64 and (channels_last(image) or channels_last(weight))
+    if not transposed and channels == groups > 1 and weight.shape[0] % channels == 0:
+        return kinds.Cudnn if cudnn and last else getattr(kinds, f"CudaDepthwise{dims}d")
+    if cudnn:
+        return kinds.CudnnTranspose if transposed else kinds.Cudnn
+    slow = "SlowTranspose" if transposed else "SlowDilated" if dims == 3 or max(dilation) > 1 else "Slow"
+    return getattr(kinds, f"{slow}{dims}d")
 
 
 # NVTX's library when no tool listens; -2 is NVTX_NO_PUSH_POP_TRACKING.
@@ -261,6 +303,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     opening.again.append(devices.use)
     yield from devices.patches()
     emit: Any = torch.autograd.profiler.emit_nvtx
+    yield around(torch._C, "_select_conv_backend", _convolution_backend)
     yield torch.cuda.nvtx, "_nvtx", _NVTX
     yield emit, "__enter__", _enter
     yield emit, "__exit__", _leave

@@ -169,7 +169,7 @@ class _Collective:
     def begin(self, size: int) -> None:
         nbytes = sum(tensor.nbytes for tensor in tensors_in(self.inner))
         self.row = len(self.place.gpu.ledger.rows)
-        where = perf_counter(), *site(3)
+        where = perf_counter(), *site()
         self.place.note(
             (COLLECTIVE, *where, self.name, self.place.label, 0 if self.name == "barrier" else nbytes, size)
         )

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import types
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -22,6 +23,11 @@ _SETTINGS: Final[dict[str, Any]] = {
     "pinned_use_cuda_host_register": False, "graph_capture_record_stream_reuse": False, "max_round_threshold": -1,
     "max_cached_size": -1, "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
 }  # fmt: skip
+# They take blocks of CUDA's own allocator; in a build that has them they would end a process without a GPU.
+_REFUSED: Final = """
+    _cuda_getCheckpointState _cuda_setCheckpointPoolState _cuda_checkPoolLiveAllocations
+    _construct_CUDA_Tensor_From_Storage_And_Metadata _free_And_Remove_DeleterFn
+""".split()
 pool_numbers: Final = itertools.count(1)  # of memory pools and of CUDA graphs' own
 
 
@@ -140,14 +146,20 @@ class Memory:
         yield from ((torch._C, name, value) for name, value in internals.items())
         for name, function in {
             "_cuda_beginAllocateCurrentThreadToPool": self.begin_pool,
+            "_cuda_beginAllocateCurrentStreamToPool": self.begin_pool,
             "_cuda_beginAllocateToPool": self.begin_pool,
             "_cuda_endAllocateToPool": self.end_pool,
             "_cuda_releasePool": lambda index, pool: _uses.update({pool: _uses.get(pool, 2) - 1}),
         }.items():
             yield torch.cuda.memory, name, function
             yield torch._C, name, function
+        yield from ((torch._C, name, partial(_refuse, name)) for name in _REFUSED)
         for home in (torch.cuda, torch.cuda.memory):
             yield home, "MemPool", MemPool
+
+
+def _refuse(name: str, *args: Any) -> None:
+    raise NotImplementedError(f"torch._C.{name} needs CUDA's own allocator, which the virtual device does not have")
 
 
 _uses: Final[dict[Pool, int]] = {}  # how many hold a pool; 1 where nothing is said

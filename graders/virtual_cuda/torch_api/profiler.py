@@ -55,12 +55,16 @@ def _marking(function: Any) -> Any:
 
 
 # What is one operator of CUDA and not one of torch's dispatcher here; their functions are marked while recording.
-_FUSED: Final = {cls: (cls.forward, cls.backward) for cls in (FusedRmsNorm, FusedAttention, FusedCell, CudnnRnn)}
+_FUSED: Final = {
+    cls: {name: vars(cls)[name] for name in ("forward", "backward")}
+    for cls in (FusedRmsNorm, FusedAttention, FusedCell, CudnnRnn)
+}
 
 
 def _mark_fused(on: bool) -> None:
-    for cls, functions in _FUSED.items():
-        cls.forward, cls.backward = map(_marking if on else staticmethod, functions)  # type: ignore[method-assign]
+    for cls, methods in _FUSED.items():
+        for name, method in methods.items():
+            setattr(cls, name, _marking(method.__func__) if on else method)
 
 
 def _row(mark: str) -> int | None:

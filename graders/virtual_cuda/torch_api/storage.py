@@ -68,6 +68,7 @@ Tensor.__dlpack_device__ = lambda self: (_CUDA, self._block.place.index)  # type
 
 
 aten: Final = torch.ops.aten
+_C: Final[Any] = torch._C
 _Base: Final[Any] = torch.UntypedStorage
 _Raw: Final[Any] = torch._C.StorageBase
 _copy: Final = _Raw.copy_
@@ -143,6 +144,32 @@ def data_ptr(tensor: Any) -> int:
     """`x.data_ptr()`."""
     inner = tensor._inner
     return _address(tensor._block, inner.data_ptr() - _Raw.data_ptr(inner.untyped_storage())) if inner.numel() else 0
+
+
+_lent: Final[dict[int, int]] = {}  # of memory that lazy clones share: where it is on the host -> on the device
+
+
+def const_data_ptr(tensor: Any) -> int:
+    """`x.const_data_ptr()`: unlike `data_ptr`, it leaves a lazy clone a clone."""
+    inner = tensor._inner
+    if not inner.numel() or not _C._is_cow_tensor(inner):
+        return data_ptr(tensor)
+    return _lent[_C._data_address(inner)] + int(inner.storage_offset()) * int(inner.element_size())
+
+
+def _lazy_clone(func: Any, args: Any, kwargs: Any) -> Any:
+    """A tensor that shares memory until one of the two is written to; the host's kernels copy it then."""
+    (tensor,) = args
+    place, inner = open_place(tensor), tensor._inner
+    if not _C._is_cow_tensor(inner):
+        _lent[inner.untyped_storage().data_ptr()] = _address(tensor._block, 0)
+    clone = func(inner)
+    block = allocate(place, inner.untyped_storage().nbytes())
+    write(str(func), place, 0)
+    return wrap(clone, block)
+
+
+operator("_lazy_clone", plan=_lazy_clone)
 
 
 def as_bytes(storage: Any) -> torch.Tensor:
@@ -289,5 +316,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.UntypedStorage, "__new__", staticmethod(_make)
     yield torch.UntypedStorage, "copy_", _copy_
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
+    for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
+        yield around(_C, name, lambda original, tensor: original(getattr(tensor, "_inner", tensor)))
     yield around(torch._utils, "set_tensor_metadata", _set_metadata)
     yield around(torch, "is_storage", lambda original, obj: type(obj) is UntypedStorage or original(obj))

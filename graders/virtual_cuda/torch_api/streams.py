@@ -329,7 +329,10 @@ def _default_of(device: Any = None) -> Stream:
 
 def _current(device: Any = None) -> Stream:
     assert now.gpu is not None
-    return _thread.current(index_of(now.gpu, device)) or _default_of(device)
+    index, count = index_of(now.gpu, device), len(now.gpu.places)
+    if not 0 <= index < count:
+        raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
+    return _thread.current(index) or _default_of(device)
 
 
 def _record_stream(self: Any, stream: Any) -> None:
@@ -452,6 +455,7 @@ def _begun(gpu: VirtualGpu) -> tuple[Patch, ...]:
 def _patches(opening: Opening) -> Iterator[Patch]:
     opening.closing.append(_busy.clear)
     opening.again.append(_begun)
+    opening.closing.append(lambda: _thread.current(0))  # forgets the device
     _begun(opening.gpu)
     for name in filter(partial(hasattr, torch._C), _PRECISION):
         yield torch._C, name, _noting_tf32(getattr(torch._C, name))

@@ -96,7 +96,7 @@ class _Members:
         return storage.data_ptr(self)
 
     def const_data_ptr(self: Any) -> int:
-        return storage.data_ptr(self)
+        return storage.const_data_ptr(self)
 
     def is_pinned(self: Any, device: Any = None) -> bool:
         return False

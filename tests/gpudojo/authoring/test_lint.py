@@ -43,7 +43,7 @@ def test_a_good_exercise_has_no_problems_and_missing_ones_are_a_warning(reposito
     assert report.problems == []
     (warning,) = [f.text for f in report.findings if "are missing" in f.text]
     assert warning == "exercises 02, 03, 04, 05, 06, 07, 08, 09, 10, 11, 12 are missing; 8 of 100 points are there"
-    assert [(row.stem, row.checks) for row in report.rows] == [(STEM, 8)]
+    assert [(row.stem, row.checks) for row in report.rows] == [(STEM, 9)]
 
 
 def test_stubs_that_show_or_do_too_much(repository: Path) -> None:
@@ -97,9 +97,9 @@ def test_solutions_are_tried_unless_it_is_quick(repository: Path) -> None:
     assert problems(repository, quick=True) == [few]
     found = problems(repository, quick=False)
     assert "wrong/right.py got: passed everything; it says: runs as -" in found
-    assert "wrong/other.py got: failed returns_a_device as -; it says: takes_the_gpu as -" in found
+    assert "wrong/other.py got: failed depends_on_the_machine as -; it says: takes_the_gpu as -" in found
     (said,) = [text for text in found if text.startswith("right/")]
-    assert said.startswith("right/wrong.py should pass and got: failed returns_a_device as -: ")
+    assert said.startswith("right/wrong.py should pass and got: failed depends_on_the_machine as -: ")
 
 
 def test_solutions_may_share_a_file(repository: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_command_prints_a_table_and_fails_on_problems(repository: Path) -> N
 
     code, said = run()
     assert code == 0, said
-    assert "│ 01_checking_device │      8 │         1 │      8 │" in said
+    assert "│ 01_checking_device │      8 │         1 │      9 │" in said
     assert "warning: day8: exercises 02, " in said
     for words in (["--limit", "3"], ["--mutants", "--exercise", "99"]):
         refused = CliRunner().invoke(main, ["lint", "--root", str(repository), *words])

@@ -63,12 +63,12 @@ def test_stubs_are_to_do_and_stop_a_run_with_x(student: Student) -> None:
     done = student.pytest("-v", f"day8/{DEVICE}", f"day8/{TRAIN}::train_epoch::runs")
     assert done.returncode == 1
     assert "select_device::runs TO DO" in done.stdout
-    assert "9 to do in" in done.stdout
+    assert "10 to do in" in done.stdout
     assert "FAILURES" not in done.stdout
     assert "next: write `select_device`" in done.stdout
     stopped = student.pytest("-x", "day8", "-k", "train_epoch")
     assert stopped.returncode == 1
-    assert "8 deselected, 1 to do" in stopped.stdout
+    assert "9 deselected, 1 to do" in stopped.stdout
     assert "1 to do, 10 not run" in stopped.stdout
 
 
@@ -153,8 +153,9 @@ def test_a_breakpoint_stops_in_the_students_code_and_quitting_ends_the_run(stude
 def test_a_timeout_by_thread_is_a_failed_check(student: Student) -> None:
     student.write(f"day8/{DEVICE}", "def select_device(prefer=None):\n    while True:\n        pass\n")
     done = student.pytest("day8", "--timeout=1", "--timeout-method=thread")
-    assert "1 failed, 7 blocked" in done.stdout
+    assert "1 failed, 8 blocked" in done.stdout
     assert "time-out: `select_device` was still running after 1 second (scenario `one_gpu`)" in done.stdout
+    assert "Which loop was running, and what ends it?" in done.stdout
 
 
 def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
@@ -173,7 +174,7 @@ def test_a_notebook_is_graded_like_a_file(student: Student) -> None:
     done = student.pytest(".", "-v")
     assert "talk.ipynb" not in done.stdout, "a notebook of something else is left alone"
     assert "day8.ipynb::select_device::replaces_what_is_absent PASSED" in done.stdout
-    assert "1 failed, 8 passed, 10 blocked" in done.stdout
+    assert "1 failed, 9 passed, 10 blocked" in done.stdout
     assert "alice/day8.ipynb, code cell 6, line 3" in done.stdout
     assert "3 | return oops" in done.stdout
     assert "code cell 7, line 1 stopped with SyntaxError" in done.stdout or "code cell 4, line 1" in done.stdout
@@ -183,7 +184,7 @@ def test_a_broken_notebook_gets_a_message(student: Student) -> None:
     student.write(f"bob/{Path(DEVICE).stem}.ipynb", "{ not json")
     done = student.pytest("bob")
     assert done.returncode == 1
-    assert "1 failed, 7 blocked" in done.stdout
+    assert "1 failed, 8 blocked" in done.stdout
     assert "it is not a notebook" in done.stdout
 
 

@@ -34,7 +34,12 @@ select = exercise.function(
     "A name and a device print alike, and only one of them is asked for. Leave the state of torch as it is.",
     "`torch.device(…)` turns a name into a device. Return that, and set no default or current device.",
 )
-select.when("runs", "takes_the_gpu", hint=(1, 2, 3), at=('skipped "cuda"', '"cuda"', "is_available(", "return"))
+select.when(
+    "depends_on_the_machine",
+    "takes_the_gpu",
+    hint=(1, 2, 3),
+    at=('skipped "cuda"', '"cuda"', "is_available(", "return"),
+)
 select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=("is_available(", "return"))
 select.when("keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",))
 select.when("device-index-dropped", "index-not-checked", at=("last return",))
@@ -152,8 +157,10 @@ def _same(answer: str, wanted: str) -> bool:
     return answer.removesuffix(":0") == wanted.removesuffix(":0")
 
 
-def _expect_a_choice(seen: Seen) -> None:
-    """Raises Failed for a function that always returns the same: on some machine, any device is the right one."""
+@select.check(points=0)
+def depends_on_the_machine(seen: Seen, wanted: Seen) -> None:
+    """The device depends on the machine and on what is preferred."""
+    # On some machine any device is the right one, so the other checks need this one.
     answers = {answer.text for machine in MACHINES for answer in seen[machine].values()}
     if len(answers) <= 1:
         shown = answers.pop() if answers else "nothing"
@@ -162,7 +169,10 @@ def _expect_a_choice(seen: Seen) -> None:
         raise Failed(happened, "the best device of the machine, or the preferred one", misconception=key)
 
 
-@select.check(points=1)
+CHOSEN = ("runs", "depends_on_the_machine")
+
+
+@select.check(points=1, needs=CHOSEN)
 def returns_a_device(seen: Seen, wanted: Seen) -> None:
     """It returns a `torch.device`, not a string, and changes no setting of torch."""
     for machine, words in MACHINES.items():
@@ -178,7 +188,6 @@ def returns_a_device(seen: Seen, wanted: Seen) -> None:
                 happened = f"on a machine with {words} it returned {shown}{asked}"
                 raise Failed(happened, "a torch.device", misconception=key)
             expect_settings_kept(answer.settings, name)
-    _expect_a_choice(seen)
 
 
 def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
@@ -187,7 +196,6 @@ def _best(seen: Seen, machine: Machine, name: str = "best") -> str:
 
 
 def _best_on(machine: Machine, seen: Seen, wanted: Seen) -> None:
-    _expect_a_choice(seen)
     why, answer, right = _why_not_the_best(machine, seen), _best(seen, machine), _best(wanted, machine)
     if not _same(answer, right):
         raise Failed(f"on a machine with {MACHINES[machine]} it chose {answer}", right, misconception=why)
@@ -202,7 +210,7 @@ def _why_not_the_best(machine: Machine, seen: Seen) -> str | None:
     return "hard-coded-cuda" if machine in (mac, laptop) and _best(seen, machine).startswith("cuda") else None
 
 
-@select.check(points=1.5)
+@select.check(points=1.5, needs=CHOSEN)
 def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
     """If there is a CUDA GPU, it is chosen."""
     _best_on(one_gpu, seen, wanted)
@@ -212,13 +220,13 @@ def takes_the_gpu(seen: Seen, wanted: Seen) -> None:
         raise Failed(f"where both CUDA and MPS are available, it chose {both}", "CUDA, else MPS, else the CPU")
 
 
-@select.check(points=1)
+@select.check(points=1, needs=CHOSEN)
 def takes_apples_gpu(seen: Seen, wanted: Seen) -> None:
     """On a Mac without CUDA, MPS is chosen."""
     _best_on(mac, seen, wanted)
 
 
-@select.check(points=1)
+@select.check(points=1, needs=CHOSEN)
 def falls_back_to_the_cpu(seen: Seen, wanted: Seen) -> None:
     """Without a GPU the CPU is chosen, even if torch was built with CUDA."""
     _best_on(laptop, seen, wanted)
@@ -259,19 +267,19 @@ def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -
     return "built-is-not-available" if not present and machine is laptop and _same(answer, asked) else None
 
 
-@select.check(points=1.5)
+@select.check(points=1.5, needs=CHOSEN)
 def keeps_what_is_preferred(seen: Seen, wanted: Seen) -> None:
     """If this machine has the preferred device, that device is returned, with its index."""
     _preferences(seen, wanted, present=True)
 
 
-@select.check(points=1)
+@select.check(points=1, needs=CHOSEN)
 def replaces_what_is_absent(seen: Seen, wanted: Seen) -> None:
     """If this machine lacks the preferred device, the best one is returned, without an error."""
     _preferences(seen, wanted, present=False)
 
 
-@select.check(points=1)
+@select.check(points=1, needs=CHOSEN)
 def lets_torch_refuse_nonsense(seen: Seen, wanted: Seen) -> None:
     """A name that is no device at all raises torch's own error."""
     for machine in MACHINES:

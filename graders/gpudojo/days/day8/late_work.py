@@ -97,7 +97,7 @@ def working_later(clock: Clock, line: Callable[[], int | None] = lambda: None) -
     event: Any = AnyEvent
 
     def noted(kind: str, times: int = 1, explicit: bool = False, warned: bool | None = None, where: Any = None) -> None:
-        note(kind, times, explicit, warned, where or site(2))
+        note(kind, times, explicit, warned, where or site())
         queue.wait(torch.cuda.current_device() if kind == "synchronize" else None)
 
     def record(self: Any, stream: Any = None) -> None:
@@ -109,7 +109,7 @@ def working_later(clock: Clock, line: Callable[[], int | None] = lambda: None) -
 
     def wait_for_stream(self: Any) -> None:
         """A stream without work is done at once, whatever the other streams do."""
-        note("stream.synchronize", explicit=True, warned=True, where=site(1))
+        note("stream.synchronize", explicit=True, warned=True, where=site())
         queue.ask(self.device_index, self)
         clock.until(queue.done.get(self, 0.0))
 
@@ -121,7 +121,7 @@ def working_later(clock: Clock, line: Callable[[], int | None] = lambda: None) -
 
     def synchronize(self: Any) -> None:
         if on_cuda:
-            note("event.synchronize", explicit=True, where=site(1))
+            note("event.synchronize", explicit=True, where=site())
         clock.until(self._at or 0.0)
 
     elapsed = event.elapsed_time

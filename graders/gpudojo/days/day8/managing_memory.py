@@ -101,7 +101,7 @@ largest_batch.when("halves_until_it_fits", hint=(1, 2, 3), at=("except", "for", 
 largest_batch.when("gives_the_cache_back", hint=(4, 5, 6), at=("empty_cache(", "except"))
 largest_batch.when("raises_when_nothing_fits", hint=(7, 8, 9), at=("except",))
 largest_batch.when("runs", "swallows_nothing_else", hint=(10, 11, 12), at=("except",))
-accumulate.when("runs", "works_on_the_device", hint=(1, 2, 3), at=("cpu(", "to(", "for"))
+accumulate.when("works_on_the_device", hint=(1, 2, 3), at=("cpu(", "to(", "for"))
 accumulate.when("model-not-moved", at=("cpu(",))
 accumulate.when("steps_after_every_group", "starts_from_nothing", hint=(4, 5, 6), at=("step(", "backward("))
 accumulate.when("remainder-dropped", at=("//", "%", "last return"))
@@ -235,7 +235,8 @@ def _answers(seen: Cases[Measured], wanted: Cases[Measured]) -> Iterator[tuple[s
             happened = f"device={name} gave {found.shown}, {called(found.kind)}"
             raise Failed(happened, "a number of bytes, as an int")
         if found.calls != 1:
-            raise Failed(f"device={name}: `fn` was called {times(found.calls)}", "once", at=("last fn(",))
+            said = f"called {times(found.calls)}" if found.calls else "never called"
+            raise Failed(f"device={name}: `fn` was {said}", "called once", at=("last fn(",))
         yield name, found, right
 
 
@@ -245,7 +246,7 @@ def _kib(size: int | None) -> str:
 
 @peak_memory.check(points=0.5)
 def finds_the_highest_moment(seen: Seen, wanted: Seen) -> None:
-    """It is the highest number of bytes allocated while `fn` runs, including what was allocated before."""
+    """It returns the most bytes that were allocated while `fn` ran, once; what was there before counts."""
     for name, found, right in _answers(seen[peaks], wanted[peaks]):
         mistake = _mistake(found, right)
         if mistake not in ("", EARLIER):  # the second is another check's
@@ -264,7 +265,7 @@ def forgets_earlier_peaks(seen: Seen, wanted: Seen) -> None:
 
 @peak_memory.check(points=0.25)
 def measures_the_right_device(seen: Seen, wanted: Seen) -> None:
-    """It is the memory of the device passed in, even if another one is current."""
+    """It measures the device passed in, even if another one is current."""
     # What is mistaken in the same way on one GPU is another check's.
     usual = {_mistake(found, right) for _, found, right in _answers(seen[peaks], wanted[peaks])}
     for name, found, right in _answers(seen[on_the_second_gpu], wanted[on_the_second_gpu]):
@@ -454,7 +455,7 @@ def gives_the_cache_back(seen: Seen, wanted: Seen) -> None:
 
 @largest_batch.check(points=0.25)
 def raises_when_nothing_fits(seen: Seen, wanted: Seen) -> None:
-    """Out of memory at 1 raises that error."""
+    """If not even 1 fits, the error of the last try is raised."""
     expected = "the OutOfMemoryError of the last try"
     for _, found, right in pairs(seen[searches]["nothing_fits"], wanted[searches]["nothing_fits"]):
         name = f"start={right.start}"

@@ -321,7 +321,7 @@ def _refuse_errors(seen: Seen, group: str, expected: str) -> None:
 
 @move.check(points=1.5)
 def moves_a_pair(seen: Seen, wanted: Seen) -> None:
-    """Inputs and targets of a plain pair are on the device."""
+    """Inputs and targets of a plain pair are on the device, with their values and dtypes."""
     for name in PAIRS:
         _all_moved(name, seen[moved]["a_pair"][name], wanted[moved]["a_pair"][name])
 
@@ -638,6 +638,6 @@ _answers_right(
     0.5,
     "tells_gpus_apart",
     "cuda:0 and cuda:1 are different devices, cuda and cuda:0 are the same.",
-    dict.fromkeys(("one on each GPU", "one on each GPU, in a list", "a model over two GPUs"), "device-index-dropped"),
+    {"one on each GPU": "device-index-dropped"},  # in a list or a model alone, it is that these are not searched
 )
 _answers_right("no_tensors", 0.5, "is_true_of_nothing", "If there is no tensor at all, the answer is True.")

@@ -71,7 +71,7 @@ def different_devices() -> str:
         try:
             model(torch.zeros(3, 4))
         except RuntimeError as error:
-            return f"RuntimeError: {str(error).partition(' (when')[0]}."
+            return f"torch raised RuntimeError: {str(error).partition(' (when')[0]}."
     return "it ran."
 
 
@@ -190,7 +190,8 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
     if question in found.missing:
         others = "".join(f', but "{name}"' for name in found.others[:1])
         misspelt = tuple(f'["{name}"]' for name in found.others[:1])
-        raise Failed(f'ANSWERS has no "{question}"{others}', f"the questions {', '.join(SHOWS)}", at=(*misspelt, ""))
+        expected = f"the questions {', '.join(SHOWS)}"
+        raise Failed(f'ANSWERS has no "{question}"{others}', expected, at=(*misspelt, ""), about="is_a_dict")
     answer = found.answers[question]
     if answer is None:
         others = ", ".join(name for name in SHOWS if found.answers[name] is None and name != question)
@@ -199,7 +200,8 @@ def _judge(question: str, seen: Seen, wanted: Seen) -> None:
         return
     if answer not in tuple(LETTERS):
         shown = answer if answer.startswith(("a ", "an ")) else repr(answer)
-        raise Failed(f'ANSWERS["{question}"] is {shown}', f"one of the letters {', '.join(LETTERS)}, in quotes", at=at)
+        expected = f"one of the letters {', '.join(LETTERS)}, in quotes"
+        raise Failed(f'ANSWERS["{question}"] is {shown}', expected, at=at, about="is_a_dict")
     truth = wanted[tried_out].get(question)
     happened = f'"{answer}" is not the answer to "{question}"' + (f". When we tried it out, {truth}" if truth else "")
     raise Failed(happened, "one of the other letters", None, SHOWS[question].get(answer), at)

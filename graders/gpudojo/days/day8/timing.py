@@ -75,7 +75,7 @@ smi = exercise.function(
 )
 CLOCKS = ("perf_counter(", "time(", "monotonic(", "now(", "record(")
 LAST = (*(f"last {name}" for name in CLOCKS), *CLOCKS)  # where it is stopped
-clock.when("runs", "waits_for_the_device", hint=(7, 8, 9), at=("return", "last return"))
+clock.when("waits_for_the_device", hint=(7, 8, 9), at=("return", "last return"))
 clock.when("waits_for_the_right_gpu", hint=(7, 8, 9), at=("synchronize(", "record(", *CLOCKS))
 clock.when("waits_for_an_apple_gpu", "works_without_a_gpu", hint=(7, 8, 9), at=("synchronize(", *CLOCKS))
 clock.when("gives_the_mean_per_call", hint=(1, 2, 3), at=("return", "last return"))
@@ -317,7 +317,7 @@ def _ms(seconds: float) -> str:
 def _issued(value: float) -> str:
     """A note on a time in which work was issued, but not done."""
     near = issue_time() / 2 < value < issue_time() * 2
-    return ": that is the time to issue the work, modelled on a T4, and not the time to run it" if near else ""
+    return ": that is the time to issue the work, and not the time to run it" if near else ""
 
 
 def _slip(value: float, right: float, repeats: int) -> str | None:

@@ -44,13 +44,7 @@ train = exercise.function(
     "`loss_fn` gives the mean over its batch. Undo that before you add up, and think of a loader without batches.",
     "Add `.item()` times the batch's size, divide by all samples at the end, and return 0.0 where there were none.",
 )
-train.when(
-    "runs",
-    "calls_the_model",
-    "moves_the_model_once",
-    hint=(1, 2, 3),
-    at=("eval(", "cpu(", "to(", "for"),
-)
+train.when("calls_the_model", "moves_the_model_once", hint=(1, 2, 3), at=("eval(", "cpu(", "to(", "for"))
 train.when("computes_the_loss_on_the_device", hint=(1, 2, 3), at=("cpu(", "loss_fn("))
 train.when("learns_as_it_should", "steps_once_for_every_batch", hint=(4, 5, 6), at=("last step(", "step(", "for"))
 train.when("trains_in_training_mode", hint=(7, 8, 9), at=("train not called", ".training", "eval(", "for"))
@@ -345,7 +339,7 @@ CALLED = ("runs", "calls_the_model")
 
 @train.check(points=1.5)
 def moves_the_model_once(seen: Seen, wanted: Seen) -> None:
-    """The model is moved to the device once, before the loop."""
+    """The model itself is moved to the device, once, before the loop, and stays there."""
     for epoch in ("model_starts_on_the_cpu", "already_there"):
         if lines := _epochs(seen)[epoch].moved_in_loop:
             happened = "the model was moved after the first batch had been fetched"

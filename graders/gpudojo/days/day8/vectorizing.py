@@ -411,13 +411,13 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
 
     @function.check(points=values)
     def right_values(seen: Seen, wanted: Seen) -> None:
-        """It gives the loop's values, for sizes that are not in the file."""
+        """It gives the same values as the loop, for every size."""
         _judge_values(seen[pictures].usual, wanted[pictures].usual, diagnose)
         _judge_values(seen[pictures].on_the_cpu, wanted[pictures].on_the_cpu, diagnose)
 
     @function.check(points=0.25, needs=VALUES)
     def right_on_the_smallest(seen: Seen, wanted: Seen) -> None:
-        """It also does so for a single sprite, a single pixel, a single row and a palette of one colour."""
+        """It gives them for a single sprite, a single pixel, a single row and a palette of one colour, too."""
         _judge_values(seen[pictures].edge("smallest"), wanted[pictures].edge("smallest"), diagnose)
 
     @function.check(points=1.25, needs=VALUES)
