@@ -18,9 +18,7 @@ test-all:  ## run all tests, as CI does
 check:  ## lint, format, types and layers
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
-	.venv/bin/mypy
-	.venv/bin/mypy --platform darwin
-	.venv/bin/mypy --platform win32
+	printf '%s\n' linux darwin win32 | xargs -P 3 -I{} .venv/bin/mypy --platform {} --cache-dir .mypy_cache/{}
 	.venv/bin/lint-imports --no-logo
 
 example:  ## grade the example class and make its report

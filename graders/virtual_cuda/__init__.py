@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from virtual_cuda.clock.gpu_models import Gpu, gpu_named, gpus
     from virtual_cuda.clock.lanes import Interval, Times, modelled_trace, scaled, times_of, what_limits
     from virtual_cuda.device.state import VirtualGpu
-    from virtual_cuda.device.tensor import Parameter, Tensor
+    from virtual_cuda.device.tensor import Parameter, Tensor, operators_run
     from virtual_cuda.devices import OpenDevice, choose_device, keep_patches, open_device, virtual_cuda
     from virtual_cuda.ledger import Ledger
     from virtual_cuda.patching import Patch, patch, patch_imported_names
@@ -51,6 +51,7 @@ __all__ = [
     "no_accelerator",
     "nothing_above",
     "open_device",
+    "operators_run",
     "parse_size",
     "patch",
     "patch_imported_names",
@@ -72,7 +73,7 @@ _NAMES = {
     "clock.lanes": "Interval Times modelled_trace scaled times_of what_limits",
     "device.state": "VirtualGpu",
     "torch_api.streams": "AnyEvent Event Stream record_wait wait_patch",
-    "device.tensor": "Parameter Tensor",
+    "device.tensor": "Parameter Tensor operators_run",
     "devices": "OpenDevice choose_device keep_patches open_device virtual_cuda",
     "ledger": "Ledger",
     "real": "RealDevice device_count device_failure limit_memory real_device",

@@ -103,7 +103,7 @@ _CACHED: Final = (records.OPERATION, 0.0, None, None, "aten.empty.memory_format"
 
 @contextlib.contextmanager
 def without_arithmetic() -> Iterator[None]:
-    """Products and convolutions give zeros at once: the clock wants the shapes, and the host may be slow."""
+    """Products, convolutions, sorts and recurrent layers give zeros: shapes are wanted, and the host may be slow."""
 
     def zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=like.dtype)
@@ -121,11 +121,17 @@ def without_arithmetic() -> Iterator[None]:
         shapes = x.shape, w.shape, g.shape[1:2]
         return tuple(zeros(x, *shape) if wanted else None for shape, wanted in zip(shapes, rest[-1], strict=True))
 
+    def recurrent(x: Any, hx: Any, weights: Any, *rest: Any) -> Any:
+        both, states = rest[4], hx if isinstance(hx, (list, tuple)) else [hx]
+        linked = weights[0].flatten()[0] * 0  # so that gradients can be asked for
+        return zeros(x, *x.shape[:2], states[0].shape[2] * (2 if both else 1)) + linked, *(s + linked for s in states)
+
     stand_ins = {
         "mm": lambda a, b: zeros(a, a.shape[0], b.shape[1]),
         "addmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, a.shape[0], b.shape[1]),
         "bmm": lambda a, b: zeros(a, *a.shape[:2], b.shape[2]),
         "baddbmm": lambda c, a, b, *, beta=1, alpha=1: zeros(a, *a.shape[:2], b.shape[2]),
+        "sort.stable": lambda x, **named: (zeros(x, *x.shape), torch.zeros(x.shape, dtype=torch.int64)),
         "convolution": convolution,
         "convolution_backward": gradients,
         "_scaled_dot_product_flash_attention_for_cpu": lambda q, *rest, **named: (
@@ -142,6 +148,8 @@ def without_arithmetic() -> Iterator[None]:
         warnings.simplefilter("ignore")  # that kernels are replaced, which is what is meant
         for name, function in stand_ins.items():
             library.impl(name, function, "CPU")
+        for name in ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"):
+            library.impl(name, recurrent, "CompositeImplicitAutograd")
     torch.set_num_threads(1)
     try:
         yield

@@ -9,6 +9,7 @@ from gpudojo.grading.checks import hints_about, same_cause
 from gpudojo.grading.engine import FileGrader, grade_function
 from gpudojo.grading.load import load
 from gpudojo.model.catalogue import misconceptions
+from gpudojo.model.exercise import Exercise
 from gpudojo.model.results import CheckResult, Outcome, blocked
 from gpudojo.pytest_plugin.terminal import Feedback
 
@@ -87,19 +88,49 @@ def test_a_second_failure_at_the_same_line_names_the_first() -> None:
         failed("b", 9, "unknown-name", "h", ran=4),
         failed("c", 3, None, "h", ran=5),
     ]
-    wanted = [None, "a", "b", None, "f::a", "f::d", None]
-    assert [same_cause(result, results) for result in results] == wanted
+    wanted = [None, "a", "b", None, "f::a", None, None]
+    assert [same_cause(result, results, MOVING) for result in results] == wanted
 
 
-def told_after(results: list[CheckResult]) -> dict[str, str | None]:
+LARGEST = """
+def largest_batch(try_batch, start):
+    while start > 0:
+        try:
+            try_batch(start)
+            return start
+        except torch.OutOfMemoryError:
+            start = start // 2
+"""
+PEAK = """
+def peak_memory(fn, device):
+    torch.cuda.reset_peak_memory_stats()
+    fn()
+    return torch.cuda.max_memory_allocated()
+"""
+
+
+@pytest.mark.parametrize("source", [LARGEST, PEAK])
+def test_two_mistakes_at_one_line_are_both_told(source: str, tmp_path: Path) -> None:
+    memory = exercise_of("day8", "09_managing_memory")
+    path = tmp_path / f"{memory.stem}.py"
+    path.write_text(f"import torch\n{source}", encoding="utf-8")
+    grader = FileGrader(path, BENCH, 8, references={memory.stem: reference("day8", memory.stem)})
+    for function in memory.functions:
+        if f"def {function.name}" in source:
+            grader.results(memory, function)
+    assert list(told_after(grader.graded, memory).values()) == [None, None]
+
+
+def told_after(results: list[CheckResult], exercise: Exercise) -> dict[str, str | None]:
     """By failed check, the one that is to be mended first."""
-    return {each.check: same_cause(each, results) for each in results if each.outcome is Outcome.FAILED}
+    return {each.check: same_cause(each, results, exercise) for each in results if each.outcome is Outcome.FAILED}
 
 
 def test_statistics_that_change_without_eval_are_told_after_it() -> None:
     first = "evaluates_in_evaluation_mode"
     for name in ("no_eval", "eval_without_parentheses", "neither_eval_nor_no_grad"):
-        found = told_after(graded(WRONG / "05_modifying_evaluation_loop_gpu" / f"{name}.py"))
+        exercise = exercise_of("day8", "05_modifying_evaluation_loop_gpu")
+        found = told_after(graded(WRONG / exercise.stem / f"{name}.py"), exercise)
         assert (found[first], found["leaves_batch_norm_as_it_was"]) == (None, first), name
 
 
@@ -107,7 +138,7 @@ def test_a_pass_without_a_step_is_told_after_the_remainder_where_others_step() -
     first, second = "steps_for_the_remainder", "returns_the_number_of_steps"
     for name in ("remainder_dropped", "last_batches_never_read"):
         results = graded(WRONG / "09_managing_memory" / f"{name}.py")
-        found = told_after(results)
+        found = told_after(results, exercise_of("day8", "09_managing_memory"))
         assert (found[first], found[second]) == (None, first), name
         assert "missing-step" not in {each.misconception for each in results}
 
@@ -123,7 +154,7 @@ def test_a_function_is_to_be_mended_before_another_that_calls_it(tmp_path: Path)
     for function in TIMING.functions[:2]:
         grader.results(TIMING, function)
     first = "waits_for_the_device"
-    assert told_after(grader.graded) == {first: None, "times_each_as_it_should": f"time_on_device::{first}"}
+    assert told_after(grader.graded, TIMING) == {first: None, "times_each_as_it_should": f"time_on_device::{first}"}
 
 
 def test_a_function_that_is_missing_has_no_hints_on_what_it_should_do(tmp_path: Path) -> None:

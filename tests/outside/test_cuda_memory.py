@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch.cuda import _memory_viz
-from virtual_cuda import virtual_cuda
+from virtual_cuda import VirtualGpu, virtual_cuda
+from virtual_cuda.torch_api.cuda_module import Devices
 
 cuda: Any = torch.cuda
 memory: Any = torch.cuda.memory
@@ -220,3 +222,41 @@ def test_checkpoints_of_cuda_s_own_allocator_are_refused() -> None:
     }.items():
         with pytest.raises(NotImplementedError, match=f"{name} needs CUDA's own allocator"):
             getattr(torch._C, name)(*given)
+
+
+def test_pools_in_pools_and_in_other_threads() -> None:
+    outer, inner, kept = cuda.MemPool(), cuda.MemPool(), []
+    with cuda.use_mem_pool(outer):
+        kept.append(made_here(5 << 20))
+        with cuda.use_mem_pool(inner):
+            kept.append(made_here(5 << 20))
+        kept.append(made_here(5 << 20))
+        other = threading.Thread(target=lambda: kept.append(made_here(5 << 20)))
+        other.start()
+        other.join()
+    assert [len(cuda.memory_snapshot(pool.id)) for pool in (outer, inner)] == [2, 1]
+    assert len(cuda.memory_snapshot()) == 4
+
+
+def test_a_pool_keeps_its_segments_and_may_have_one_for_each_block() -> None:
+    pools = [cuda.MemPool(), cuda.MemPool(no_split=True)]
+    for pool in pools:
+        with cuda.use_mem_pool(pool):
+            kept = [made_here(1 << 20), made_here(1 << 20)]
+            del kept
+            cuda.empty_cache()
+    assert [len(pool.snapshot()) for pool in pools] == [1, 2]
+    pools.clear()
+    del pool
+    cuda.empty_cache()
+    assert cuda.memory_snapshot() == []
+
+
+def test_the_environment_sets_how_much_memory_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:native,per_process_memory_fraction:0.25")
+    assert cuda.get_allocator_backend() == "native"
+    devices = Devices(VirtualGpu(1, 1 << 20, "one"))
+    assert devices.gpu.places[0].memory.allowed == 1 << 18
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:-0.1")
+    with pytest.raises(RuntimeError, match="per_process_memory_fraction is invalid"):
+        devices.use(devices.gpu)

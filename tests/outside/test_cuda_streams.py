@@ -155,3 +155,15 @@ def test_the_modelled_clock_counts_what_sleeps(gpu: VirtualGpu) -> None:
     rows = len(gpu.ledger.rows)
     torch.cuda._sleep(198 * MILLION)
     assert gpu.times(rows).end == pytest.approx(0.1, rel=0.01)
+
+
+def test_events_of_two_kinds_have_no_time_between_them() -> None:
+    events: list[Any] = [torch.cuda.Event(enable_timing=True), torch.Event("cuda", enable_timing=True)]
+    for event in events:
+        event.record()
+    for event, other, kind in ((*events, r"torch\.cuda\.Event"), (*events[::-1], r"torch\.Event")):
+        with pytest.raises(RuntimeError, match=f"expected other to be a {kind} object"):
+            event.elapsed_time(other)
+    for use in (events[0].record, events[0].wait):
+        with pytest.raises(RuntimeError, match="expected stream to be"):
+            use(events[1])

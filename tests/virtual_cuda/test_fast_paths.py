@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +25,7 @@ def _one_by_one() -> AbstractContextManager[Any]:
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
-def _net() -> nn.Module:
+def _net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU(inplace=True), nn.Linear(3, 2)).cuda()
 
 
@@ -74,9 +75,33 @@ def _wanted(watched: Watched) -> Iterator[Any]:
     yield model[4].weight.grad
 
 
+def _retained(watched: Watched) -> Iterator[Any]:
+    """Passes over one graph: two that keep it, and one that frees it."""
+    model = _net()
+    with watched():
+        out = model(torch.rand(5, 4).cuda())
+    for retain in (True, True, False):
+        out.sum().backward(retain_graph=retain)
+    yield from (p.grad for p in model.parameters())
+
+
+def _seen(watched: Watched) -> Iterator[Any]:
+    """Layers whose results somebody looks at or changes."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()).cuda()
+    seen: list[Any] = []
+    model[2].register_forward_pre_hook(lambda module, given: seen.append(given[0].add(1)))
+    model[3].register_full_backward_hook(lambda module, given, out: seen.append(out[0].mul(2)))
+    with watched():
+        out = model(torch.rand(5, 4).cuda()) * 2
+    out.sum().backward()
+    yield from (*seen, *(p.grad for p in model.parameters()))
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        _retained,
+        _seen,
         pytest.param(partial(_training, torch.optim.Adam, (6, 4), 1), id="adam"),
         pytest.param(partial(_training, torch.optim.SGD, (6, 4), 2), id="sgd, accumulated"),
         pytest.param(partial(_training, torch.optim.Adam, (2, 3, 4), 2), id="sequences"),
@@ -123,6 +148,27 @@ def test_a_weight_that_was_changed_is_named_as_torch_names_it(gpu: Any) -> None:
             out.sum().backward()
         messages.append(str(error.value).replace("torch.cuda.", "torch.").partition(" is at version")[0])
     assert messages[0] == messages[1]
+
+
+def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
+    model, inputs = _net(), torch.rand(5, 4)
+    host = copy.deepcopy(model).cpu()
+    found = []
+    for net, x in ((model, inputs.cuda().requires_grad_()), (host, inputs.requires_grad_())):
+        (gradient,) = torch.autograd.grad(net(x * 1).pow(3).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+        found.append([x.grad, *(p.grad for p in net.parameters() if p.grad is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_layers_in_sequence_can_be_scripted(gpu: Any) -> None:
+    host = nn.Sequential(nn.Tanh(), nn.ReLU())
+    x = torch.rand(5, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that scripts will go
+        scripted = torch.jit.script(host)
+    assert torch.equal(scripted(x), host(x))
 
 
 def test_the_node_of_a_layer(gpu: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -51,3 +52,14 @@ def test_the_allocators_statistics_nested() -> None:
 
 def _drop(x: torch.Tensor) -> torch.Tensor:
     return dropout(x.tanh(), 0.5, training=True).tanh()
+
+
+def test_seeding_notes_nothing_for_accelerators_that_torch_was_built_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.xpu._is_compiled() or torch.mtia._is_compiled():
+        pytest.skip("this torch was built with them")
+    monkeypatch.setattr(traceback, "format_stack", lambda *_: pytest.fail("a traceback was made"))
+    torch.manual_seed(5)
+    first = torch.rand(3, device="cuda"), torch.rand(3)
+    torch.manual_seed(5)
+    again = torch.rand(3, device="cuda"), torch.rand(3)
+    assert all(map(torch.equal, first, again))

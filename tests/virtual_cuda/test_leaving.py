@@ -389,7 +389,12 @@ def test_a_forked_child_of_an_open_parent_cannot_enter_or_use_it(gpu: VirtualGpu
     child = os.fork()
     if child == 0:
         said = []
-        for use in (lambda: virtual_cuda().__enter__(), lambda: x + 1, lambda: torch.ones(1, device="cuda")):
+        for use in (
+            lambda: virtual_cuda().__enter__(),
+            lambda: x + 1,
+            lambda: torch.ones(1, device="cuda"),
+            lambda: torch.cuda.set_device(0),
+        ):
             try:
                 use()
                 said.append("nothing")
@@ -399,9 +404,9 @@ def test_a_forked_child_of_an_open_parent_cannot_enter_or_use_it(gpu: VirtualGpu
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
-    entering, using, making = os.read(reading, 10_000).decode().splitlines()
+    entering, *others = os.read(reading, 10_000).decode().splitlines()
     os.close(reading)
     assert entering.startswith("AlreadyOpen: ")
-    assert using.startswith("RuntimeError: Cannot re-initialize CUDA in forked subprocess")
-    assert making.startswith("RuntimeError: Cannot re-initialize CUDA in forked subprocess")
+    assert len(others) == 3
+    assert all(said.startswith("RuntimeError: Cannot re-initialize CUDA in forked subprocess") for said in others)
     assert x.sum().item() == 2

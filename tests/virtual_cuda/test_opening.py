@@ -187,3 +187,16 @@ def test_each_device_says_that_products_may_use_tf32() -> None:
                 assert [row[6] for row in gpu.ledger.rows] == ["tf32"]
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_seeds_for_devices_that_are_not_there_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[object] = []
+    for other in (torch.xpu, torch.mtia):
+        assert not other.is_available()
+        monkeypatch.setattr(other, "manual_seed_all", kept.append)
+    with virtual_cuda.open_device("virtual"):
+        assert torch.manual_seed(3).initial_seed() == 3
+        assert torch.cuda.initial_seed() == 3
+    assert kept == []
+    torch.manual_seed(3)
+    assert kept == [3, 3]

@@ -79,6 +79,17 @@ def test_shapes_stacks_and_memory():
         assert not [event for event in profiler.events() if "virtual_cuda/" in event.name]
 
 
+def test_a_model_can_be_moved_while_shapes_are_recorded():
+    """The profiler then holds the tensors, and torch cannot exchange what is in a parameter."""
+    with virtual_cuda():
+        layer = nn.Linear(4, 4)
+        with profile(activities=BOTH, record_shapes=True):
+            layer.to("cuda")
+        assert layer.weight.is_cuda
+        layer(torch.ones(2, 4, device="cuda")).sum().backward()
+        assert layer.weight.grad.is_cuda
+
+
 def test_schedule_trace_and_the_older_profiler(tmp_path):
     seen = []
     with virtual_cuda():

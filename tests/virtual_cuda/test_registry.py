@@ -144,6 +144,8 @@ def record() -> dict[str, Any]:
 
 
 @pytest.mark.slow
+# torch makes some of its samples with what newer NumPys deprecate
+@pytest.mark.filterwarnings("ignore:The 'generic' unit for NumPy timedelta:DeprecationWarning")
 def test_torchs_own_samples_can_be_probed() -> None:
     entries = probe.database()
     record = record_of([entries[name] for name in ("addmm", "angle", "index_fill", "nn.functional.embedding")])

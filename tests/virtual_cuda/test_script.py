@@ -198,22 +198,24 @@ def test_processes_that_the_script_spawns_have_the_device(warm_python: WarmPytho
 import multiprocessing, torch
 from torch.utils.data import DataLoader, TensorDataset
 
-def answer(queue):
+def answer(queue, x):
+    x.add_(1)
     queue.put((__name__, torch.cuda.device_count(), torch.ones(3, device="cuda:1").sum().item()))
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=answer, args=(queue,))
+    process = context.Process(target=answer, args=(queue, x := torch.zeros(3, device="cuda:1")[1:]))
     process.start()
     print(queue.get())
     process.join()
+    print(x.tolist())  # memory is shared
     loader = DataLoader(TensorDataset(torch.ones(2, 1)), num_workers=1, multiprocessing_context="fork")
     print(sum(batch.to("cuda").item() for batch, in loader), process.exitcode)
 """
     (folder / "script.py").write_text(script)
     done = run(warm_python, folder, "--gpus", "2", "script.py")
-    assert done.stdout == "('__mp_main__', 2, 3.0)\n2.0 0\n", done.stderr
+    assert done.stdout == "('__mp_main__', 2, 3.0)\n[1.0, 1.0]\n2.0 0\n", done.stderr
     assert done.stderr.startswith("\nWhat each line did"), "and nothing of the other processes"
 
 

@@ -227,7 +227,7 @@ def array(tensor: Any) -> Array:
     """The values of a tensor as evidence, read by torch's own methods, which student code cannot have replaced."""
     base = torch._C.TensorBase
     with torch._C.DisableTorchFunction():
-        host = base.contiguous(base.cpu(base.detach(tensor)))
+        host = base.contiguous(base.detach(base.cpu(tensor)))  # in this order it is one operation on the device
         if host.dtype is torch.bfloat16:
             host = base.float(host)
         return Array(str(host.dtype).removeprefix("torch."), tuple(host.shape), base.numpy(host).tobytes())

@@ -54,17 +54,22 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
     return result.claim, [part for part in parts if part[1]]
 
 
-def same_cause(result: CheckResult, results: Sequence[CheckResult]) -> str | None:
-    """An earlier check that fails by no other mistake, and is to be mended first.
+def same_cause(result: CheckResult, results: Sequence[CheckResult], exercise: Exercise) -> str | None:
+    """An earlier check that fails by the same mistake, and is to be mended first.
 
-    It fails at the same line or, if it is one of another function, at a line that the failing call has executed.
+    It fails at the same line, and the mistake, the error or the hints are the same; or, if it is one of another
+    function, at a line that the failing call has executed, by the same mistake or as the line shown.
     """
+    hints = next((f.hints_for for f in exercise.functions if f.name == result.function), None)
     for other in results[: results.index(result)]:
         if other.outcome is not Outcome.FAILED or len({other.misconception, result.misconception} - {None}) > 1:
             continue
-        if other.function == result.function and other.line == result.line is not None:
-            return other.check
-        if other.function != result.function and executed(other.line or 0, result.ran or ()):
+        same, there = other.misconception == result.misconception is not None, other.line == result.line is not None
+        if other.function == result.function and there:
+            keys = (each.about or each.check for each in (other, result))
+            if same or " raised" in result.happened or hints is None or len(set(map(hints, keys))) == 1:
+                return other.check
+        elif other.function != result.function and executed(other.line or 0, result.ran or ()) and (same or there):
             return f"{other.function}::{other.check}"
     return None
 

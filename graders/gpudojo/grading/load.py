@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gpudojo.grading.limits import replaceable
-from gpudojo.grading.source_locator import marked, pattern_lines
+from gpudojo.grading.source_locator import marked, nodes_in, pattern_lines
 from gpudojo.model.errors import described
 from gpudojo.model.evidence import Raised
 
@@ -60,7 +60,7 @@ def asks(statements: list[ast.stmt]) -> bool:
     """Whether a module of these statements asks once and for all: when it is run, or in a function that remembers."""
     functions = [node for node in statements if isinstance(node, _FUNCTIONS)]
     # The functions of the file that ask when they are called, also by way of one another.
-    names = {node.name: {_name(part) for part in ast.walk(node)} for node in functions}
+    names = {node.name: {_name(part) for part in nodes_in(node)} for node in functions}
     asking = frozenset(name for name, used in names.items() if used & QUESTIONS)
     while more := frozenset(name for name, used in names.items() if name not in asking and used & asking):
         asking |= more

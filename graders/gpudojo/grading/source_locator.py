@@ -44,7 +44,7 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     """
     statements = list(statements)
     functions = {s.name: s for s in statements if isinstance(s, ast.FunctionDef)}
-    nodes = {s.name: _in_order(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
+    nodes = {s.name: nodes_in(s) for s in statements if isinstance(s, ast.FunctionDef | ast.ClassDef)}
     devices = {name for s in statements for name in _device_names(s)}
     shown = {name: [*_shown(inside, functions, devices)] for name, inside in nodes.items()}
     found = {pattern_key(name, what): line for s in statements for name, what, line in _keys(s)}
@@ -279,7 +279,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
             waiting += reversed(inside)
 
 
-def _in_order(top: ast.AST) -> list[ast.AST]:
+def nodes_in(top: ast.AST) -> list[ast.AST]:
     """Every node of a source that a pattern may be read from. Every file of a class is read here, so nodes that
     hold nothing else are not opened, and operators and contexts, half of all nodes, are left out."""
     found: list[ast.AST] = []

@@ -54,7 +54,8 @@ class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def short(self) -> str:
         """Type and message in one line."""
-        return f"{self.type}: {self.message.splitlines()[0][:200]}" if self.message else self.type
+        first = self.message.splitlines()[0].removesuffix(", but expected one of:")[:200] if self.message else ""
+        return f"{self.type}: {first}" if first else self.type
 
     @property
     def out_of_memory(self) -> bool:

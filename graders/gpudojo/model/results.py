@@ -6,6 +6,7 @@ import datetime
 import enum
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
@@ -348,6 +349,13 @@ ERROR_HINTS: Final = (
     "Print the type, shape, dtype and device of each value on this line, just before it. Which one is a surprise?",
     "Look the call up in its documentation, compare what it takes with what you printed, and change one of them.",
 )
+DEVICE_HINTS: Final = (
+    "Which tensors does this line use, and on which device is each of them?",
+    "A tensor that is made without a device is on the CPU, wherever the others are.",
+    "Make it where it is needed, with `device=` and the `.device` of a tensor that it is used with.",
+)
+# A call with other arguments than it takes, whatever the function was to do.
+ARGUMENTS: Final = re.compile(r"raised: TypeError: .*(combination of|keyword|positional|function) argument")
 
 
 def hints_on(result: CheckResult, function: Function, mistake: Misconception | None) -> tuple[str, ...]:
@@ -356,8 +364,11 @@ def hints_on(result: CheckResult, function: Function, mistake: Misconception | N
         return function.hints_for(result.about or result.check)
     if mistake is None and result.ran == ():
         return ()
-    if mistake is None and result.check == "runs" and "runs" not in function.advice:
-        return ERROR_HINTS
+    if mistake is None and result.check == "runs":
+        if "tensors to be on the same device" in result.happened:
+            return DEVICE_HINTS
+        if "runs" not in function.advice or ARGUMENTS.search(result.happened):
+            return ERROR_HINTS
     return function.hints_for(result.misconception, result.about or result.check, mistake=mistake)
 
 

@@ -112,7 +112,8 @@ class CheckItem(pytest.Item):
             graded = self.file.grader.graded
             own = (each for each in graded if each.function == result.function)
             blocks = [each.check for each in own if each.blocked_by == result.check]
-            return Feedback(result, self.checks.exercise, self.path, hints, option, blocks, same_cause(result, graded))
+            first = same_cause(result, graded, self.checks.exercise)
+            return Feedback(result, self.checks.exercise, self.path, hints, option, blocks, first)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gpudojo.model.catalogue import day, registered
 from gpudojo.sandbox.isolation import LINUX, PROCESSES_AT_MOST, Isolation, prepared
@@ -100,6 +100,28 @@ def _train(backward: bool) -> None:
                 loss.item()
             torch.rand(2, device="cuda").argmax().cpu().numpy()
             torch.cuda.synchronize()
+            _operate(torch.rand(4, 4, device="cuda"), backward)
+
+
+def _operate(x: Any, backward: bool) -> None:
+    """Common operators. How the virtual device runs one is found out at its first call, which takes a while."""
+    import torch
+
+    for made in (
+        x[:, 1:],
+        x[0],
+        x.unsqueeze(0).expand(2, 4, 4),
+        x.transpose(0, 1),
+        x.permute(1, 0),
+        x.T,
+        x.clone(),
+        *x.unbind(),
+    ):
+        made.zero_().copy_(made)
+    (x**2 - x, -x, x / 2, x / (x + 1), x * 2, x.argmin(), x.amax(), x.sum(), x.mean(0), torch.cat([x, x]))
+    (x == x, ~(x == 0), x != 0, (x < x).any(), x[x.long()], torch.full_like(x, 1), x.masked_fill_(x == 0, 1))
+    if backward:
+        x.detach().requires_grad_().tanh().relu().sum().backward()
 
 
 OWN: Final = ("RssAnon", "RssShmem", "VmSwap", "HugetlbPages")  # memory of a process

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
+from virtual_cuda import operators_run
+
 from gpudojo.grading import call
 from gpudojo.model.catalogue import registered
 from gpudojo.model.exercise import Exercise, Function
@@ -46,7 +48,16 @@ IN_TORCH: Final = {
     "torch.accelerator": "synchronize is_available",
 }
 METHODS: Final = (types.FunctionType, staticmethod, classmethod, property, types.MethodDescriptorType)
-IN_TORCH_CLASSES: Final = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.optim", "Optimizer"))
+IN_TORCH_CLASSES: Final = (
+    ("torch", "Tensor"),
+    ("torch.nn", "Module"),
+    ("torch.optim", "Optimizer"),
+    ("torch._ops", "OpOverload"),
+)
+# Modules whose classes and functions probes use, and of which honest code replaces nothing.
+IN_PYTHON: Final = (
+    "collections contextlib copy dataclasses functools itertools math operator random struct msgspec".split()
+)
 
 
 Changed = Callable[[], str | None]
@@ -81,17 +92,39 @@ def watch(
         if now - last[0] < often and chance() > sometimes:
             return
         last[0] = now
-        found = quick()
+        found = quick() or kernels()
         if found is not None:
             noticed.append(found)
 
     call.after_call = after_call  # first, since it must not change either
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
-    thorough = _comparison(spaces, memory, None if rewritten is None else lambda: bool(memory))
-    quick = _comparison(tuple(_observing(spaces)), memory, None if rewritten is None else lambda: False)
+    kernels = _kernels()
+    replaced, named = list[str](), list[str]()
+    thorough = _comparison(spaces, memory, replaced, None if rewritten is None else lambda: bool(memory))
+    quick = _comparison(tuple(_observing(spaces)), memory, replaced, None if rewritten is None else lambda: False)
     added = _additions(((where, held) for where, held, _ in every if where.startswith(OWN)), memory)
-    return lambda: noticed[0] if noticed else thorough() or added()
+
+    def changed() -> str | None:
+        found = noticed[0] if noticed else thorough() or kernels() or added()
+        if found is not None:
+            named.append(found)
+        return found if found is not None or named or not replaced else replaced[0]
+
+    return changed
+
+
+def _kernels() -> Callable[[], str | None]:
+    """A function that returns the name of an operator which the device runs and which is no longer torch's own."""
+    operators, own = operators_run(), types.BuiltinFunctionType
+    called, every, each, kind, first = attrgetter("_op"), set, map, type, next
+
+    def changed() -> str | None:
+        if every(each(kind, each(called, operators))) <= {own}:
+            return None
+        return first(f"torch.ops.{one}" for one in operators if kind(called(one)) is not own)
+
+    return changed
 
 
 VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
@@ -185,7 +218,9 @@ def _additions(spaces: Iterable[tuple[str, Mapping[str, Any]]], memory: Sequence
 def _observing(spaces: tuple[Namespace, ...]) -> Iterator[Namespace]:
     """The functions and classes of the modules that make evidence: few, since they are compared often."""
     for space in spaces:
-        if space.where.startswith(OBSERVING) and ".checks" not in space.where:
+        if space.where in _others() and not space.where.startswith("torch"):
+            yield space
+        elif space.where.startswith(OBSERVING) and ".checks" not in space.where:
             own = [(n, v) for n, v in zip(space.names, space.values, strict=True) if _is_ours(v)]
             if own:
                 names, values = zip(*own, strict=True)
@@ -197,11 +232,12 @@ def _is_ours(value: Any) -> bool:
 
 
 def _comparison(
-    spaces: tuple[Namespace, ...], memory: Sequence[str] = (), with_parts: Callable[[], bool] | None = None
+    spaces: tuple[Namespace, ...], memory: Sequence[str], replaced: list[str], with_parts: Callable[[], bool] | None
 ) -> Callable[[], str | None]:
     """A function that returns the name of something in these that has changed; `with_parts`: whether also of functions.
 
-    Without `with_parts`, functions are compared each time. For `memory` see `_touched`.
+    Without `with_parts`, functions are compared each time. For `memory` see `_touched`. In `replaced` it notes what was
+    replaced and put back before it was called.
     """
     # The first name twice: an itemgetter of one name would return no tuple.
     getters = tuple((p, itemgetter(p.names[0], *p.names), (p.values[0], *p.values)) for p in spaces)
@@ -225,6 +261,10 @@ def _comparison(
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
     same, every, each, together, size, first, kind, truth = is_, all, map, zip, len, next, type, bool
+    # We never change what these classes hold: where something was touched, it was replaced and put back.
+    kept = (*OBSERVING, "virtual_cuda.ledger.")
+    classes = {n for n, p in enumerate(spaces) if p.where.startswith(kept) and not isinstance(p.held, dict)}
+    classes = classes if _has_versions() else set()
 
     def compared() -> str | None:
         for place in touched():
@@ -235,6 +275,8 @@ def _comparison(
                 return f"{space.where}{error.args[0]}"
             if not every(each(same, now, before)):
                 return space.where + first(n for n, v in together(space.names, space.values) if space.held[n] is not v)
+            if place in classes and not memory:
+                replaced.append(f"a method of {space.where[:-1]} (and put it back)")
         for where, held, names in hidden:
             if not names.isdisjoint(held):
                 return where + first(name for name in held if name in names)
@@ -318,18 +360,29 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
         if name in sys.modules:
             held = vars(sys.modules[name])
             yield f"{name}.", held, tuple(n for n in listed.split() if n in held)
-    for name, cls in IN_TORCH_CLASSES:
-        if name in sys.modules:
-            kind = getattr(sys.modules[name], cls)
-            yield f"{name}.{cls}.", vars(kind), _methods(kind)
+    for name in IN_PYTHON:
+        yield f"{name}.", vars(sys.modules[name]), tuple(n for n in dir(sys.modules[name]) if not n.startswith("_"))
+    for where, kind in _others().items():
+        yield where, vars(kind), _methods(kind)
+
+
+@functools.cache
+def _others() -> dict[str, type]:
+    """Classes that are not ours and whose methods must not change."""
+    torchs = {
+        f"{name}.{cls}.": getattr(sys.modules[name], cls) for name, cls in IN_TORCH_CLASSES if name in sys.modules
+    }
+    own = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(OWN)]
+    own.append(vars(sys.modules["contextlib"]))  # whose classes are used by way of the module
+    used = {base for names in own for value in names.values() if isinstance(value, type) for base in value.__mro__}
+    pythons = (kind for kind in used if kind.__module__ in IN_PYTHON and _methods(kind))
+    return torchs | {f"{kind.__module__}.{kind.__qualname__}.": kind for kind in pythons}
 
 
 def _inherited(where: str) -> list[str]:
-    """The names that a class of torch's has from its bases."""
-    for name, cls in IN_TORCH_CLASSES:
-        if where == f"{name}.{cls}.":
-            return [n for base in getattr(sys.modules[name], cls).__mro__[1:-1] for n in vars(base)]
-    return []
+    """The names that a class which is not ours has from its bases."""
+    kind = _others().get(where)
+    return [] if kind is None else [n for base in kind.__mro__[1:-1] for n in vars(base)]
 
 
 def _stays(value: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _lsprof
 import contextlib
 import cProfile
+import ctypes
 import dis
 import functools
 import gc
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
+import torch
 from virtual_cuda import Tensor, from_library
 
 import gpudojo
@@ -61,21 +63,27 @@ DIRECT: Final = {
     **MEMORY,
 }
 FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
+VARIABLES: Final = ("__globals__", "__closure__")
 PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__"})
 WATCHED: Final = frozenset(
     {*DIRECT, "object.__getattr__", "object.__setattr__", "exec", "function.__new__", "compile", "import", "open", KEPT}
 )
-GIVING: Final = frozenset({"walk_stack", "walk_tb", "getinnerframes", "<lambda>"})  # functions that hand out frames
+GIVING: Final = frozenset(
+    {"walk_stack", "walk_tb", "getinnerframes", "get_stack", "<lambda>"}
+)  # functions that hand out frames
 FILES: Final = frozenset("pathlib codecs tokenize linecache inspect shutil fileinput pkgutil mmap ast os".split())
 # Attributes and modules that lead from an object that code holds to what it was not given, without an audit event.
 _FRAME, _FUNCTION, _MEMORY = "the variables and callers of a frame", "the variables of a function", "Python's memory"
 NAMES: Final = {
-    **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace"), _FRAME),
-    **dict.fromkeys(("__globals__", "__closure__", "cell_contents", "getclosurevars"), _FUNCTION),
-    **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove"), _MEMORY),
+    **dict.fromkeys(("f_back", "f_locals", "f_globals", "f_builtins", "f_trace", "set_eval_frame"), _FRAME),
+    **dict.fromkeys((*VARIABLES, "cell_contents", "getclosurevars"), _FUNCTION),
+    **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove", "stride_tricks.as_strided"), _MEMORY),
+    **dict.fromkeys(("__array_interface__", "__array_struct__", "_construct_storage_from_data_pointer"), _MEMORY),
     "__subclasses__": "all classes that are loaded",
     **dict.fromkeys(("_inner", "_block"), "the inside of a tensor on the virtual device"),
 }
+READ: Final = frozenset({"__array_interface__", "__array_struct__"})  # lead there only where they are defined
+TORCHS: Final = frozenset({"aten", "prims", "prim", "_"})  # namespaces of operators
 _ROOT: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(gpudojo.__file__))), "")
 _ROOTS: Final = tuple(
     os.path.join(_ROOT, *name.split("."), "") for name in ("gpudojo", "virtual_cuda")
@@ -103,8 +111,9 @@ def install() -> Reaching:
     """
     files, told, tellers = _ReachedFiles(), set[str](), list[tuple[int, Tell]]()
     rewritten, memory = list[str](), list[str]()
-    busy = set[int]()  # threads in the hook, whose own questions raise events too
-    frame_at, thread, own_number, watched, attributes = sys._getframe, get_ident, os.getpid, WATCHED, FRAMES | PARTS
+    busy, looking = set[int](), set[int]()  # threads in the hook, whose own questions raise events too
+    frame_at, thread, own_number, watched = sys._getframe, get_ident, os.getpid, WATCHED
+    attributes, own_names = FRAMES | PARTS | {*VARIABLES}, globals()
     scan, judge, base, direct = _named, _reached, os.path.basename, DIRECT
     to_memory = _MEMORY
     parts, function_type, in_memory = PARTS - {"__class__"}, FunctionType, MEMORY
@@ -116,8 +125,8 @@ def install() -> Reaching:
                 file, line = name, frame.f_lineno
             frame = frame.f_back
         if what not in told and len(told) < MOST and tellers and tellers[0][0] == own_number():
-            told.add(what)
             tellers[0][1](what, base(file), line)
+            told.add(what)  # not before: at the end of the stack, telling fails
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event not in watched or (event == "object.__getattr__" and args[1] not in attributes) or not tellers:
@@ -128,10 +137,18 @@ def install() -> Reaching:
         busy.add(me)
         try:
             frame = frame_at(1)
+            if me in looking:  # at something of the student's, and a method of that may have been called
+                if event in direct and frame.f_globals is not own_names:
+                    report(direct[event], frame)
+                return
             if event in direct and files.ours(frame.f_code.co_filename):  # by far the most: lines of the ledger
                 return
+            looking.add(me)
+            busy.discard(me)
             if event == "exec" or event == "function.__new__":
-                name = args[0].co_filename
+                name = _text(args[0].co_filename)
+                if event == "exec" and _debugs_ours(frame, files):
+                    rewritten.append("variables, in a debugger,")
                 if files.students(name) and not (name.startswith("<") and _makes_code(frame)):
                     for what, line in scan(args[0]):
                         if what.endswith(to_memory) and not memory:
@@ -140,16 +157,21 @@ def install() -> Reaching:
                 return
             if event in in_memory and not memory:
                 memory.append(event)
-            inside = event == "object.__setattr__" and args[1] in parts and isinstance(args[0], function_type)
+            inside = event == "object.__setattr__" and args[1] in parts and type(args[0]) is function_type
             if inside and files.ours(args[0].__code__.co_filename):
                 rewritten.append(f"{args[0].__module__}.{args[0].__qualname__}")
             what = judge(event, args, frame, files)
             if what:
                 report(what, frame)
+        except (RecursionError, MemoryError):  # what raised the event fails with it
+            raise
         except Exception as error:  # an argument that is not what Python documents
             report(f"did something that could not be looked at ({event}: {type(error).__name__})", None)
         finally:
-            busy.discard(me)
+            if me in busy:
+                busy.discard(me)
+            else:
+                looking.discard(me)
 
     def tell_to(tell: Tell) -> None:
         tellers[:] = [(own_number(), tell)]
@@ -160,6 +182,7 @@ def install() -> Reaching:
         for what, get, put in getters
     ]
     profiler = _lsprof.Profiler
+    compiler = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
     # Functions in these are called by Python or torch while the grader's code runs.
     hooks: list[tuple[str, Any]] = [("a callback of the garbage collector", gc.callbacks)]
@@ -187,6 +210,9 @@ def install() -> Reaching:
                 elif code is not None and files.students(code.co_filename):
                     report(f"left {what} in place", None, code.co_filename, code.co_firstlineno)
                     held.remove(one) if isinstance(held, list) else held.pop(one)
+        if compiler():  # None or False where nothing is being compiled
+            torch._C._dynamo.eval_frame.set_eval_frame(None)
+            report("left a callback of torch's compiler in place, which gets every frame", None)
         for what, get, put in getters:
             function = get()
             if function is None:
@@ -199,9 +225,11 @@ def install() -> Reaching:
 
     signals: Any = importlib.import_module("_signal")  # which the module `signal` uses
     signals.signal = _without_frames(signals.signal, files)
+    torch._C._dispatch_library = _telling_library(torch._C._dispatch_library, files, rewritten)
     for name in ("enable", "disable"):
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
+    _audit_variables()
     return Reaching(tell_to, remove_tracers, rewritten, memory)
 
 
@@ -224,6 +252,38 @@ def _without_frames(original: Any, files: _ReachedFiles) -> Any:
     return signal
 
 
+def _telling_library(original: Any, files: _ReachedFiles, rewritten: list[str]) -> Any:
+    """`torch._C._dispatch_library`, by which all operators are registered; notes that student code replaces torch's."""
+
+    def dispatch_library(kind: str, namespace: str, *rest: Any) -> Any:
+        frame = sys._getframe(1)
+        asked = files.students(frame.f_code.co_filename) or _asked(frame, files, "torch.library", "torch._library")
+        if asked and _text(namespace) in TORCHS:
+            rewritten.append(f"the operators of torch (torch.library, {_text(namespace)})")
+        return original(kind, namespace, *rest)
+
+    return dispatch_library
+
+
+MEMBER_AT: Final = 40  # bytes into the descriptor of a member: where its definition is
+FLAGS_AT: Final = 24  # bytes into that
+AUDITED: Final = 2  # the flag for which Python raises an event whenever the member is read
+
+
+def _audit_variables() -> None:
+    """Have Python raise an event for `function.__globals__` and `__closure__`, as it does for `__code__`.
+
+    So they are noticed by whatever name, and whoever asks. Where the definition is not where it is expected, nothing
+    is done: names that are written in code are still found.
+    """
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
+        return
+    for name in VARIABLES:
+        member = ctypes.c_void_p.from_address(id(vars(FunctionType)[name]) + MEMBER_AT).value or 0
+        if ctypes.c_char_p.from_address(member).value == name.encode():
+            ctypes.c_int.from_address(member + FLAGS_AT).value |= AUDITED
+
+
 def _by_cprofile(method: Any) -> Any:
     """The same method of C, called from here: Python reports its caller as one who sets a profiler."""
 
@@ -232,6 +292,11 @@ def _by_cprofile(method: Any) -> Any:
         return method(self, *args, **kwargs)
 
     return call
+
+
+def _text(value: Any) -> str:
+    """A text as a plain str, made by none of the methods of its class; empty for anything else."""
+    return str.__str__(value) if issubclass(type(value), str) else ""
 
 
 class _ReachedFiles:
@@ -250,6 +315,7 @@ class _ReachedFiles:
                 self.students(file)
 
     def students(self, filename: str) -> bool:
+        filename = filename if type(filename) is str else _text(filename)
         known = self._known.get(filename)
         if known is None:
             try:
@@ -260,6 +326,7 @@ class _ReachedFiles:
         return known
 
     def ours(self, filename: str) -> bool:
+        filename = filename if type(filename) is str else _text(filename)
         known = self._ours.get(filename)
         if known is None:
             known = self._ours[filename] = os.path.realpath(filename).startswith(self._roots)
@@ -279,15 +346,19 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
         asked = not _debugger_ends(event, frame) if students else _for_student(event, frame, files)
         return DIRECT[event] if asked else ""
     if event == "object.__getattr__" and args[1] in FRAMES:
-        asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect"))
+        asked = students or (code.co_name in GIVING and _asked(frame, files, "inspect", "bdb"))
         return f"asked for a frame of the call stack ({args[1]})" if asked else ""
+    if event == "object.__getattr__" and args[1] in VARIABLES:
+        asked = students or _asked(frame, files, "inspect")
+        return f"asked for the variables of a function ({args[1]})" if asked and _foreign(args[0], files) else ""
     if event == "import":
-        internal = args[0].partition(".")[0] in OWN and args[0] not in PUBLIC
+        name = _text(args[0])
+        internal = name.partition(".")[0] in OWN and name not in PUBLIC
         # Not by a module of ours, which a student may import and which imports others.
         asked = students or (not files.ours(code.co_filename) and _asked(frame, files, "importlib", "_frozen"))
-        return f"imported {args[0]}" if internal and asked else ""
+        return f"imported {name}" if internal and asked else ""
     if event == "open":
-        path = os.fsdecode(args[0]) if isinstance(args[0], (str, bytes)) else ""
+        path = os.fsdecode(args[0]) if type(args[0]) is bytes else _text(args[0])
         with contextlib.suppress(OSError, ValueError):  # no such path
             # Python itself reads sources to print a traceback.
             printed = args[1] in ("r", "rb") and path.endswith(".py") and READING.isdisjoint(code.co_names)
@@ -299,7 +370,7 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
     if event == "compile":
         if isinstance(args[0], bytes) and COMPILING.isdisjoint(code.co_names):
             return ""  # Python parses lines of a source itself to print a traceback
-        library = not files.students(str(args[1]))
+        library = type(args[1]) is not str or not files.students(args[1])
         return "compiled code under the name of a file that is not its own" if library else ""
     if args[1] not in PARTS or not _foreign(args[0], files):
         return ""
@@ -322,7 +393,7 @@ def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
     if event in TRACERS and module == "threading":  # sets what was passed to it
         return True
     if event in TRACERS and module == "bdb":  # which `pdb` uses; a debugger of the student's own is another matter
-        file = getattr(sys.modules.get(type(frame.f_locals.get("self")).__module__), "__file__", None)
+        file = getattr(sys.modules.get(_owner(frame.f_locals.get("self"))), "__file__", None)
         return _asked(frame, files, "bdb") or (file is not None and files.students(file))
     if event.rpartition(".")[2] not in code.co_names:  # it was passed to a library, as the function to call
         return event != "marshal.loads" and event != "code.__new__" and _above(frame, files)
@@ -331,7 +402,22 @@ def _for_student(event: str, frame: FrameType, files: _ReachedFiles) -> bool:
 
 def _module(frame: FrameType) -> str:
     """The top-level name of the module whose code a frame runs."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
+    return _text(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _owner(thing: Any) -> str:
+    """The name of the module that an object's class is of."""
+    return _text(vars(type)["__module__"].__get__(type(thing)))
+
+
+def _debugs_ours(frame: FrameType | None, files: _ReachedFiles) -> bool:
+    """Whether a debugger, in this frame or one that called it, executes text where the grader's code runs."""
+    while frame is not None and not files.students(frame.f_code.co_filename):
+        if _module(frame) == "pdb":
+            at = getattr(frame.f_locals.get("self"), "curframe", None)
+            return type(at) is FrameType and files.ours(at.f_code.co_filename)
+        frame = frame.f_back
+    return False
 
 
 def _makes_code(frame: FrameType) -> bool:
@@ -344,7 +430,7 @@ def _asked(frame: FrameType, files: _ReachedFiles, *through: str) -> bool:
     """Whether a student's frame called the library in this one, directly or by way of these modules."""
     above = frame.f_back
     while above is not None and not files.students(above.f_code.co_filename):
-        if not _module(above).startswith(through):
+        if not _text(above.f_globals.get("__name__")).startswith(through):
             return False
         above = above.f_back
     return above is not None
@@ -363,24 +449,29 @@ def _above(frame: FrameType, files: _ReachedFiles) -> bool:
 
 def _foreign(thing: Any, files: _ReachedFiles) -> bool:
     """Whether a function, module or object is ours, or a function a library's."""
-    if isinstance(thing, FunctionType):
+    if type(thing) is FunctionType:
         return not files.students(thing.__code__.co_filename)
-    name = thing.__name__ if isinstance(thing, ModuleType) else type(thing).__module__
-    return str(name).partition(".")[0] in OWN
+    module = issubclass(type(thing), ModuleType)
+    name = _text(vars(ModuleType)["__dict__"].__get__(thing).get("__name__")) if module else _owner(thing)
+    return name.partition(".")[0] in OWN
 
 
 def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
     """What a code object, and those inside it, name that leads to the grader: in words, with the line."""
-    if any(map(_leads, _texts((code.co_names, code.co_consts)))) or not OWN.isdisjoint(code.co_names):
+    if any(map(_leads, _texts((code.co_names, code.co_consts)))) or not TRIED.isdisjoint(code.co_names):
         line: int | None = code.co_firstlineno
         before, imported = "", ""
         for step in dis.get_instructions(code):
             line = step.starts_line if type(step.starts_line) is int else getattr(step, "line_number", None) or line
-            for name in _texts([step.argval]) if step.opname in _NAMING else ():
+            names = step.opname in _NAMING or (step.opname == "STORE_NAME" and step.argval in READ)
+            for name in _texts([step.argval]) if names else ():
                 owner = imported if step.opname == "IMPORT_FROM" else before
                 whole = f"{owner}.{name}" if owner.partition(".")[0] in OWN else name
-                own = name in ("_inner", "_block") and before == "self"  # an attribute of a class of the student's
-                if not own and (why := _leads(whole if whole in sys.modules else name)):
+                # An attribute of a class of the student's.
+                own = name in ("_inner", "_block") and (before == "self" or "__slots__" in code.co_names)
+                own = own or (name in READ and step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+                whole = pair if (pair := f"{owner.rpartition('.')[2]}.{name}") in NAMES else whole
+                if not own and (why := _leads(whole if whole in sys.modules or whole in NAMES else name)):
                     yield f"names `{whole}`, which leads to {why}", line
             before = str(step.argval)
             imported = before if step.opname == "IMPORT_NAME" else imported
@@ -389,6 +480,7 @@ def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
             yield from _named(each)
 
 
+TRIED: Final = OWN | {"as_strided"}  # what may lead there together with the name before it
 _NAMING: Final = frozenset(
     "LOAD_ATTR LOAD_METHOD STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM LOAD_CONST KW_NAMES".split()
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.
 
 Frames = tuple[tuple[str, int, str], ...]
 Pool = tuple[int, int]
+kept: Final[set[Pool]] = set()  # pools that a program holds
+unsplit: Final[set[Pool]] = set()  # of these, those with a segment for each block
 
 
 def stack() -> Frames:
@@ -119,11 +122,17 @@ class Layout:
         self._streams = streams  # device -> current stream
         self.segments: list[Segment] = []
         self.history: History | None = None
-        self.pool: Pool = NO_POOL  # of the blocks that are allocated now
+        self.pools: list[tuple[Pool, int | None]] = []  # in use, the innermost last; by the thread, if it is one's own
         self._next = _FIRST + (index << 38)
         self._known: dict[int, tuple[Segment, Spot]] = {}  # by the identity of a block
         self._users: dict[int, list[Any]] = {}  # likewise: other streams that work on it
         self._waiting: list[tuple[float, Segment, Spot]] = []  # freed, but so used
+
+    @property
+    def pool(self) -> Pool:
+        """Of the blocks that this thread allocates now."""
+        mine = (None, threading.get_ident())
+        return next((pool for pool, thread in reversed(self.pools) if thread in mine), NO_POOL)
 
     def spot(self, block: Any, requested: int | None = None) -> Spot:
         """Where a block lies; it is given a place if it has none."""
@@ -135,10 +144,11 @@ class Layout:
         frames = stack() if history is not None and history.context is not None else ()
         small, stream = size <= SMALL, self._streams.get(self.index, 0)
         self._release_waiting()
+        pool = self.pool
         free = [
             (spot.size, spot.address, segment, spot)
             for segment in self.segments
-            if segment.small is small and segment.pool == self.pool and segment.stream == stream
+            if segment.small is small and segment.pool == pool and segment.stream == stream
             for spot in segment.spots
             if not spot.used and spot.size >= size
         ]
@@ -147,14 +157,14 @@ class Layout:
         else:
             whole = -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
             total = SMALL_SEGMENT if small else LARGE_SEGMENT if size < LARGE_ALONE else whole
-            segment = Segment(self._next, total, small, self.pool, stream, frames)
+            segment = Segment(self._next, total, small, pool, stream, frames)
             self._next += total
             self.segments.append(segment)
             spot = segment.spots[0]
             if history is not None:
-                history.note("segment_alloc", spot.address, total, self.pool, stream, frames)
+                history.note("segment_alloc", spot.address, total, pool, stream, frames)
         rest = spot.size - size
-        if rest >= ROUND if small else rest > SMALL:
+        if pool not in unsplit and (rest >= ROUND if small else rest > SMALL):
             segment.spots.insert(segment.spots.index(spot) + 1, Spot(spot.address + size, rest))
             spot.size = size
         spot.used, spot.requested, spot.frames = True, requested, frames
@@ -207,9 +217,9 @@ class Layout:
                 segment.spots.remove(spot)
 
     def empty(self) -> None:
-        """Give segments back that nothing lies in."""
+        """Give segments back that nothing lies in, but those of pools that may be used again."""
         self._release_waiting()
-        for segment in [s for s in self.segments if not any(spot.used for spot in s.spots)]:
+        for segment in [s for s in self.segments if s.pool not in kept and not any(spot.used for spot in s.spots)]:
             self.segments.remove(segment)
             if self.history is not None:
                 frames = stack() if self.history.context == "all" else ()

@@ -33,6 +33,11 @@ PLANS: Final = Plans()
 _plan_of: Final = PLANS.get
 
 
+def operators_run() -> list[Any]:
+    """The operators of torch that have been run on a virtual device so far; the list grows with them."""
+    return PLANS.operators
+
+
 class Tensor(torch.Tensor):
     """A tensor on a virtual device. Its attributes and methods are in `torch_api/tensor_api.py`."""
 

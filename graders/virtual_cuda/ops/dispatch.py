@@ -436,10 +436,11 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
     return wrapped if func._schema.returns else None
 
 
-def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None) -> Any:
+def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, at: float | None = None) -> Any:
     """A new tensor's block, its line in the ledger and its shell, written out because every operator ends here.
 
-    `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`.
+    `given`: the shapes of the tensors it was made from, where they are not the result's. `where`: as in `write`. `at`:
+    when it was made, if that is not now.
     """
     if place.late is not None:
         settle(place)
@@ -467,7 +468,8 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None) -
         mode |= INFERENCE
     shape, dtype, label, cast = out.shape, out.dtype, place.label, thread_state.autocast
     work = dtype, shape, *given
-    place.note((OPERATION, perf_counter(), code, offset, name, label, mode, cast, nbytes, live, work))
+    at = perf_counter() if at is None else at
+    place.note((OPERATION, at, code, offset, name, label, mode, cast, nbytes, live, work))
     # Strides left out are contiguous ones: reading and passing them costs as much as the rest of this function.
     # Sizes of 0 and 1 may have any stride.
     strides = None if out.is_contiguous() and 1 not in shape and 0 not in shape else out.stride()

@@ -6,18 +6,21 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import zip_longest
+from sys import _getframe
 from time import perf_counter
 from typing import Any, Final
 
 import torch
+import torch.nn.functional
 import torch.optim
+from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
 from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
-from virtual_cuda.ledger.records import OPERATION
+from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
     allocate,
@@ -124,8 +127,10 @@ def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
     def across(args: Any) -> tuple[int, ...]:
         given: Any = args[place] if len(args) > place else -1
-        dims: Any = given if type(given) in (list, tuple) else (given,)
         last = args[0].dim() - 1
+        if given == -1 or given == last:
+            return ()
+        dims: Any = given if type(given) in (list, tuple) else (given,)
         return () if not dims or any(dim in (None, -1, last) for dim in dims) else (dims[0],)
 
     return across if place else None
@@ -191,12 +196,17 @@ def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
 
 def _deliver_many(out: Any, place: Place, name: str, shapes: list[Any]) -> tuple[Any, ...]:
     """The results of normalisation, pooling and losses on the device, and their line in the ledger."""
-    # A result may be the front of a longer buffer.
-    sizes = [t.untyped_storage().nbytes() if on_host(t) else 0 for t in out]
-    given = tuple(wrap(t, allocate(place, n)) if on_host(t) else t for t, n in zip(out, sizes, strict=True))
-    dtype = next((t.dtype for t in out if on_host(t)), None)
-    write(name, place, sum(sizes), (dtype, out[0].shape if on_host(out[0]) else None, *shapes))
-    return given
+    given, nbytes, dtype = [], 0, None
+    for tensor in out:
+        if not on_host(tensor):
+            given.append(tensor)
+            continue
+        size = tensor.untyped_storage().nbytes()  # it may be the front of a longer buffer
+        nbytes += size
+        dtype = dtype or tensor.dtype
+        given.append(wrap(tensor, allocate(place, size)))
+    write(name, place, nbytes, (dtype, out[0].shape if given[0] is not out[0] else None, *shapes))
+    return tuple(given)
 
 
 def _from_one(func: Any, call: Any, view: bool = False) -> Any:
@@ -427,6 +437,8 @@ _profiler, _forward_ad = torch.autograd.profiler, torch.autograd.forward_ad
 _grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _anomaly_on: Final = torch.is_anomaly_enabled
 _saving_hooks: Final = torch._C._autograd._top_saved_tensors_default_hooks
+_keeps_graph: Final = torch._C._autograd._get_current_graph_task_keep_graph
+_threshold_backward: Final = torch.ops.aten.threshold_backward.default
 
 
 def _watched() -> bool:
@@ -451,7 +463,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, bias: Any, input: Any, weight: Any, made: Any) -> Any:
         _, on_input, on_weight, _ = ctx.needs_input_grad
-        ctx.save_for_backward(input if on_weight else None, weight if on_input else None)
+        ctx.save_for_backward(input if on_weight else None, weight if on_input else None, *made[1:])
         ctx.set_materialize_grads(False)
         ctx.leaves = bias if bias.is_leaf else None, None, weight if weight.is_leaf else None
         return made[0]
@@ -462,35 +474,59 @@ class _Linear(torch.autograd.Function):
             return None, None, None, None
         on_bias, on_input, on_weight = needs = _needed(ctx)
         try:
-            input, weight = ctx.saved_tensors
+            input, weight, *active = ctx.saved_tensors
         except RuntimeError as error:
             raise _of_transposed(error, ctx) from None
         watched = _grad_on() or _inference_on() or _C._is_any_autocast_enabled()
         if type(gradient) not in _ORDINARY or watched:
+            if active:
+                gradient = _threshold_backward(gradient, active[0], 0)
             return (*_separately(needs, gradient, input, weight), None)
         place, g = gradient._block.place, gradient._inner
         if place.shut:
             raise shut(place)
         if place.late is not None:
             settle(place)
-        where = site()
-        note, memory, shape = place.note, place.memory, g.shape
-        # Views: no bytes, nothing to do, no gradients.
-        t = OPERATION, perf_counter(), *where, "aten.t.default", place.label, 0, thread_state.autocast, 0
-        of_bias = of_input = of_weight = None
+        # First all that is computed, then all that is recorded: in turns, each would drive the other from the caches.
+        made_at = perf_counter
+        if active:
+            g, at = _threshold_backward(g, active[0]._inner, 0), made_at()
         if on_input:
-            inner = weight._inner
-            note((*t, memory.live, None))
-            of_input = deliver(_mm(g, inner), place, "aten.mm.default", shape, inner.shape, where=where)
+            product, at_input = _mm(g, weight._inner), made_at()
         if on_weight:
-            inner, turned = input._inner, g.t()
-            note((*t, memory.live, None))
-            of_weight = deliver(_mm(turned, inner), place, "aten.mm.default", turned.shape, inner.shape, where=where)
-            note((*t, memory.live, None))
+            turned = g.t()
+            other, at_weight = _mm(turned, input._inner), made_at()
         if on_bias:
-            total = deliver(_sum(g, (0,), True), place, "aten.sum.dim_IntList", shape, 0, where=where)
-            write("aten.view.default", place, 0, None, where)
-            of_bias = wrap(total._inner.view(shape[1]), total._block)
+            total, at_bias = _sum(g, (0,), True), made_at()
+        where, shape, note, memory, label = site(), g.shape, place.note, place.memory, place.label
+        cast = thread_state.autocast
+        of_bias = of_input = of_weight = None
+        if active:
+            gradient, before = (
+                deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at),
+                gradient,
+            )
+            # Nobody else has these two, which torch has freed by now.
+            del before._block
+            if not _keeps_graph():
+                del active[0]._block
+        # Views: no bytes, nothing to do, no gradients.
+        t = *where, "aten.t.default", label, 0, cast, 0
+        if on_input:
+            note((OPERATION, at_input, *t, memory.live, None))
+            of_input = deliver(product, place, "aten.mm.default", shape, weight._inner.shape, where=where, at=at_input)
+        if on_weight:
+            note((OPERATION, at_weight, *t, memory.live, None))
+            shapes = turned.shape, input._inner.shape
+            of_weight = deliver(other, place, "aten.mm.default", *shapes, where=where, at=at_weight)
+            note((OPERATION, at_weight, *t, memory.live, None))
+        if on_bias:
+            block = allocate(place, total.nbytes)
+            live, work = memory.live, (total.dtype, total.shape, shape, 0)
+            row = OPERATION, at_bias, *where
+            note((*row, "aten.sum.dim_IntList", label, 0, cast, total.nbytes, live, work))
+            note((*row, "aten.view.default", label, 0, cast, 0, live, None))
+            of_bias = wrap(total.view(shape[1]), block)
         if on_weight:
             place.late = [where, *[None] * _additions(ctx.leaves[0] if on_bias else None, place), "aten.t.default"]
         return of_bias, of_input, of_weight, None
@@ -567,60 +603,202 @@ def _of_transposed(error: RuntimeError, ctx: Any) -> RuntimeError:
     return error
 
 
-_node: Any = _Linear._backward_cls
-_node.__name__ = "AddmmBackward0"
-_node.apply = _Linear.backward  # without the questions that torch asks of a student's function
+class _LinearRelu(_Linear):
+    """The same with `relu` behind it: `made` also has another shell around its result, to be saved."""
+
+
+for _cls, _name in ((_Linear, "AddmmBackward0"), (_LinearRelu, "ReluBackward0")):
+    _node: Any = _cls._backward_cls
+    _node.__name__ = _name
+    _node.apply = _Linear.backward  # without the questions that torch asks of a student's function
 _linear_node: Final[Any] = super(torch.autograd.Function, _Linear).apply
+_relu_node: Final[Any] = super(torch.autograd.Function, _LinearRelu).apply
+
+
+def _training() -> bool:
+    """Whether a graph is made, of which nothing sees more than its nodes."""
+    return (
+        _grad_on()
+        and not _watched()
+        and not _anomaly_on()
+        and _saving_hooks(True) is None
+        and _forward_ad._current_level < 0
+    )
+
+
+def _usual(x: Any, place: Place, weight: Any, bias: Any) -> bool:
+    """Whether `linear` of what is `x` inside is `addmm`, and its gradients may be computed together."""
+    if type(weight) not in _ORDINARY or type(bias) not in _ORDINARY:
+        return False
+    w = weight._inner
+    sizes, shape = x.shape, w.shape
+    return bool(
+        len(sizes) == 2
+        and len(shape) == 2
+        and sizes[1] == shape[1]
+        and bias._inner.shape == shape[:1]
+        and sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
+        and 1 < shape[0] <= _SUSPICIOUS // sizes[0]
+        and w.dtype in _FLOATS
+        and place is weight._block.place
+        and place is bias._block.place
+        and not place.shut
+        and x.is_contiguous()
+        and w.is_contiguous()
+        # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
+        and not bias._backward_hooks
+        and not bias._post_accumulate_grad_hooks
+    )
+
+
+def _joined(input: Any, weight: Any, bias: Any) -> bool:
+    """Whether the result is part of a graph, and its input no leaf, for the same reason."""
+    return not input.is_leaf if input.requires_grad else weight.requires_grad or bias.requires_grad
+
+
+def _product(x: Any, weight: Any, bias: Any) -> Any:
+    """The layer on the CPU; None where that fails, since the operator raises what CUDA raises."""
+    try:
+        return _addmm(bias._inner, x, weight._inner.t())
+    except Exception:
+        return None
 
 
 def _linear(original: Any) -> Any:
     """`torch.nn.functional.linear`: usual layers in training as one node; all others as torch does it."""
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if (
-            type(input) not in _ORDINARY
-            or type(weight) not in _ORDINARY
-            or type(bias) not in _ORDINARY
-            or not _grad_on()
-            or _watched()
-            or _anomaly_on()
-            or _saving_hooks(True) is not None
-            or _forward_ad._current_level >= 0
-        ):
+        if type(input) not in _ORDINARY or type(weight) not in _ORDINARY or bias is None or not _training():
             return original(input, weight, bias)
-        place, x, w, b = weight._block.place, input._inner, weight._inner, bias._inner
-        sizes, shape = x.shape, w.shape
+        place, x, shape = input._block.place, input._inner, weight._inner.shape
+        sizes = x.shape
         if len(sizes) == 3 and len(shape) == 2 and sizes[2] == shape[1] and 0 not in sizes and x.is_contiguous():
             return linear(input.view(-1, sizes[2]), weight, bias).view(sizes[0], sizes[1], shape[0])  # as torch does
-        if (
-            len(sizes) != 2
-            or len(shape) != 2
-            or sizes[1] != shape[1]
-            or b.shape != shape[:1]
-            or not sizes[0] > 1 < sizes[1]  # torch takes other ways for a single row or column
-            or not 1 < shape[0] <= _SUSPICIOUS // sizes[0]
-            or w.dtype not in _FLOATS
-            or place is not input._block.place
-            or place is not bias._block.place
-            or place.shut
-            or not x.is_contiguous()
-            or not w.is_contiguous()
-            # The gradient of a leaf is accumulated, and seen by hooks, before the weight's is turned.
-            or (input.is_leaf if input.requires_grad else not (weight.requires_grad or bias.requires_grad))
-            or bias._backward_hooks
-            or bias._post_accumulate_grad_hooks
-        ):
+        out = None
+        if _usual(x, place, weight, bias) and _joined(input, weight, bias):
+            out = _product(x, weight, bias)
+        if out is None:
             return original(input, weight, bias)
-        where, turned = site(), w.t()
-        try:
-            out = _addmm(b, x, turned)
-        except Exception:
-            return original(input, weight, bias)  # raises what CUDA raises
+        where = site()
         write("aten.t.default", place, 0, None, where)
-        made = deliver(out, place, "aten.addmm.default", b.shape, sizes, turned.shape, where=where)
+        made = deliver(out, place, "aten.addmm.default", shape[:1], sizes, shape[::-1], where=where)
         return _linear_node(bias, input, weight, (made,))
 
     return linear
+
+
+# ---- layers in sequence ----------------------------------------------------------------------------------------------
+
+_call_impl: Final = nn.Module._call_impl.__code__
+_forwards: Final = {kind: kind.forward for kind in (nn.Linear, nn.ReLU)}
+_relu: Final = nn.functional.relu
+_hooks: Final = nn.modules.module
+
+
+def _plain(module: Any, kind: Any) -> bool:
+    """Whether a layer is one of torch's own, and nothing looks at what goes in or comes out."""
+    return type(module) is kind and not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in module.__dict__
+        or kind.forward is not _forwards[kind]
+    )
+
+
+def _sequential(original: Any) -> Any:
+    """`nn.Sequential.forward` in training: linear layers with `relu` between them have one node for both."""
+
+    @wraps(original)  # torch.jit.script compiles what is wrapped
+    def forward(self: Any, input: Any) -> Any:
+        modules = [*self._modules.values()]
+        if (
+            type(input) not in _ORDINARY
+            or _getframe(1).f_code is not _call_impl  # the pass around it is recorded
+            or nn.Linear not in map(type, modules)
+            or type(self).__iter__ is not nn.Sequential.__iter__
+            or not _training()
+            or nn.functional.relu is not _relu
+            or _hooks._has_any_global_hook()
+        ):
+            return original(self, input)
+        where = site()
+        count = 0
+        while count < len(modules):
+            layers = [] if where[0] is None else _linear_layers(modules, count)
+            out, done = _run_layers(input, layers, where) if layers and type(input) in _ORDINARY else (None, 0)
+            input = modules[count](input) if out is None else out
+            count += done or 1
+        return input
+
+    return forward
+
+
+def _linear_layers(modules: list[Any], first: int) -> list[tuple[Any, Any]]:
+    """Linear layers from the first on, each with the `relu` that follows it, or None."""
+    layers: list[tuple[Any, Any]] = []
+    while first < len(modules) and _plain(modules[first], nn.Linear):
+        # With a linear layer behind it, nobody else sees the result of `relu`.
+        relu = modules[first + 1] if first + 2 < len(modules) else None
+        if relu is not None and (
+            not _plain(relu, nn.ReLU) or relu.inplace or not _plain(modules[first + 2], nn.Linear)
+        ):
+            relu = None
+        layers.append((modules[first], relu))
+        first += 1 if relu is None else 2
+    return layers
+
+
+def _run_layers(input: Any, layers: list[tuple[Any, Any]], where: Any) -> tuple[Any, int]:
+    """What these layers give and record, and how many modules that was; None and 0 where the first is not usual.
+
+    First all that is computed, then all that is recorded, as in backward.
+    """
+    place, x = input._block.place, input._inner
+    made: list[tuple[Any, ...]] = []
+    for module, relu in layers:
+        weight, bias = module._parameters["weight"], module._parameters["bias"]
+        usual = _usual(x, place, weight, bias) and (made or _joined(input, weight, bias))
+        began = perf_counter()
+        out = _product(x, weight, bias) if usual else None
+        if out is None:
+            break
+        at = perf_counter()
+        sizes, x = x.shape, out if relu is None else out.relu_()
+        made.append((module, relu, weight, bias, sizes, out, began, at, perf_counter()))
+    if not made:
+        return None, 0
+    if place.late is not None:
+        settle(place)
+    note, rows, memory, label, cast = (
+        place.note,
+        place.gpu.ledger.rows,
+        place.memory,
+        place.label,
+        thread_state.autocast,
+    )
+    for module, relu, weight, bias, sizes, out, began, at, later in made:
+        shape, index = weight._inner.shape, len(rows)
+        shapes = shape[:1], sizes, shape[::-1]
+        note((FORWARD, began, *where, "Linear", module.training, GRAD, ()))
+        note((OPERATION, began, *where, "aten.t.default", label, GRAD, cast, 0, memory.live, None))
+        if relu is None:
+            done = deliver(out, place, "aten.addmm.default", *shapes, where=where, at=at)
+            note((END, at, None, None, index))
+            input = _linear_node(bias, input, weight, (done,))
+            continue
+        block, nbytes, work = allocate(place, out.nbytes), out.nbytes, (out.dtype, out.shape, *shapes)
+        note((OPERATION, at, *where, "aten.addmm.default", label, GRAD, cast, nbytes, memory.live, work))
+        note((END, at, None, None, index))
+        index = len(rows)
+        note((FORWARD, at, *where, "ReLU", relu.training, GRAD, ()))
+        done = deliver(out, place, "aten.relu.default", where=where, at=later)
+        note((END, later, None, None, index))
+        del block
+        input = _relu_node(bias, input, weight, (done, wrap(out, done._block)))
+    return input, sum(1 if relu is None else 2 for _, relu, *_ in made)
 
 
 # ---- steps of optimizers ---------------------------------------------------------------------------------------------
@@ -748,6 +926,7 @@ def _step_patches() -> Iterator[Patch]:
 def _patches(opening: Opening) -> list[Patch]:
     return [
         *((owner, "linear", _linear(owner.linear)) for owner in (torch._C._nn, torch.nn.functional)),
+        (nn.Sequential, "forward", _sequential(nn.Sequential.forward)),
         *(around(torch, f"_foreach_{name}", partial(_foreach, name)) for name in _LISTS),
         *_step_patches(),
     ]

@@ -47,14 +47,21 @@ def note(kind: str, times: int = 1, explicit: bool = False, warned: bool | None 
 
 
 def record_copy(
-    direction: str, tensor: torch.Tensor, pinned: bool, non_blocking: bool, source: str, target: str, wait: str = "copy"
+    direction: str,
+    tensor: torch.Tensor,
+    pinned: bool,
+    non_blocking: bool,
+    source: str,
+    target: str,
+    wait: str = "copy",
+    where: Any = None,
 ) -> None:
     """Record one copy. The host waits for every copy that it did not ask to be asynchronous."""
     gpu = now.gpu
     nbytes = tensor.nbytes
     if gpu is None or nbytes == 0:
         return  # nothing is copied, so nobody waits
-    code, offset = site()
+    code, offset = where or site()
     gpu.ledger.rows.append(
         (TRANSFER, perf_counter(), code, offset, direction, nbytes, pinned, bool(non_blocking), source, target)
     )

@@ -199,4 +199,5 @@ def binding_of(func: Any) -> Any:
 
 def call_of(func: Any) -> Any:
     """The callable that runs `func` on inner tensors: a kernel of ours, or the CPU's."""
-    return facts_of(func).kernel or binding_of(func)
+    found = facts_of(func).kernel or binding_of(func)
+    return found._op if type(found) is torch._ops.OpOverload else found  # what the overload calls

@@ -23,6 +23,7 @@ from virtual_cuda.ops.dispatch import allocate, deliver, general, open_place, sh
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.ops.registry import declared, operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
+from virtual_cuda.recorder import site
 from virtual_cuda.torch_api.generators import is_device_generator
 
 aten: Final = torch.ops.aten
@@ -38,8 +39,9 @@ def to_device(
         inner = tensor.clone()
     else:
         inner = aten._to_copy.default(tensor, dtype=dtype, memory_format=memory_format)
-    shell = deliver(inner, place, "aten._to_copy.default")
-    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label)
+    where = site()
+    shell = deliver(inner, place, "aten._to_copy.default", where=where)
+    record_copy("to_device", tensor, is_pinned(tensor), non_blocking, HOST, place.label, where=where)
     return shell
 
 

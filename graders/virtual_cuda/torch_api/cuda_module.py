@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import types
 import uuid
 from collections.abc import Iterable, Iterator
@@ -60,6 +61,14 @@ def allocator_of(gpu: VirtualGpu, device: Any = None) -> Allocator:
     return gpu.places[index].memory
 
 
+def _allocator_setting(name: str) -> str | None:
+    """What the environment says of the caching allocator."""
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if (found := re.search(rf"(?:^|,)\s*{name}:([^,]+)", os.environ.get(variable, ""))) is not None:
+            return found[1].strip()
+    return None
+
+
 def sync_debug_mode(mode: Any) -> int:
     """The number of a mode of `torch.cuda.set_sync_debug_mode`; raises what that raises."""
     names = {"default": 0, "warn": 1, "error": 2}
@@ -90,6 +99,11 @@ class Devices:
         self.gpu = gpu
         self.process = os.getpid()
         self.capability = CAPABILITY if gpu.model is None else gpu.model.capability
+        if (fraction := _allocator_setting("per_process_memory_fraction")) is not None:
+            if not 0 <= float(fraction) <= 1:
+                raise RuntimeError("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
+            for place in gpu.places:
+                place.memory.allowed = int(place.memory.total * float(fraction))
         return ()
 
     def initialize(self) -> None:
@@ -102,6 +116,7 @@ class Devices:
         return index
 
     def set_device(self, device: Any) -> None:
+        self.initialize()
         self.exchange(index_of(self.gpu, device))
 
     def exchange(self, index: int) -> int:
@@ -195,7 +210,7 @@ class Devices:
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
-            "get_allocator_backend": lambda: "native",
+            "get_allocator_backend": lambda: _allocator_setting("backend") or "native",
             # The sensors of a GPU that does nothing, in the units of NVML.
             "device_memory_used": lambda device=None: of(device).reserved,
             **{name: partial(self.sensor, value) for name, value in _SENSORS.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, Final
 import torch
 import torch.cuda.memory
 
-from virtual_cuda.device.layout import NO_POOL, History, Pool
+from virtual_cuda.device.layout import NO_POOL, History, Pool, kept, unsplit
 from virtual_cuda.device.state import Block, VirtualGpu, registered
 from virtual_cuda.ops.dispatch import allocate
 from virtual_cuda.patching import Opening, Patch, torch_patches
@@ -71,7 +72,7 @@ class Memory:
                 layout.history.metadata = self.metadata
                 if before is not None and not clear_history:
                     layout.history.entries.extend(before.entries)
-            memory.watch(enabled is not None or layout.pool != NO_POOL)
+            memory.watch(enabled is not None or bool(layout.pools))
 
     def record_legacy(
         self, enabled: bool, context: bool = True, most: int = 1, of_events: bool = False, cpp: bool = False,
@@ -115,17 +116,19 @@ class Memory:
         self.raw[address] = block
         return address
 
-    def begin_pool(self, index: int, pool: Pool) -> None:
+    def begin_pool(self, index: int, pool: Pool, thread: int | None = None) -> None:
         memory = self.gpu.places[index].memory
-        memory.located().pool = pool
+        memory.located().pools.append((pool, thread))
         memory.watch(True)
         _uses[pool] = _uses.get(pool, 1) + 1
 
     def end_pool(self, index: int, pool: Pool) -> None:
         memory = self.gpu.places[index].memory
         layout = memory.located()
-        layout.pool = NO_POOL
-        memory.watch(layout.history is not None)
+        found = [place for place, (begun, _) in enumerate(layout.pools) if begun == pool]
+        if found:
+            del layout.pools[found[-1]]
+        memory.watch(layout.history is not None or bool(layout.pools))
 
     def patches(self) -> Iterator[Patch]:
         internals = {
@@ -145,7 +148,7 @@ class Memory:
         }
         yield from ((torch._C, name, value) for name, value in internals.items())
         for name, function in {
-            "_cuda_beginAllocateCurrentThreadToPool": self.begin_pool,
+            "_cuda_beginAllocateCurrentThreadToPool": lambda i, pool: self.begin_pool(i, pool, threading.get_ident()),
             "_cuda_beginAllocateCurrentStreamToPool": self.begin_pool,
             "_cuda_beginAllocateToPool": self.begin_pool,
             "_cuda_endAllocateToPool": self.end_pool,
@@ -171,6 +174,13 @@ class MemPool:
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         self.allocator = allocator
         self.id: Pool = (0, next(pool_numbers))
+        kept.add(self.id)
+        if no_split:
+            unsplit.add(self.id)
+
+    def __del__(self) -> None:
+        kept.discard(self.id)
+        unsplit.discard(self.id)
 
     def use_count(self) -> int:
         return _uses.get(self.id, 1)

@@ -98,10 +98,13 @@ def exchange(tensor: Any, fresh: Any, requires_grad: bool) -> Any:
     else:
         other = fresh.requires_grad_(requires_grad)
     extra = {k: v for k, v in tensor.__dict__.items() if k not in ("_inner", "_block", "_parts")}
+    both = [(each, type(each), each.__dict__) for each in (tensor, other)]
     try:
         torch.utils.swap_tensors(tensor, other)
         kept = tensor
     except RuntimeError:
+        for each, kind, names in both:  # which torch exchanges before it finds that a profiler holds the C++ tensor
+            each.__class__, each.__dict__ = kind, names
         # A graph or a weak reference holds the C++ tensor. Put the new one wherever Python holds the old one.
         for holder in gc.get_referrers(tensor):
             if isinstance(holder, (dict, list)):

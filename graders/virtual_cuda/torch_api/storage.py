@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ import torch.utils.dlpack
 from virtual_cuda.device.state import CUDA, Block, Place, place_named
 from virtual_cuda.device.tensor import VIRTUAL, Parameter, Tensor, refresh, wrap
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.dispatch import allocate, open_place, shut, write
+from virtual_cuda.ops.dispatch import allocate, open_place, shut, wrap_output, write
 from virtual_cuda.ops.registry import operator
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.torch_api import tensor_types
@@ -281,6 +282,26 @@ def _parts(tensor: Any, protocol: Any) -> Any:
 
 
 Tensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
+
+
+def _shared(tensor: Any) -> Any:
+    """Hands a tensor to another process, which sees the same memory; that process needs the device, too."""
+    if tensor.requires_grad and not tensor.is_leaf:
+        return torch.multiprocessing.reductions.reduce_tensor(tensor)  # which refuses in its own words
+    place = open_place(tensor)
+    return _taken_in, (tensor._inner.detach(), place.label, isinstance(tensor, Parameter), tensor.requires_grad)
+
+
+def _taken_in(inner: torch.Tensor, label: str, parameter: bool, requires_grad: bool) -> Any:
+    place = place_named(label)
+    if place is None:
+        raise RuntimeError(f"a tensor of {label} was received, but this process has no virtual CUDA device open")
+    tensor, _ = wrap_output(inner, place, {})
+    return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
+
+
+for _kind in (Tensor, Parameter):
+    ForkingPickler.register(_kind, _shared)
 
 
 def _set_metadata(original: Any, tensor: Any, metadata: Any) -> None:

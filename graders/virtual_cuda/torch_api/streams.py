@@ -27,6 +27,11 @@ _PRIORITIES: Final = (0, -3)  # the least and the greatest that torch has stream
 _REMEMBERED: Final = 4096  # changes of the current stream that a backward pass looks back on
 
 
+def _check_stream(stream: Any) -> None:
+    if stream is not None and not isinstance(stream, Stream):
+        raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
+
+
 class AnyEvent:
     """`torch.Event`: remembers when it was recorded."""
 
@@ -41,6 +46,7 @@ class AnyEvent:
         self._index: int | None = None  # the device it was recorded on
 
     def record(self, stream: Any = None) -> None:
+        _check_stream(stream)
         self._at = time.perf_counter()
         if now.gpu is None:
             return
@@ -54,6 +60,7 @@ class AnyEvent:
         self._row = _note("record", stream)
 
     def wait(self, stream: Any = None) -> None:
+        _check_stream(stream)
         if now.gpu is not None and self._at is not None:
             stream = stream or _current()
             stream._busy_until = self._at
@@ -71,6 +78,9 @@ class AnyEvent:
         placement.note("event.synchronize", explicit=True)
 
     def elapsed_time(self, end_event: Any) -> float:
+        if not isinstance(end_event, AnyEvent) or isinstance(self, Event) is not isinstance(end_event, Event):
+            kind = "torch.cuda.Event" if isinstance(self, Event) else "torch.Event"
+            raise RuntimeError(f"expected other to be a {kind} object")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at is None or end_event._at is None:

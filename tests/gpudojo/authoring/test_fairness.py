@@ -216,6 +216,7 @@ def test_every_entry_of_day8_is_about_a_mutant_and_has_a_reason(exercise: Exerci
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="classes are graded on Linux and macOS")
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("loaded_fork_servers")
 @pytest.mark.parametrize("exercise", day("day8"), ids=lambda exercise: exercise.stem)
 def test_no_mutant_of_day8_passes_without_a_reason_and_no_rewrite_fails(exercise: Exercise, tmp_path: Path) -> None:
     row = examine("day8", exercise, ROOT, tmp_path, Stopping(), jobs=2, limit=LIMIT)

@@ -36,10 +36,13 @@ evaluate = exercise.function(
     "Of how many samples is each of the two numbers the mean?",
     "Weight each batch's loss by its size; count how often the largest output is at the target. Think of no batches.",
     "Sum `.item()` times the size, and the hits of `argmax`; divide by all samples, or return (0.0, 0.0).",
+    "Which class does the model choose for one sample, and where do you see that in the outputs?",
+    "Outputs have a row for each sample and a column for each class: the largest value of a row is the choice.",
+    "Sum `outputs.argmax(dim=1) == targets` over all batches, and divide by the number of all samples.",
 )
 evaluate.when("calls_the_model", "runs_on_the_device", "uses_the_device_it_is_given", hint=(1, 2, 3), at=("for",))
 evaluate.when("returns_the_mean_loss_per_sample", hint=(10, 11, 12), at=("return", "last return"))
-evaluate.when("returns_the_accuracy", hint=(10, 11, 12), at=("return", "last return"))
+evaluate.when("returns_the_accuracy", hint=(13, 14, 15), at=("return", "last return"))
 evaluate.when("returns_two_floats", "returned-tensor", hint=(10, 11, 12), at=("last return",))
 evaluate.when("copes_with_nothing", "empty-loader-forgotten", hint=(10, 11, 12), at=("return", "first return"))
 CHANGING = ("backward(", "zero_grad(", "step(", "set_grad_enabled(", "requires_grad_(", ".requires_grad", "copy_(")
@@ -297,7 +300,7 @@ def _state(model: Any) -> dict[str, dict[str, Any]]:
 
 
 def _kept(tensor: Any) -> Any:
-    host = tensor.detach().cpu()
+    host = tensor.cpu().detach()
     return host.clone() if tensor.device.type == "cpu" else host
 
 
@@ -509,6 +512,14 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         if len(case.passes) < len(case.sizes):
             happened = f"only {len(case.passes)} of {len(case.sizes)} batches were used (scenario `{name}`)"
             raise Failed(happened, "all of them, also a smaller one", at=("continue", "for"))
+        other, sizes = case.parts[1 - place].value, reference.sizes
+        if _close(found, reference.parts[1 - place].value or 0.0) and _close(other, right):
+            raise Failed(f"scenario `{name}`: loss and accuracy are swapped", "loss first, then accuracy")
+        if _close(found * len(sizes), right * sum(sizes)):
+            happened = (
+                f"scenario `{name}`: {what} {found:.4f}, the sum over {sum(sizes)} samples divided by {len(sizes)}"
+            )
+            raise Failed(happened, f"{right:.4f}, divided by the number of samples")
         if place and _close(found, 100 * right):
             note, at = " (in [0, 1], not in percent)", ()
         elif any(found == round(right, digits) for digits in (1, 2, 3)):

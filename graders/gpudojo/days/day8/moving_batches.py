@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gpudojo.days.day8.pixel_race import Values, linear, values
 from gpudojo.grading.call import Call, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, runs
-from gpudojo.model.evidence import Case, Cases
+from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
 exercise = Exercise(
@@ -329,13 +329,18 @@ def moves_a_pair(seen: Seen, wanted: Seen) -> None:
 MOVED = ("runs", "moves_a_pair")
 
 
+def _misbuilt(seen: Seen) -> list[tuple[str, Raised]]:
+    """The named tuples that were built from one sequence."""
+    errors = _in(seen, "named_tuples").errors.items()
+    return [each for each in errors if each[1].type == "TypeError" and "positional argument" in each[1].message]
+
+
 @move.check(points=1, needs=MOVED)
 def keeps_the_structure(seen: Seen, wanted: Seen) -> None:
     """Lists stay lists, tuples tuples, named tuples named tuples, dicts dicts with the same keys."""
-    for name, raised in _in(seen, "named_tuples").errors.items():
-        if raised.type == "TypeError" and "positional argument" in raised.message:
-            expected = "the same named tuple, built from its fields"
-            raise Failed(f"{name} raised {raised.short}", expected, raised.line, "named-tuple-constructor")
+    for name, raised in _misbuilt(seen):
+        expected = "the same named tuple, built from its fields"
+        raise Failed(f"{name} raised {raised.short}", expected, raised.line, "named-tuple-constructor")
     right = _in(wanted)
     for name, case in _in(seen).items():
         for place in case.places:
@@ -362,10 +367,11 @@ def moves_every_tensor(seen: Seen, wanted: Seen) -> None:
         groups.append("named_tuples")
     for group in groups:
         for name, case in seen[moved][group].items():
-            _all_moved(name, case, wanted[moved][group][name])
+            _all_moved(name, case, wanted[moved][group][name], "named-tuple-constructor" if _misbuilt(seen) else None)
 
 
-def _all_moved(name: str, case: Moved, reference: Moved) -> None:
+def _all_moved(name: str, case: Moved, reference: Moved, instead: str | None = None) -> None:
+    """Raises Failed for a tensor that was not moved; `instead` is the mistake if there is something else in a tuple."""
     found = {place.path: place for place in case.places}
     for right in reference.places:
         place = found.get(right.path)
@@ -381,7 +387,7 @@ def _all_moved(name: str, case: Moved, reference: Moved) -> None:
                 happened = f"it returned {shown}"
             # None is a forgotten return; anything else instead of a list is another structure.
             other = place is None and root.found not in ("None", root.was)
-            key = "structure-changed" if other else None
+            key = "structure-changed" if other else instead if place not in (None, root) else None
             at = ("return",) if shown == "None" else _holder(case, right.path)
             expected = "a tensor, moved" if place is not None else f"{root.was} with all of its tensors, moved"
             raise Failed(f"{name}: {happened}", expected, None, key, at)

@@ -294,7 +294,7 @@ parallel.when("runs", "moves_the_model", "keeps_the_model_itself", hint=(1, 2, 3
 parallel.when("wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return"))
 inside.when("runs", "finds_the_model_inside", at=("eval(", "deepcopy(", "isinstance(", "return"))
 inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"))
-DIVIDING = ("/", "div_(", "*", "mul_(")
+DIVIDING = ("//", "/", "div_(", "*", "mul_(")
 average.when("makes_them_the_mean", hint=(1, 2, 3), at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
 average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
 average.when("asks_how_many_there_are", hint=(4, 5, 6), at=(*DIVIDING, "all_reduce(", "for"))

@@ -82,7 +82,7 @@ clock.when("gives_the_mean_per_call", hint=(1, 2, 3), at=("return", "last return
 clock.when("calls_it_as_often_as_asked", hint=(4, 5, 6), at=("for",))
 clock.when("leaves_the_warm_up_out", hint=(4, 5, 6), at=CLOCKS)
 compare.when("runs", "times_each_as_it_should", hint=(1, 2, 3), at=("make_work(", "time_on_device(", "return"))
-compare.when("names_every_device_in_order", hint=(4, 5, 6), at=("sorted(", "return", "last return"))
+compare.when("names_every_device_in_order", hint=(4, 5, 6), at=("sorted(", "[] =", "return", "last return"))
 top.when("runs", hint=(1, 2, 3))
 top.when("puts_the_longest_first", hint=(4, 5, 6), at=("sort(", "sorted(", "return", "last return"))
 top.when("gives_as_many_names_as_asked", hint=(7, 8, 9), at=("return", "last return"))
@@ -694,15 +694,18 @@ MODELS: Final = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA GeF
 
 
 def _texts(seed: int) -> dict[str, str]:
-    """What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`."""
+    """What nvidia-smi may print; the last GPU of `several` comes first, as with `nvidia-smi -i`.
+
+    Only `blank` ends with an end of line: who splits at those gets an empty line, which is the subject of one check.
+    """
     draw = random.Random(seed)
     names = draw.sample(MODELS, 5)
     used, total = draw.sample(range(1, 9_999), 5), draw.sample(range(10_000, 150_000), 5)
     rows = [f"{index}, {names[index]}, {used[index]}, {total[index]}\n" for index in range(5)]
     return {
-        "one": rows[0],
+        "one": rows[0].strip(),
         "several": f"{draw.randrange(10, 99)}, {names[4]}, 0, {total[4]}\n{rows[0]}{rows[1].strip()}",
-        "unknown": f"0, {names[3]}, [N/A], [N/A]\n1, {names[2]}, [N/A], {total[2]}\n",
+        "unknown": f"0, {names[3]}, [N/A], [N/A]\n1, {names[2]}, [N/A], {total[2]}",
         "blank": f"\n{rows[0]}\n\n{rows[1]}\n",
         "nothing": "",
     }
@@ -717,6 +720,7 @@ runs(smi, scenarios=("one", "several"))
 
 
 def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
+    usual = [gpu for name in ("one", "several") if name in seen[texts] for gpu in seen[texts][name].gpus]
     for name in names:
         right = wanted[texts][name]
         if (raised := seen[texts].errors.get(name)) is not None:
@@ -733,8 +737,9 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
                 unlike = {key for key in wished.values if gpu.values.get(key) != wished.values[key]}
                 kinds = {gpu.values.get(key, ("", None))[0] for key in unlike}
                 number = unlike <= {"used_mib", "total_mib"} and kinds <= {"int", "NoneType"}
-                memory = ('== "[N/A]"', "int(") if number else ("split(",) if unlike == {"name"} else ()
-                raise Failed(f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory)
+                memory = ('== "[N/A]"', "int(") if number else ("last split(",) if unlike == {"name"} else ()
+                about = "reads_every_gpu" if gpu in usual else ""  # what is as wrong there is that check's
+                raise Failed(f"{right.text!r} gave {gpu}", str(wished), at=elsewhere or memory, about=about)
 
 
 @smi.check(points=0.25)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import weakref
 from typing import Any
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
@@ -72,6 +73,8 @@ class Watch:
         self.walks: list[int | None] = []  # lines that moved the whole model after the first batch was fetched
         self.losses: list[tuple[Any, int]] = []  # results of loss_fn, and batch sizes
         self.loss_devices: list[list[str]] = []  # of outputs and targets
+        self.output: Any = None  # a weak reference to the latest
+        self.as_they_are: list[bool] = []  # for every loss, whether it got the latest outputs themselves
         self.found: list[Any] = []  # for every backward pass, a copy of the gradients from before, or None
         self.steps: list[bool] = []  # for every optimizer step, whether there were gradients
         self.batch: dict[str, Any] = {}  # the latest
@@ -125,7 +128,9 @@ def _classes() -> tuple[Any, Any, Any]:
             training = all(module.training for module in self.modules())  # the outermost flag is not enough
             watch = kept(self.key)
             watch.forwards.append(TrainForward(training, device, self is watch.model))
-            return super().forward(input)  # type: ignore[no-untyped-call]
+            output = super().forward(input)  # type: ignore[no-untyped-call]
+            watch.output = weakref.ref(output)
+            return output
 
         def _apply(self, *args: Any, **kwargs: Any) -> Any:  # where `to`, `cuda` and `cpu` end
             kept(self.key).moves()
@@ -149,6 +154,7 @@ def _classes() -> tuple[Any, Any, Any]:
             value = super().forward(input, target)
             watch.losses.append((value.detach(), len(target)))
             watch.loss_devices.append([str(input.device), str(target.device)])
+            watch.as_they_are.append(watch.output is not None and watch.output() is input)
             if value.requires_grad:
                 value.register_hook(lambda gradient: kept(key).keep_gradients())
             return value
@@ -197,6 +203,7 @@ class Epoch(Case, frozen=True):
     order: list[str]
     forwards: list[TrainForward]
     loss_devices: list[list[str]]
+    as_they_are: list[bool]  # for every loss, whether it got the model's outputs themselves
     leftovers: list[bool]
     steps: list[bool]  # of the optimizer passed in: whether there were gradients
     moved_in_loop: list[int | None]
@@ -249,6 +256,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
         order=list(call.ledger.training_order()),
         forwards=watch.forwards,
         loss_devices=watch.loss_devices,
+        as_they_are=watch.as_they_are,
         leftovers=watch.leftovers,
         steps=watch.steps,
         moved_in_loop=_moved_in_loop(call, watch, model),
@@ -440,6 +448,8 @@ def _learned_wrongly(case: Epoch) -> Failed:
             "stale-gradients" if stale else "missing-zero-grad",
             ("zero_grad(",) if stale else (),
         )
+    if unused := _unused(case):
+        return unused
     if steps < backwards:
         happened = f"the optimizer stepped {times(steps)} for {backwards} backward passes"
         return Failed(happened, "a step for every batch", case.step_lines[0])
@@ -454,7 +464,17 @@ def _learned_wrongly(case: Epoch) -> Failed:
     if not case.state_kept:
         happened = "the optimizer's state from earlier steps, such as its momentum, was lost"
         return Failed(happened, "the optimizer as it was passed in", at=(".state", "load_state_dict("))
+    if not all(case.as_they_are):
+        expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
+        return Failed("`loss_fn` got something else than the model's outputs", expected, at=("softmax(", "loss_fn("))
     return Failed("the weights after the epoch differ from the reference's", "the weights that this optimizer gives")
+
+
+def _unused(case: Epoch) -> Failed | None:
+    """The failure of a loop that leaves batches out."""
+    count = len(case.forwards)
+    happened, at = f"only {count} of {case.batches} batches were used", ("continue", "return", "for")
+    return Failed(happened, "all of them", at=at) if count < case.batches else None
 
 
 @train.check(points=1)
@@ -463,6 +483,8 @@ def steps_once_for_every_batch(seen: Seen, wanted: Seen) -> None:
     for name in EPOCHS:
         case = _epochs(seen)[name]
         if len(case.steps) != case.batches:
+            if unused := _unused(case):
+                raise unused
             happened = f"the optimizer stepped {times(len(case.steps))} for {case.batches} batches (scenario `{name}`)"
             line = case.step_lines[-1] if len(case.steps) > case.batches and case.step_lines else None
             raise Failed(happened, "one step for every batch", line)

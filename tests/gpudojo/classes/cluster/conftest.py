@@ -19,6 +19,7 @@ else:
     from gpudojo.model.results_file import read
 
     from tests.gpudojo.classes.cluster.machines import Machines, grade, rows, write_class
+    from tests.sharing import once
 
     @pytest.fixture(autouse=True)
     def sockets_collected() -> Iterator[None]:
@@ -60,10 +61,13 @@ else:
 
     @pytest.fixture(scope="session")
     def known(mixed: Path, slow: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """Both classes as they come out on one machine."""
-        out = tmp_path_factory.mktemp("known")
-        grade([mixed, slow], out, None)
-        return out
+        """Both classes as they come out on one machine, graded once for all of xdist's workers."""
+
+        def make(out: Path) -> Path:
+            grade([mixed, slow], out, None)
+            return out
+
+        return once(tmp_path_factory, "known", make)
 
     @pytest.fixture(scope="session")
     def mixed_rows(known: Path) -> dict[str, Any]:
