@@ -162,6 +162,15 @@ def test_second_derivatives_of_layers_in_sequence(gpu: Any) -> None:
         torch.testing.assert_close(ours.cpu(), theirs)
 
 
+def test_a_gradient_between_layers_that_somebody_keeps(gpu: Any) -> None:
+    out, kept = _net()[:3](torch.rand(5, 4).cuda()), []
+    node = out.grad_fn.next_functions[1][0]
+    assert node.name() == "ReluBackward0"
+    node.register_prehook(lambda gradients: kept.extend(gradients))
+    out.sum().backward()
+    assert kept[0].add(1).shape == (5, 5)
+
+
 def test_layers_in_sequence_can_be_scripted(gpu: Any) -> None:
     host = nn.Sequential(nn.Tanh(), nn.ReLU())
     x = torch.rand(5, 4)

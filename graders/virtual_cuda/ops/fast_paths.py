@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from itertools import zip_longest
-from sys import _getframe
+from sys import _getframe, getrefcount
 from time import perf_counter
 from typing import Any, Final
 
@@ -502,12 +502,11 @@ class _Linear(torch.autograd.Function):
         cast = thread_state.autocast
         of_bias = of_input = of_weight = None
         if active:
-            gradient, before = (
-                deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at),
-                gradient,
-            )
-            # Nobody else has these two, which torch has freed by now.
-            del before._block
+            behind = deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at)
+            # torch has freed both by now. Three references are autograd's, this function's and the question's.
+            if getrefcount(gradient) <= 3:
+                del gradient._block
+            gradient = behind
             if not _keeps_graph():
                 del active[0]._block
         # Views: no bytes, nothing to do, no gradients.
@@ -713,10 +712,11 @@ def _sequential(original: Any) -> Any:
 
     @wraps(original)  # torch.jit.script compiles what is wrapped
     def forward(self: Any, input: Any) -> Any:
+        if type(input) not in _ORDINARY:
+            return original(self, input)
         modules = [*self._modules.values()]
         if (
-            type(input) not in _ORDINARY
-            or _getframe(1).f_code is not _call_impl  # the pass around it is recorded
+            _getframe(1).f_code is not _call_impl  # the pass around it is recorded
             or nn.Linear not in map(type, modules)
             or type(self).__iter__ is not nn.Sequential.__iter__
             or not _training()
