@@ -454,6 +454,32 @@ def _watched() -> bool:
     )
 
 
+def _references() -> int:
+    """How many references a gradient has in `backward` that nobody keeps; versions of Python and torch differ."""
+    counts: list[int] = []
+
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            counts.append(getrefcount(gradient))
+            return gradient.clone()
+
+    node: Any = Copied
+    node._backward_cls.apply = Copied.backward
+    apply = super(torch.autograd.Function, node).apply
+    with torch.inference_mode(False), torch.enable_grad():
+        last = apply(apply(torch.zeros(1, device="cpu", requires_grad=True)))
+        last.backward(torch.ones(1, device="cpu"))
+    return counts[-1]
+
+
+_UNHELD: Final = _references()
+
+
 class _Linear(torch.autograd.Function):
     """`addmm` of a transposed weight: one node, whose backward records what those of `addmm` and `t` would do.
 
@@ -503,8 +529,8 @@ class _Linear(torch.autograd.Function):
         of_bias = of_input = of_weight = None
         if active:
             behind = deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at)
-            # torch has freed both by now. Three references are autograd's, this function's and the question's.
-            if getrefcount(gradient) <= 3:
+            # torch has freed both by now.
+            if getrefcount(gradient) <= _UNHELD:
                 del gradient._block
             gradient = behind
             if not _keeps_graph():
