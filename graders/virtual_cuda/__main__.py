@@ -299,7 +299,7 @@ class _Run:
                     lines.append(f"cannot write {target}: {error.strerror or error}")
         with suppress(OSError, ValueError, AttributeError):
             text, coding = "\n".join(["", *lines, ""]), sys.stderr.encoding or "utf-8"
-            sys.stderr.write(text.encode(coding, "replace").decode(coding))
+            sys.stderr.write(text.encode(coding, "similar").decode(coding))
             sys.stderr.flush()
 
     def tables(self) -> dict[str, list[LineRow]]:

@@ -42,6 +42,7 @@ def patch(patches: Iterable[Patch], undo: contextlib.ExitStack) -> list[Replaced
     done: list[Replaced] = []
     _originals.clear()
     _in_force[id(done)] = done
+    undo.callback(_originals.clear)
     undo.callback(_in_force.pop, id(done))
     undo.callback(_put_back, done)
     for owner, name, value in patches:
@@ -245,6 +246,7 @@ class Patched:
             for context in self.opening.around:
                 undo.enter_context(context())
             _in_force[id(self)] = self._patches
+            undo.callback(_originals.clear)
             undo.callback(_in_force.pop, id(self))
             undo.callback(self._restore)
             for target in targets:

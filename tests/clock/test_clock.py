@@ -490,3 +490,34 @@ def test_operators_are_counted_as_cuda_launches_them() -> None:
 def test_rows_without_shapes_are_understood() -> None:
     row = (0, 0.0, None, None, "aten.add.Tensor", "cuda:0", 0, None, 256, 512)
     assert times_of([row], H200).kernels == 1
+
+
+def test_a_tensor_of_a_long_list_costs_time_for_each_number() -> None:
+    with virtual_cuda(gpu="H200") as gpu:
+
+        def issued(make: Callable[[], Any]) -> float:
+            mark = gpu.ledger.mark()
+            make()
+            return gpu.times(mark).issued
+
+        short, long = ([0.5] * count for count in (10, 5000))
+        few, many = (issued(lambda numbers=numbers: torch.tensor(numbers, device="cuda")) for numbers in (short, long))
+        assert many - few > 500e-6
+        assert issued(lambda: torch.tensor([long, long]).cuda()) > 2 * (many - few)
+        assert issued(lambda: torch.tensor(torch.rand(5000).numpy(), device="cuda")) < 2 * few
+
+
+def test_a_program_that_needs_its_products_is_run_with_them() -> None:
+    source = "import torch\na = torch.eye(4, device='cuda') + 0.1; b = torch.ones(4, 1, device='cuda')"
+    rows, first = run_all({"solve": Program(source, "z = torch.linalg.solve(a.T @ a, b)")})["solve"]
+    assert any("solve" in str(row[4]) for row in rows[first:])
+
+
+def test_a_convolution_of_one_channel_takes_as_long_as_it_has_pixels() -> None:
+    def seconds(side: int, channels: int) -> float:
+        shapes = (8, channels, side, side), (16, channels, 3, 3)
+        call = KernelCall("convolution", "float32", (8, 16, side, side), shapes, 8 * 16 * side * side * 4)
+        return H200.seconds(kernels_of(call, H200.chip())[0])
+
+    assert seconds(512, 1) > 10 * seconds(64, 1)
+    assert seconds(512, 1) > seconds(512, 3)

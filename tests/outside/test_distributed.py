@@ -231,10 +231,10 @@ def test_commands_that_run_python_get_the_device(tmp_path: Path) -> None:
         ([python, "-u", str(script), "--lr", "1"], [python, "-u", *added, str(script), "--lr", "1"]),
         ((python, "-W", "error", "train.py"), [python, "-W", "error", *added, "train.py"]),
         ([python, "-m", "pack.train"], [python, *added, "-m", "pack.train"]),
+        ([python, "-c", "pass", "-x"], [python, *added, "-c", "pass", "-x"]),
     ):
         assert _on_device(before, str(tmp_path), opening) == after
     for same in (
-        [python, "-c", "pass"],
         [python, "-m", "virtual_cuda", "train.py"],
         [python, "missing.py"],
         [python],

@@ -221,6 +221,14 @@ def test_gradients_of_an_embedding_in_half_precision_are_summed_in_single() -> N
     assert layer.weight.grad[0].item() == 4000  # in half precision, 2048 + 1 is 2048
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_gradients_of_a_bag_in_half_precision_are_summed_in_single(mode: str) -> None:
+    weight = torch.ones(2, 1, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    F.embedding_bag(torch.zeros(600, 2, dtype=torch.int64, device="cuda"), weight, mode=mode).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad[0].item() == {"sum": 1200, "mean": 600}[mode]  # in bfloat16, 256 + 1 is 256
+
+
 @pytest.mark.parametrize("way", ["accumulate", "deterministic"])
 def test_values_that_do_not_fit_sorted_indices_are_refused_in_cuda_words(way: str) -> None:
     def put() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from virtual_cuda.ledger.timeline import (
     plain_lines,
     size,
     timeline_legend,
+    write_similar,
 )
 
 
@@ -150,3 +153,24 @@ def test_a_table_is_as_wide_as_the_terminal_at_most_and_tells_every_copy_and_wai
     assert ("156 KiB" in lines[1]) == (width >= 100), "what gives way to the code"
     without = [LineRow(7, "x += 1", ("", "", "", "3", "", "9 B"))]
     assert draw_table({"train.py": without}, without[0].cells, width)[0].split() == ["train.py", "ops", "peak"]
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_an_output_without_the_signs_gets_similar_ones_in_their_places(encoding: str) -> None:
+    lines = plain_lines(
+        draw_timeline(timeline(("to device", 4096, 3, True, False, 4096), ("sync", 0, 5, True, True, 9)), 60)
+    )
+    drawn = "\n".join([*lines, *timeline_legend(60)])
+    stream = io.TextIOWrapper(io.BytesIO(), encoding, newline="")
+    write_similar(stream)
+    stream.write(drawn)
+    stream.seek(0)
+    written = stream.read()
+    assert len(written) == len(drawn)
+    assert [a for a, b in zip(drawn, written, strict=True) if b == "?" != a] == []
+
+
+def test_an_output_with_all_characters_stays_as_it_is() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    write_similar(stream, None)
+    assert stream.errors == "strict"

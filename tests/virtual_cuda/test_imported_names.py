@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import virtual_cuda
-from virtual_cuda import patch_imported_names
+from virtual_cuda import patch_imported_names, patching
 
 FILE = """
 from torch import Generator, as_tensor, tensor
@@ -71,3 +71,10 @@ def test_functions_in_lists_and_dicts_are_replaced_and_put_back() -> None:
         names["waits"].clear()  # whatever a student's code does with its own lists
     assert names["WAITS"]["cuda"][0] is before
     assert names["waits"] == []
+
+
+def test_a_closed_device_keeps_nothing_of_the_names() -> None:
+    for _ in range(2):  # with new patches, and with those of the device before
+        with virtual_cuda.open_device("virtual"), patch_imported_names({"available": torch.cuda.is_available}):
+            assert patching._originals
+        assert not patching._originals

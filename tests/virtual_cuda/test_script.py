@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from virtual_cuda.__main__ import _on_device
 
 from tests.sharing import WarmPython
 
@@ -69,17 +68,6 @@ def test_code_runs_too(warm_python: WarmPython, folder: Path) -> None:
     done = run(warm_python, folder, "--gpus", "2", "-c", code, "-m", "more")
     assert (done.returncode, done.stdout) == (0, "2 ['-c', '-m', 'more'] __main__ True\n")
     assert done.stderr == "\n-c did nothing on the virtual GPU.\n"
-
-
-@pytest.mark.parametrize("runs", [["-c", "pass"], ["-m", "torch.distributed.run", "train.py"], ["helper.py", "-c"]])
-def test_a_child_that_runs_this_python_has_the_device(folder: Path, runs: list[str]) -> None:
-    plain = [sys.executable, "-X", "utf8", *runs]
-    assert _on_device(plain, folder, ["--child"]) == [*plain[:3], "-m", "virtual_cuda", "--child", *runs]
-
-
-@pytest.mark.parametrize("command", ["python -c pass", ["git", "-c", "x"], [sys.executable, "none.py"]])
-def test_other_children_are_left_alone(folder: Path, command: object) -> None:
-    assert _on_device(command, folder, ["--child"]) is command
 
 
 USING = """\

@@ -10,6 +10,7 @@ import importlib.metadata
 import itertools
 import os
 import platform
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,12 +173,14 @@ class ClassGrading:
             if self.reference:
                 self._keep_sources(self.state.reference, self.reference)
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
-            changes = self.gradebook.add([(entry, self.sent[entry.name]) for entry in entries])
+            changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
+            count = len(entries)
+            del found, entries, ready  # of a large class they take many megabytes
             save_state(options.out, self.state)
             path, tally = self.gradebook.write_results()
             seconds, book = time.monotonic() - began, self.gradebook
             told = (tally, changes, book.notices, book.unmatched)
-            return GradedClass(path, len(entries), self.ran, seconds, self.state.layers, *told)
+            return GradedClass(path, count, self.ran, seconds, self.state.layers, *told)
         finally:
             if self.judges is not None:
                 self.judges.close()
@@ -218,7 +221,7 @@ class ClassGrading:
         state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
         state.python = platform.python_version()
         state.reference = self._terms_of(self.secret).verdicts.reference_key
-        if not options.alone:
+        if not (options.alone or options.rejudge):  # what runs nothing may be refused, and then changes nothing
             save_state(options.out, state)
 
     def _terms(self, entry: SubmissionEntry) -> Terms:
@@ -267,7 +270,7 @@ class ClassGrading:
             str(entry.origin),
             submission.digest,
             _content(submission.files),
-            now(),
+            sys.intern(now()),
             record="" if submission.problem is not None else terms.key(submission.digest),
             reference=terms.verdicts.reference_key,
             measure=terms.verdicts.measure,
@@ -332,10 +335,14 @@ class ClassGrading:
             raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
         held, self._held = self._held or [], None
         self._tell_ready(entries, ready)
+        if self.course.seed == "per-class":  # this process has to keep children busy, and must not grow
+            others = max(1, self.options.jobs // BUSY)
+            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), others)
         for entry, ran in held:
-            self._tell(entry, ran)
-        if self.course.seed == "per-class":  # this process has to keep many children busy
-            self.judges = judging.Judges(first.verdicts, len(entries) - len(ready), self.options.jobs // BUSY)
+            if ran:
+                self._judge([entry])
+            else:
+                self._tell(entry, ran)
 
     def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
         """The terms for which the references have to run: one, or one for each student."""
@@ -389,11 +396,15 @@ class ClassGrading:
             def done(record: Record, key: str = key) -> None:
                 self.store.keep(key, record)
                 self.ran += 1
-                future = self.judges.begin(key) if self.judges else None
-                self._judged.append((future, busy.pop(key)))
-                self._tell_judged(wait=False)
+                self._judge(busy.pop(key))
 
             yield GradingTask(entry.name, run, done, time.monotonic())
+
+    def _judge(self, entries: list[SubmissionEntry]) -> None:
+        """Judge what was handed in by these, which is the same, and has just run."""
+        future = self.judges.begin(self.sent[entries[0].name].record) if self.judges else None
+        self._judged.append((future, entries))
+        self._tell_judged(wait=False)
 
     def _tell_judged(self, wait: bool) -> None:
         """Report what other processes have judged; what they could not judge is judged here."""
@@ -614,8 +625,7 @@ class Display:
             self._say(f"       … and {more} more: see results.csv")
 
     def _distribution(self, tally: ClassTally) -> None:
-        shares = [100 * score / worth if worth else 0.0 for score, worth in tally.scores]
-        if not shares:
+        if not (shares := tally.shares):
             return
         bins = Counter(min(int(share // 10), 9) for share in shares)
         most = max(bins.values())

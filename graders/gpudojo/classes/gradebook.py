@@ -6,6 +6,7 @@ course file, the roster and the overrides, without running student code.
 
 from __future__ import annotations
 
+import array
 import csv
 import datetime
 import functools
@@ -38,7 +39,7 @@ from gpudojo.model.results import (
     SubmissionStatus,
     total,
 )
-from gpudojo.model.results_file import encoded, iterate, number, safe, write_csv
+from gpudojo.model.results_file import encoded, iterate, number, replacing, safe, write_csv
 from gpudojo.model.results_file import write as write_rows
 from gpudojo.submissions.entries import Naming, SubmissionEntry, Submitter, folded, natural
 
@@ -220,7 +221,13 @@ def load_state(out: Path) -> ClassState:
 
 
 def save_state(out: Path, state: ClassState) -> None:
-    write(out / STATE, encoded(state))
+    """Write what is known of a class, one student after another: as a whole it may take megabytes."""
+    start = encoded(replace(state, students={})).removesuffix(b"}")
+    with replacing(out / STATE) as file:
+        file.write(start + (b"," if start != b"{" else b"") + b'"students":{')
+        for number_, (who, student) in enumerate(state.students.items()):
+            file.write(b",\n" * (number_ > 0) + encoded(who) + b":" + encoded(student))
+        file.write(b"}}")
 
 
 def key_of_student(entry: SubmissionEntry) -> str:
@@ -252,7 +259,7 @@ class ScoreChange(NamedTuple):
         return f"{self.submission}: {number(self.before)} → {number(self.after)}" + f" ({shown}{more})" * bool(shown)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Unit:
     """One row to be: a student, or a person on the roster."""
 
@@ -265,16 +272,21 @@ class Unit:
     group: str = ""
     review: list[str] = field(default_factory=list)
 
-    @functools.cached_property
+    _names: frozenset[str] | None = None
+
+    @property
     def names(self) -> frozenset[str]:
         """Everything by which the student may be called, as it is compared."""
+        if self._names is not None:
+            return self._names
         found = [self.name, *self.keys]
         if self.who:
             found += [self.who.name, self.who.student, self.who.identifier or ""]
             found += [part for person in self.who.people for part in person if len(self.who.people) == 1]
         if self.roster:
             found += [self.roster.id, self.roster.name, self.roster.email, self.roster.github, self.roster.login]
-        return frozenset(key(name) for name in found if name)
+        self._names = frozenset(key(name) for name in found if name)
+        return self._names
 
 
 class ClassTally:
@@ -282,7 +294,7 @@ class ClassTally:
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
-        self.scores: list[tuple[float, float]] = []
+        self.shares = array.array("d")  # of the points, in percent: a list would take ten times the memory
         self.statistics = ClassStatistics()
         self.mistakes: Counter[str] = Counter()
         self.review: list[tuple[str, str]] = []
@@ -293,7 +305,8 @@ class ClassTally:
         self.statuses[str(row.status)] += 1
         self.statistics.add(row)
         if row.status is not SubmissionStatus.ABSENT:
-            self.scores.append((row.final.points, row.final.max_points))
+            worth = row.final.max_points
+            self.shares.append(100 * row.final.points / worth if worth else 0.0)
         if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
             self.mistakes.update({check.misconception for check in failed if check.misconception})
@@ -377,7 +390,9 @@ class Gradebook:
         if not checks and before.score == new.score:
             return None
         new_attempt = before.digest != after.digest
-        return ScoreChange(student.name, student.student, before.score, new.score, new_attempt, checks)
+        people, _ = self._people(student)
+        name = " & ".join(self._called(number_) for number_ in people) or student.student
+        return ScoreChange(student.name, name, before.score, new.score, new_attempt, checks)
 
     def _log(self, changes: Iterable[ScoreChange]) -> None:
         path = self.out / HISTORY
@@ -490,7 +505,7 @@ class Gradebook:
         for unit in units:
             if sent := self.pick(unit.sent):
                 same[sent.content].append(unit)
-        known = {name for unit in units for name in unit.names}
+        known = {name for unit in units for name in unit.names} if self.course.extensions else set()
         for who in self.course.extensions:
             if key(who) not in known:
                 self.notices.append(str(self.course.refuse(f"nobody is called {who!r}", "extensions", who)))
@@ -526,7 +541,8 @@ class Gradebook:
         ]
         exercises, said = applied(exercises, self.overrides.of(unit.keys))
         submitted = (sent.submitted or unit.submitted) if sent else ""
-        timing = self.course.timing(submitted, self._told_by(unit, sent), bool(sent and sent.late), unit.names)
+        names = unit.names if self.course.extensions else frozenset[str]()  # they take more memory than all the rest
+        timing = self.course.timing(submitted, self._told_by(unit, sent), bool(sent and sent.late), names)
         if sent and sent.late and not submitted and self.course.late.penalty:
             if timing is not None and timing.late:
                 review.append("late, and by how much is not known: one day was counted")

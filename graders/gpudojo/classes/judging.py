@@ -9,6 +9,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -343,7 +344,7 @@ class Judges:
         if self._count > 0:
             # A copy has not read the reference yet, which each process does for itself.
             given = (dataclasses.replace(verdicts),)
-            self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context("spawn"), _begin_judging, given)
+            self._pool = ProcessPoolExecutor(self._count, _context(), _begin_judging, given)
             for _ in range(self._count):
                 self._pool.submit(int)
 
@@ -382,6 +383,12 @@ class Judges:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """A fork has imported everything already, but a process with threads cannot be forked safely."""
+    alone = sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    return multiprocessing.get_context("fork" if alone else "spawn")
 
 
 def _is_broken(pool: ProcessPoolExecutor, error: Exception) -> bool:

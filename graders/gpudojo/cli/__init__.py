@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any, Final
 
 import click
@@ -59,6 +60,12 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(f"{name:{wide}}", line) for name, (_, line) in part.items()])
 
     def main(self, *args: Any, **more: Any) -> Any:
+        if "utf" not in (sys.stdout.encoding or "").lower() and sys.argv[1:2] != [
+            "run"
+        ]:  # a script's output is its own
+            from virtual_cuda.ledger import write_similar
+
+            write_similar(sys.stdout, sys.stderr)
         try:
             return super().main(*args, **more)
         except Interrupted:  # not by click, which would say "Aborted!" and exit with 1

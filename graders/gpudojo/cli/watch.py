@@ -75,9 +75,6 @@ def print_lines(course: Course, kind: str, hints: int, note: str = "") -> None:
     from gpudojo.watch import view
     from gpudojo.watch.session import Session
 
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that knows no “█” shows a “?”
     console = Console(highlight=False)
 
     def say(*parts: RenderableType) -> None:

@@ -99,6 +99,10 @@ class ExerciseHooks:
     def _start(self, files: Mapping[Path, Exercise]) -> str:
         """The line about device and seed; raises UsageError where an option asks for what is not here."""
         from virtual_cuda import choose_device, device_count
+        from virtual_cuda.ledger import write_similar
+
+        if (reporter := self.config.pluginmanager.get_plugin("terminalreporter")) is not None:
+            write_similar(reporter._tw._file)
 
         asked, seed = str(self.config.getoption("dojo_bench")), collection.seed_of(self.config)
         bench = option_name(self.config, "bench")

@@ -107,18 +107,9 @@ def _operate(x: Any, backward: bool) -> None:
     """Common operators. How the virtual device runs one is found out at its first call, which takes a while."""
     import torch
 
-    for made in (
-        x[:, 1:],
-        x[0],
-        x.unsqueeze(0).expand(2, 4, 4),
-        x.transpose(0, 1),
-        x.permute(1, 0),
-        x.T,
-        x.clone(),
-        *x.unbind(),
-    ):
-        made.zero_().copy_(made)
+    (x[:, 1:], x[0], x.unsqueeze(0).expand(2, 4, 4), x.transpose(0, 1), x.permute(1, 0), x.T, x.unbind())
     (x**2 - x, -x, x / 2, x / (x + 1), x * 2, x.argmin(), x.amax(), x.sum(), x.mean(0), torch.cat([x, x]))
+    x.clone().zero_().copy_(x)
     (x == x, ~(x == 0), x != 0, (x < x).any(), x[x.long()], torch.full_like(x, 1), x.masked_fill_(x == 0, 1))
     if backward:
         x.detach().requires_grad_().tanh().relu().sum().backward()

@@ -43,6 +43,7 @@ from virtual_cuda.ledger.timeline import (
     same_call,
     timeline_legend,
     timeline_of,
+    write_similar,
 )
 
 __all__ = [
@@ -84,4 +85,5 @@ __all__ = [
     "timeline_of",
     "totals",
     "trace_of",
+    "write_similar",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import textwrap
 from bisect import bisect_right
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -202,6 +203,49 @@ def timeline_legend(width: int) -> list[str]:
         else:
             lines.append(entry)
     return lines
+
+
+# What is written instead where an output has not all characters, such as a file in a Windows code page.
+SIMILAR: Final = {
+    sign: similar
+    for similar, signs in {
+        "#": "█▓▇■",
+        "=": "▒▆▅",
+        ".": "░▄▃▂▁·…",
+        "-": "─━╌–—",
+        "|": "│┃║┊╎",
+        "+": "┌┐└┘├┤┬┴┼╭╮╰╯✓✔",
+        "v": "↓▼▽",
+        "^": "↑▲△",
+        ">": "→▶▸❱›",
+        "<": "←◀",
+        "x": "↔×✗✘",
+        "*": "•●★",
+        "A": "◆",
+        "a": "◇",
+        "u": "µ",
+        '"': "“”",
+    }.items()
+    for sign in signs
+}
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(SIMILAR.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("similar", _similar)
+
+
+def write_similar(*streams: Any) -> None:
+    """Lets text streams without all characters write similar ones instead of raising an error."""
+    for stream in streams:
+        try:
+            "█".encode(stream.encoding or "ascii")
+        except (UnicodeEncodeError, LookupError, AttributeError):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="similar")
 
 
 def plain_lines(lines: Sequence[DrawnLine]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -159,9 +160,12 @@ def _index_put_words(inner: Any, text: str) -> Exception | None:
     return None
 
 
-def _embedding_dense_backward(grad: Any, *args: Any) -> Any:
-    """Half precision is summed up in single precision."""
-    return aten.embedding_dense_backward.default(grad.float() if grad.dtype in HALF else grad, *args).to(grad.dtype)
+def summed_in_single(func: Any, grad: Any, *args: Any) -> Any:
+    """The gradient of an embedding: half precision is summed up in single precision."""
+    if grad.dtype not in HALF:
+        return func(grad, *args)
+    wide = (a.float() if isinstance(a, torch.Tensor) and a.dtype in HALF else a for a in args)
+    return func(grad.float(), *wide).to(grad.dtype)
 
 
 def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
@@ -227,7 +231,7 @@ operator(
     refuse=_refuse_products,
 )
 operator("_embedding_bag", output=_embedding_bag, asserts=True)
-operator("embedding_dense_backward", kernel=_embedding_dense_backward)
+operator("embedding_dense_backward", kernel=partial(summed_in_single, aten.embedding_dense_backward.default))
 
 
 HALF: Final = (torch.float16, torch.bfloat16)

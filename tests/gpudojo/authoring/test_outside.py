@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ from gpudojo.model.results_file import read
 from gpudojo.release import wheel
 
 from tests.gpudojo.authoring.test_page import STEM, blocks, files_in
+from tests.sharing import WarmPython
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,12 +44,14 @@ def register(python: Path, entry_points: str) -> None:
     (folder / "entry_points.txt").write_text(f"[gpudojo.days]\n{entry_points}\n")
 
 
-def run(python: Path, *arguments: str, cwd: Path) -> str:
+def run(python: Path | WarmPython, *arguments: str, cwd: Path) -> str:
     left = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
     environment = left | {"COLUMNS": "120", "CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1"}
-    done = subprocess.run(
-        [str(python), "-m", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
-    )
+    if isinstance(python, WarmPython):
+        done = python.run(*arguments, cwd=cwd, env=environment)
+    else:
+        command = [str(python), "-m", *arguments]
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -57,12 +61,12 @@ class Course:
     """A repository with the day of CONTRIBUTING's page, and Python in which it is installed."""
 
     folder: Path
-    python: Path
+    python: WarmPython
     solutions: list[str]
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
+def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
     if os.name == "nt":
         pytest.skip("classes are graded on Linux and macOS")
     base = tmp_path_factory.mktemp("course")
@@ -78,9 +82,11 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     )
     python = environment_at(base / "environment", folder / "src", ROOT / "graders")
     register(python, "day9 = my_course.day9")
-    run(python, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
+    warm = WarmPython(python)
+    run(warm, "gpudojo", "release", "stubs", "--day", "day9", cwd=folder)
     text = (folder / "tests" / "day9" / f"solutions_{STEM}.py").read_text(encoding="utf-8")
-    return Course(folder, python, re.split(r"^# .*\n", text, flags=re.M)[1:])
+    yield Course(folder, warm, re.split(r"^# .*\n", text, flags=re.M)[1:])
+    warm.close()
 
 
 def test_it_is_linted(course: Course) -> None:
@@ -130,12 +136,13 @@ def test_a_release_ships_this_day_and_no_other(course: Course, tmp_path: Path) -
     # A student installs it, where there is neither the course nor a reference.
     python = environment_at(tmp_path / "student")
     run(python, "pip", "install", "--quiet", "--no-deps", str(built), cwd=tmp_path)
-    output = run(python, "pytest", "exercises", "notebooks", "-q", cwd=released)
-    assert "9 to do" in output, output  # the file, its notebook, and that of the day
-    (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[1], encoding="utf-8")
-    assert "Everything passes" in run(python, "pytest", "exercises", "-q", cwd=released)
-    (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[-1], encoding="utf-8")
-    output = run(python, "pytest", "exercises", "-q", cwd=released)
+    with contextlib.closing(WarmPython(python)) as warm:
+        output = run(warm, "pytest", "exercises", "notebooks", "-q", cwd=released)
+        assert "9 to do" in output, output  # the file, its notebook, and that of the day
+        (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[1], encoding="utf-8")
+        assert "Everything passes" in run(warm, "pytest", "exercises", "-q", cwd=released)
+        (released / "exercises" / "day9" / f"{STEM}.py").write_text(course.solutions[-1], encoding="utf-8")
+        output = run(warm, "pytest", "exercises", "-q", cwd=released)
     assert "with eight sprites the CPU waited 8 times" in output
     assert "Reading a value makes the CPU wait" in output
 

@@ -91,6 +91,15 @@ def test_one_student_again_keeps_the_others_and_the_settings(term: Path) -> None
     assert (again.ran, again.changes, len(rows["bo"].attempts)) == (0, [], 2)
 
 
+def test_the_history_has_the_name_on_the_roster(term: Path) -> None:
+    hand_in(term / "class" / "bo", RIGHT + "\n# mended\n")
+    (term / "roster.csv").write_text("id,name,email\nbo,Bo Bell,bo@school.org\n")
+    grade(term / "out", term / "class" / "bo", roster=term / "roster.csv")
+    with (term / "out" / "history.csv").open(encoding="utf-8", newline="") as file:
+        (line,) = csv.DictReader(file)
+    assert (line["submission"], line["student"]) == ("bo", "Bo Bell")
+
+
 def test_which_attempt_counts(term: Path) -> None:
     hand_in(term / "class" / "ada", WRONG + "\n# worse\n")
     worth = read(term / "out" / "results.json").max_score

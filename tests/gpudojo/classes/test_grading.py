@@ -20,6 +20,7 @@ from gpudojo.classes import grading_options, judging, local_runner
 from gpudojo.classes.class_grading import ClassGrading, GradedClass
 from gpudojo.classes.grading_options import GradingOptions
 from gpudojo.classes.store import Store, UnreadRecord
+from gpudojo.model.catalogue import day
 from gpudojo.model.errors import BadClass
 from gpudojo.model.results import ClassResults, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import read
@@ -206,6 +207,35 @@ def test_several_processes_judge_as_one_does(
     assert len(here) < sum(1 for row in results.submissions if row.record), "others have judged some"
 
 
+def test_what_is_judged_from_the_same_evidence_is_the_same(graded: tuple[Path, Quiet, ClassResults]) -> None:
+    out, _, results = graded
+    store, same = Store(out), judging.SameResults()
+    reference, exercises = store.record(results.reference), day("day8")
+    assert reference is not None
+    for key in [row.record for row in results.submissions if row.record] * 2:
+        whole, unread = store.record(key), store.unread(key)
+        assert whole is not None
+        assert unread is not None
+        expected = judging.judged(whole, reference, exercises, ONLY)
+        assert judging.judged(unread, reference, exercises, ONLY, same) == expected
+    assert same
+    assert all(result.outcome in judging.UNEXPLAINED for results in same.values() for result in results)
+
+
+def test_other_processes_judge_while_submissions_run(
+    graded: tuple[Path, Quiet, ClassResults], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, results = graded
+    shutil.copytree(folder / "wrong", tmp_path / "class" / "wrong")
+    shutil.copy(folder / "zipped.zip", tmp_path / "class")
+    monkeypatch.setattr(judging, "IN_PARALLEL", 2)
+    monkeypatch.setattr(judging, "judged", lambda *more: pytest.fail("judged in this process"))
+    _, watcher, found = grade(tmp_path / "class", tmp_path / "out")
+    assert sorted(watcher.ran) == ["wrong", "zipped"]
+    for name, row in by_name(found).items():
+        assert row.exercises == by_name(results)[name].exercises
+
+
 def test_a_judging_process_that_is_killed_is_reported(
     graded: tuple[Path, Quiet, ClassResults], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,8 +291,10 @@ def test_a_changed_submission_alone_is_run_again(
         assert (outcome.ran, watcher.ran) == (1, ["wrong"])
         assert by_name(results)["wrong"].score == 14.0
         file.write_bytes(before + b"\n# never seen\n")
+        kept = (out / ".dojo" / "class.json").read_bytes()
         with pytest.raises(BadClass, match="--rejudge runs nothing"):
-            grade(folder, out, rejudge=True)
+            grade(folder, out, rejudge=True, seconds=4.0)
+        assert (out / ".dojo" / "class.json").read_bytes() == kept
     finally:
         file.write_bytes(before)
 

@@ -27,6 +27,14 @@ def test_a_number_or_a_file_shows_one(name: str) -> None:
     assert dojo(name).output == f"{lesson_of(exercise)}\n"
 
 
+@pytest.mark.parametrize("charset", ["cp1252", "ascii"])
+def test_an_output_without_all_characters_gets_similar_ones(charset: str) -> None:
+    for exercise in day("day8"):
+        result = CliRunner(charset=charset).invoke(main, ["lesson", exercise.number])
+        assert result.exit_code == 0, exercise.number
+        assert "?" * 3 not in result.output
+
+
 def test_a_terminal_gets_it_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Console, "is_terminal", True)
     monkeypatch.setenv("TERM", "dumb")  # no colours

@@ -528,7 +528,8 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             note = " (weight each batch by its number of samples)"
         misconception = "mean-of-batch-means" if of_means else None
         happened, at = f"scenario `{name}`: {what} {found:.4f}", at or ("return",)
-        raise Failed(happened, f"{right:.4f}{note}", misconception=misconception, at=at)
+        about = "returns_two_floats" if note else ""  # the right samples, and another kind of number
+        raise Failed(happened, f"{right:.4f}{note}", misconception=misconception, at=at, about=about)
 
 
 def _close(found: float | None, right: float) -> bool:
