@@ -275,6 +275,15 @@ def test_a_graph_from_before_a_step_is_stale(gpu: Any) -> None:
             out.backward()
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_a_gradient_that_stayed_on_the_host_is_refused_by_a_step(gpu: Any, make: Any) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.sum().backward()
+    weight.data = weight.data.cuda()
+    with pytest.raises(RuntimeError, match="same device"):
+        make([weight]).step()
+
+
 def test_lists_that_do_not_fit_are_refused(gpu: Any) -> None:
     with torch.no_grad(), pytest.raises(RuntimeError, match="same number of tensors"):
         torch._foreach_add_([torch.zeros(2).cuda(), torch.zeros(2).cuda()], [torch.zeros(2).cuda()])

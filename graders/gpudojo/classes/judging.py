@@ -345,12 +345,13 @@ class Judges:
             # A copy has not read the reference yet, which each process does for itself.
             given = (dataclasses.replace(verdicts),)
             self._pool = ProcessPoolExecutor(self._count, _context(), _begin_judging, given)
-            for _ in range(self._count):
-                self._pool.submit(int)
+            with contextlib.suppress(BrokenProcessPool, OSError, ValueError):  # killed while it started: see `again`
+                for _ in range(self._count):
+                    self._pool.submit(int)
 
     def begin(self, key: str) -> Future[None] | None:
         """Let another process judge a record, if there is one; what it cannot do is left to this one."""
-        with contextlib.suppress(BrokenProcessPool):
+        with contextlib.suppress(BrokenProcessPool, OSError, ValueError):
             return self._pool.submit(_judge_again, [key]) if self._pool else None
         return None
 
@@ -372,17 +373,19 @@ class Judges:
                     beside[len(parts) - 1 - number].result()
                 yield from (self.verdicts.of(key, anew=here) for key in part)
         except (BrokenProcessPool, OSError, ValueError) as error:
-            if self._pool is None or not _is_broken(self._pool, error):
+            if self._pool is None or not (isinstance(error, BrokenProcessPool) or _is_broken(self._pool)):
                 raise
+            raise BadClass("a process that judges was killed; run the same command again") from None
+
+    def close(self) -> None:
+        if self._pool is None:
+            return
+        if _is_broken(self._pool):
             # One that started while another was killed is not ended by the pool, which would wait for it for ever.
             for process in multiprocessing.active_children():
                 if process.pid not in self._others:
                     process.kill()
-            raise BadClass("a process that judges was killed; run the same command again") from None
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
 
 
 def _context() -> multiprocessing.context.BaseContext:
@@ -391,10 +394,8 @@ def _context() -> multiprocessing.context.BaseContext:
     return multiprocessing.get_context("fork" if alone else "spawn")
 
 
-def _is_broken(pool: ProcessPoolExecutor, error: Exception) -> bool:
+def _is_broken(pool: ProcessPoolExecutor) -> bool:
     """Whether a process was killed. If that happens while another one starts, its start fails in other ways, too."""
-    if isinstance(error, BrokenProcessPool):
-        return True
     try:
         pool.submit(int)
     except (BrokenProcessPool, OSError, ValueError):

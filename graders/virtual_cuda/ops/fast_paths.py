@@ -454,6 +454,32 @@ def _watched() -> bool:
     )
 
 
+def _references() -> int:
+    """How many references a gradient has in `backward` that nobody keeps; versions of Python and torch differ."""
+    counts: list[int] = []
+
+    class Copied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            counts.append(getrefcount(gradient))
+            return gradient.clone()
+
+    node: Any = Copied
+    node._backward_cls.apply = Copied.backward
+    apply = super(torch.autograd.Function, node).apply
+    with torch.inference_mode(False), torch.enable_grad():
+        last = apply(apply(torch.zeros(1, device="cpu", requires_grad=True)))
+        last.backward(torch.ones(1, device="cpu"))
+    return counts[-1]
+
+
+_UNHELD: Final = _references()
+
+
 class _Linear(torch.autograd.Function):
     """`addmm` of a transposed weight: one node, whose backward records what those of `addmm` and `t` would do.
 
@@ -503,8 +529,8 @@ class _Linear(torch.autograd.Function):
         of_bias = of_input = of_weight = None
         if active:
             behind = deliver(g, place, "aten.threshold_backward.default", shape, shape, where=where, at=at)
-            # torch has freed both by now. Three references are autograd's, this function's and the question's.
-            if getrefcount(gradient) <= 3:
+            # torch has freed both by now.
+            if getrefcount(gradient) <= _UNHELD:
                 del gradient._block
             gradient = behind
             if not _keeps_graph():
@@ -890,14 +916,17 @@ class _Step:
 def _stepping(original: Any, *args: Any, **named: Any) -> Any:
     """The usual steps of Adam and of plain gradient descent."""
     slots = [i for i, given in enumerate(args) if type(given) is list and given and type(given[0]) in _ORDINARY]
-    others = [given for i, given in enumerate(args) if i not in slots and given is not None]
+    # Steps are counted on the host; whatever else is there, or has yet to be made, is the dispatcher's.
+    others = [given for i, given in enumerate(args) if i not in slots and given]
+    counted = all(type(each) is torch.Tensor and not each.dim() for given in others[:1] for each in given)
     opened = None
     if not (
         _grad_on()
         or any(named.get(key) for key in ("has_complex", "capturable", "has_sparse_grad"))
         or any(isinstance(value, torch.Tensor) for value in named.values())
-        # Momentum that the step is to make.
-        or not all(type(given) is list and all(type(each) is torch.Tensor for each in given) for given in others)
+        or slots[:2] != [0, 1]
+        or len(others) > 1
+        or (others and (not counted or others[0] is not args[-1] or len(args) < 6))
         or _watched()
     ):
         opened = _opened_lists(args, slots)
