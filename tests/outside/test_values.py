@@ -316,6 +316,15 @@ def test_functions_of_cudnn_convolve() -> None:
         image.cuda(), weight.cuda(), ones, ones, (2, 2), ones, 2, False, False, True
     )
     torch.testing.assert_close(there.cpu(), F.conv_transpose2d(image, weight, None, 2, 1, 1, 2))
+    with torch.autocast("cuda", torch.float16):
+        cast = torch.cudnn_convolution(image.cuda(), weight[:, :2].cuda(), ones, ones, ones, 2, False, False, True)
+    assert cast.dtype is torch.float16
+    settings, bias = ((2, 2), ones, ones, 2), torch.randn(4)
+    here = F.conv2d(image, weight[:, :2], bias, *settings)
+    moved = (image.cuda(), weight[:, :2].cuda())
+    torch.testing.assert_close(torch.cudnn_convolution_relu(*moved, bias.cuda(), *settings).cpu(), here.relu())
+    there = torch.cudnn_convolution_add_relu(*moved, here.cuda(), 0.5, bias.cuda(), *settings)
+    torch.testing.assert_close(there.cpu(), (here * 1.5).relu())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])

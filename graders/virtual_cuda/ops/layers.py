@@ -311,6 +311,16 @@ def _by_cudnn_transposed(
     return _convolved(image, weight, None, stride, padding, dilation, True, more, groups)
 
 
+def _by_cudnn_relu(image: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    return _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups).relu()
+
+
+def _by_cudnn_add_relu(image: Any, weight: Any, more: Any, alpha: Any, bias: Any, *settings: Any) -> Any:
+    stride, padding, dilation, groups = settings
+    out = _convolved(image, weight, bias, stride, padding, dilation, False, [0], groups)
+    return out.add(more, alpha=1 if alpha is None else alpha).relu()
+
+
 _LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -354,8 +364,10 @@ operator(
 )
 operator("convolution_backward", kernel=partial(_in_single_backward, aten.convolution_backward.default))
 operator("_convolution", placement=_convolution)
-operator("cudnn_convolution", kernel=_by_cudnn)
-operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed)
+operator("cudnn_convolution", kernel=_by_cudnn, autocast="lower")
+operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed, autocast="lower")
+operator("cudnn_convolution_relu", kernel=_by_cudnn_relu)
+operator("cudnn_convolution_add_relu", kernel=_by_cudnn_add_relu)
 
 _RUNNING: Final[dict[str, Any]] = {
     "output": partial(_batch_norm_output, 5, True),
