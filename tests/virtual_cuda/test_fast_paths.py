@@ -275,6 +275,19 @@ def test_a_graph_from_before_a_step_is_stale(gpu: Any) -> None:
             out.backward()
 
 
+def test_a_step_that_counts_on_the_device_waits_for_its_counts(gpu: Any) -> None:
+    layer = nn.Linear(4, 3).cuda()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    for on_device in (False, True):
+        layer(torch.rand(5, 4).cuda()).sum().backward()
+        for state in optimizer.state.values() if on_device else ():
+            state["step"] = state["step"].cuda()
+        first = gpu.ledger.mark()
+        optimizer.step()
+        assert len(gpu.ledger.since(first).syncs()) == (4 if on_device else 0)  # two for each parameter
+
+
+
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
 def test_a_gradient_that_stayed_on_the_host_is_refused_by_a_step(gpu: Any, make: Any) -> None:
     weight = nn.Parameter(torch.ones(2))

@@ -926,7 +926,8 @@ def _stepping(original: Any, *args: Any, **named: Any) -> Any:
         or any(isinstance(value, torch.Tensor) for value in named.values())
         or slots[:2] != [0, 1]
         or len(others) > 1
-        or (others and (not counted or others[0] is not args[-1] or len(args) < 6))
+        or (len(args) >= 6) != bool(others)  # Adam has counts; those on the device have to be waited for
+        or (others and (not counted or others[0] is not args[-1]))
         or _watched()
     ):
         opened = _opened_lists(args, slots)
