@@ -287,7 +287,6 @@ def test_a_step_that_counts_on_the_device_waits_for_its_counts(gpu: Any) -> None
         assert len(gpu.ledger.since(first).syncs()) == (4 if on_device else 0)  # two for each parameter
 
 
-
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
 def test_a_gradient_that_stayed_on_the_host_is_refused_by_a_step(gpu: Any, make: Any) -> None:
     weight = nn.Parameter(torch.ones(2))
