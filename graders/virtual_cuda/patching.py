@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import is_
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from virtual_cuda.errors import AlreadyOpen, DuplicatePatch
@@ -61,6 +61,21 @@ def around(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
 
     call.__name__ = call.__qualname__ = name
     return owner, name, call
+
+
+def unpatched(function: Any) -> Any:
+    """What a function of ours stands for, with the same object if it is a method; any other one as it is."""
+    if isinstance(function, MethodType):
+        return MethodType(unpatched(function.__func__), function.__self__)
+    for done in reversed(_in_force.values()):
+        for one in reversed(done):
+            if one.put is function and one.before is not _MISSING:
+                function = one.before
+            elif one.put is function and isinstance(
+                one.owner, ModuleType
+            ):  # one that looks for its functions elsewhere
+                function = type(one.owner).__getattr__(one.owner, one.name)
+    return function
 
 
 @contextlib.contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import nn
 from virtual_cuda import virtual_cuda
 
 
@@ -117,3 +119,34 @@ def test_the_library_of_a_convolution(name: str) -> None:
         torch._C._select_conv_backend(x.new_empty(2, 3, 0, 4), w, None, *settings)
     host = torch._C._select_conv_backend(x.cpu(), w.cpu(), None, *settings)
     assert "Cud" not in host.name
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm, self.out = nn.Embedding(9, 4), nn.LSTM(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.lstm(self.words((x * 8).long().flatten(1)))
+        if hidden.sum() > 1e9:
+            hidden = torch.zeros_like(hidden)
+        return nn.functional.softmax(self.out(nn.functional.gelu(hidden)), dim=2)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Linear(6, 3),
+        nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv1d(3, 2, 3), nn.BatchNorm1d(2), nn.Flatten()),
+        nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True),
+        _Recurrent(),
+    ],
+    ids=["linear", "layers", "convolution", "transformer", "recurrent"],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripted_modules_run_on_the_device(module: nn.Module) -> None:
+    x = torch.rand(2, 3, 6)
+    scripted = torch.jit.script(copy.deepcopy(module).cuda())(x.cuda())
+    assert scripted.device.type == "cuda"
+    torch.testing.assert_close(scripted.cpu(), module(x))

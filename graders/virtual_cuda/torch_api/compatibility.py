@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 import torch.jit._builtins as builtins
+import torch.jit._recursive as recursive
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from virtual_cuda.device.state import LAZY
 from virtual_cuda.device.tensor import AUTOCAST, Tensor, make_shell
 from virtual_cuda.errors import SelectionOnly, TorchUnsupported
-from virtual_cuda.patching import Opening, Patch, around, patch, torch_patches
+from virtual_cuda.patching import Opening, Patch, around, patch, torch_patches, unpatched
 from virtual_cuda.torch_api.imports import few_imports
 
 # What is replaced or called by name, where a name that is gone would be replaced all the same and never asked again.
@@ -129,7 +130,11 @@ def check() -> None:
 def _find_builtin(original: Any, function: Any) -> Any:
     name = getattr(function, "__name__", "")
     ours = vars(torch).get(name) is function and hasattr(torch._C._VariableFunctions, name)
-    return original(function) or (f"aten::{name}" if ours else None)
+    return original(function) or original(unpatched(function)) or (f"aten::{name}" if ours else None)
+
+
+def _compile_original(original: Any, function: Any, *rest: Any) -> Any:
+    return original(unpatched(function), *rest)
 
 
 @torch_patches()
@@ -137,6 +142,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     # Made once per process: it must hold the functions as they were.
     builtins._get_builtin_table()
     yield around(builtins, "_find_builtin", _find_builtin)
+    yield from (around(recursive, name, _compile_original) for name in ("try_compile_fn", "make_stub"))
 
 
 MPS = torch.device("mps")
