@@ -123,14 +123,14 @@ def batched(tasks: list[Task], size: int) -> Iterator[list[Task]]:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("exercises", nargs="*", help="only these, by number, such as 05")
+    parser.add_argument("exercises", nargs="*", help="only these, by number, such as 05, or solutions by name")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--processes", type=int, default=cores())
     parser.add_argument("--kept", type=Path, default=Path("build") / "seeds.jsonl", help="where verdicts are kept")
     chosen = parser.parse_args()
     chosen.kept.parent.mkdir(parents=True, exist_ok=True)
     every = [one.path for one in solutions(ROOT / "tests" / DAY)]
-    paths = [path for path in every if not chosen.exercises or path.parent.name[:2] in chosen.exercises]
+    paths = [path for path in every if not chosen.exercises or {path.parent.name[:2], path.stem} & {*chosen.exercises}]
     seeds = list(range(1, chosen.seeds + 1))
     differing = []
     for path, found in graded(paths, seeds, chosen.kept, chosen.processes):

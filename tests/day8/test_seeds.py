@@ -16,6 +16,17 @@ def test_half_precision_does_not_change_the_predictions_of_05() -> None:
             assert torch.equal(model(pictures).argmax(dim=1), torch.tensor(logits).argmax(dim=1)), seed
 
 
+def test_the_largest_output_of_a_batch_counts_other_hits_in_05() -> None:
+    for seed in SEEDS:
+        outputs = torch.tensor(evaluation_loop._drawn(seed)[2])
+        for samples in (evaluation_loop.FEW, evaluation_loop.MOST):
+            loader, _ = evaluation_loop.batches(seed, samples)
+            batches = zip(outputs[:samples].split(evaluation_loop.BATCH), (y for _, y in loader), strict=True)
+            hits = [[int((x.argmax(*dim) == y).sum()) for dim in ((1,), ())] for x, y in batches]
+            right, of_all = map(sum, zip(*hits, strict=True))
+            assert right != of_all, seed
+
+
 def test_gradients_of_07_are_clipped_and_do_not_overflow_when_scaled_twice() -> None:
     for seed in SEEDS:
         model = mixed_precision.watched(seed, "cpu", mixed_precision.StepLog(), overflow=False)
