@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from gpudojo.authoring.lint import solutions
-from gpudojo.grading.source_locator import executed
 from gpudojo.model.catalogue import misconceptions
-from gpudojo.model.exercise import Exercise
+from gpudojo.model.exercise import Exercise, executed
 from gpudojo.model.results import Outcome
 
 from tests.solutions import graded, pytest_generate_tests

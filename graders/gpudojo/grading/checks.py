@@ -21,11 +21,10 @@ import msgspec
 
 from gpudojo.grading import load
 from gpudojo.grading.call import Call, array, name_of, settled, torch
-from gpudojo.grading.source_locator import executed
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
-from gpudojo.model.exercise import Diagnose, Exercise, Failed, Function, Probe, Seen, called
+from gpudojo.model.exercise import Diagnose, Exercise, Failed, Function, Probe, Seen, called, executed
 from gpudojo.model.results import OURS, CheckResult, Outcome, blocked, hints_on, not_handed_in
 
 WIDTH: Final = 100

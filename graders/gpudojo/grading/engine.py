@@ -23,7 +23,6 @@ from gpudojo.grading.checks import scenario_raised
 from gpudojo.grading.limits import UNLIMITED, Limits
 from gpudojo.grading.load import solved
 from gpudojo.grading.references import KeptEvidence, Reference, reference_for
-from gpudojo.grading.source_locator import line_to_show
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import DojoError, author_line
 from gpudojo.model.evidence import (
@@ -35,7 +34,17 @@ from gpudojo.model.evidence import (
     decode_evidence,
     encode_evidence,
 )
-from gpudojo.model.exercise import Check, Exercise, Failed, Function, Misconception, Seen, Todo, pattern_key
+from gpudojo.model.exercise import (
+    Check,
+    Exercise,
+    Failed,
+    Function,
+    Misconception,
+    Seen,
+    Todo,
+    line_to_show,
+    pattern_key,
+)
 from gpudojo.model.results import CheckResult, Outcome
 
 if TYPE_CHECKING:

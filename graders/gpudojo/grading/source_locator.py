@@ -7,13 +7,11 @@ import types
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from gpudojo.model.exercise import pattern_key
+from gpudojo.model.exercise import PLACES, Lines, pattern_key
 
 MOST: Final = 120  # of one function
-PLACES: Final = 8  # of one pattern in one function
 DEVICES: Final = ("cuda", "mps", "cpu")
 Found = Iterator[tuple[str, int]]
-Ran = tuple[tuple[int, int], ...]  # lines that were executed, each as the first and last of some that follow each other
 _OWN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
 _LEAVES = frozenset({ast.Name, ast.Constant, ast.Pass, ast.Break, ast.Continue})
@@ -62,42 +60,6 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
             found[pattern_key(name, "no return")] = node.lineno
         found |= {f"guard {line}": header for line, header in _guards(node.body)}
     return found
-
-
-def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int], ran: Ran | None) -> int | None:
-    """The line of the first of these patterns that the failing call executed; None where there is none.
-
-    Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
-    is the condition by which a place was left out, and the empty pattern where the function begins. Without a record
-    of what ran, any place will do.
-    """
-    for pattern in patterns:
-        skipped, last = pattern.startswith("skipped "), pattern.startswith("last ") or pattern == "return"
-        what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
-        keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
-        places = [lines[key] for key in (keys if what else [function]) if key in lines]
-        if ran is None:
-            places = [] if skipped or (pattern == "return" and len(places) > 1) else places
-        elif skipped:
-            guards = (_guard(line, lines, ran) for line in places if not executed(line, ran))
-            places = [line for line in guards if line]
-        else:
-            places = [line for line in places if executed(line, ran)]
-            last = last or what == "return"
-        if places:
-            return places[-1] if last else places[0]
-    return None
-
-
-def _guard(line: int, lines: Mapping[str, int], ran: Ran) -> int:
-    """The innermost condition around a line that was executed; 0 where none was."""
-    while (line := lines.get(f"guard {line}", 0)) and not executed(line, ran):
-        pass
-    return line
-
-
-def executed(line: int, ran: Ran) -> bool:
-    return any(first <= line <= last for first, last in ran)
 
 
 def _keys(statement: ast.stmt) -> Iterator[tuple[str, str, int]]:
@@ -377,7 +339,7 @@ def _filled_in(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=same)
 
 
-def taken(error_line: int | None = None) -> Ran:
+def taken(error_line: int | None = None) -> Lines:
     """What has been executed since the last time; where an error ended it, nothing after its line in that run."""
     found = [each for each in RAN.copy() if type(each) is tuple and len(each) == 2 and {*map(type, each)} == {int}]
     RAN.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
@@ -151,9 +151,50 @@ class Advice:
     at: tuple[str, ...] = ()  # patterns for `grading.source_locator`
 
 
+PLACES: Final = 8  # of one pattern in one function
+# Those that were executed, each as the first and last of some that follow each other.
+Lines = tuple[tuple[int, int], ...]
+
+
 def pattern_key(function: str, what: str) -> str:
     """The key for the line of a pattern, beside the keys for names; no name has a space."""
     return f"{function} {what}"
+
+
+def line_to_show(patterns: Iterable[str], function: str, lines: Mapping[str, int], ran: Lines | None) -> int | None:
+    """The line of the first of these patterns that the failing call executed; None where there is none.
+
+    Of several places the first one counts, of `return` and of those that begin with `last ` the last one. `skipped to(`
+    is the condition by which a place was left out, and the empty pattern where the function begins. Without a record
+    of what ran, any place will do.
+    """
+    for pattern in patterns:
+        skipped, last = pattern.startswith("skipped "), pattern.startswith("last ") or pattern == "return"
+        what = pattern.removeprefix("skipped ").removeprefix("last ").removeprefix("first ")
+        keys = (pattern_key(function, f"{what} {n}" if n > 1 else what) for n in range(1, PLACES + 1))
+        places = [lines[key] for key in (keys if what else [function]) if key in lines]
+        if ran is None:
+            places = [] if skipped or (pattern == "return" and len(places) > 1) else places
+        elif skipped:
+            guards = (_guard(line, lines, ran) for line in places if not executed(line, ran))
+            places = [line for line in guards if line]
+        else:
+            places = [line for line in places if executed(line, ran)]
+            last = last or what == "return"
+        if places:
+            return places[-1] if last else places[0]
+    return None
+
+
+def _guard(line: int, lines: Mapping[str, int], ran: Lines) -> int:
+    """The innermost condition around a line that was executed; 0 where none was."""
+    while (line := lines.get(f"guard {line}", 0)) and not executed(line, ran):
+        pass
+    return line
+
+
+def executed(line: int, ran: Lines) -> bool:
+    return any(first <= line <= last for first, last in ran)
 
 
 @dataclass

@@ -8,7 +8,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from gpudojo.grading.source_locator import MOST, RAN, Ran, executed, line_to_show, marked, pattern_lines, taken
+from gpudojo.grading.source_locator import MOST, RAN, marked, pattern_lines, taken
+from gpudojo.model.exercise import Lines, executed, line_to_show
 
 SOURCE = """
 def move(batch, device):
@@ -162,7 +163,7 @@ def never(used):
 """.lstrip("\n")
 
 
-def ran(*arguments: object) -> Ran:
+def ran(*arguments: object) -> Lines:
     names: dict[str, Any] = {}
     exec(marked(ast.parse(CHOOSING), "choosing.py"), names)
     taken()
