@@ -60,9 +60,8 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(f"{name:{wide}}", line) for name, (_, line) in part.items()])
 
     def main(self, *args: Any, **more: Any) -> Any:
-        if "utf" not in (sys.stdout.encoding or "").lower() and sys.argv[1:2] != [
-            "run"
-        ]:  # a script's output is its own
+        of_a_script = sys.argv[1:2] == ["run"]  # its output is its own
+        if not of_a_script and "utf" not in (sys.stdout.encoding or "").lower():
             from virtual_cuda.ledger import write_similar
 
             write_similar(sys.stdout, sys.stderr)

@@ -49,6 +49,8 @@ class Todo(Exception):
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+# Lines that were executed, each pair the first and last of some that follow each other.
+Lines = tuple[tuple[int, int], ...]
 OTHERS: Final = ("one gpu", "two gpus", "mac", "laptop")  # machines that are never the one with the real GPU
 
 
@@ -103,7 +105,7 @@ class Seen:
         self.asked = probe, scenario
 
     @property
-    def ran(self) -> tuple[tuple[int, int], ...] | None:
+    def ran(self) -> Lines | None:
         """The lines executed by the calls that were asked about last.
 
         Calls outside of scenarios stand for a scenario that has no record, and all calls for none.
@@ -152,8 +154,6 @@ class Advice:
 
 
 PLACES: Final = 8  # of one pattern in one function
-# Those that were executed, each as the first and last of some that follow each other.
-Lines = tuple[tuple[int, int], ...]
 
 
 def pattern_key(function: str, what: str) -> str:

@@ -346,7 +346,7 @@ def lists(func: Any, call: Any, slots: tuple[int, ...]) -> Any:
         except Exception as error:
             out = rescue(func, inner, kwargs or {}, place, error)
         if not returns:
-            torch._C._increment_version(args[slots[0]])  # as CUDA's kernels do: autograd leaves it to them
+            torch._C._increment_version(args[slots[0]])  # as torch does for every list that is changed in place
         return _deliver_lists(out if returns else None, place, name, inner[slots[0]])
 
     return plan
