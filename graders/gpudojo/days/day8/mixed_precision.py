@@ -398,7 +398,7 @@ def _finished(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Step
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
-    found = diagnosis(raised.message)
+    found = diagnosis(raised)
     if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
         return "device-index-dropped"
     if found is not None:
