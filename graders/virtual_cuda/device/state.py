@@ -234,8 +234,9 @@ class Allocator:
             piece = self._take_large(size)
             size = piece.size
         self.live += size
-        self.blocks += 1
-        self.blocks_ever += 1
+        if size:
+            self.blocks += 1
+            self.blocks_ever += 1
         if self.live > self.peak:
             self.peak = self.live
         return size, piece
@@ -424,6 +425,8 @@ class Block:
         self.allocate(wanted)
 
     def __del__(self) -> None:
+        if not self.size:  # nothing, or more than there is
+            return
         memory = self.place.memory
         if memory.layout is not None:
             memory.layout.release(self)

@@ -363,6 +363,21 @@ def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
 
 
+_NO_MKL: Final = ("without MKL", "from the 'SparseCsrCPU' backend")
+_PRODUCTS: Final = (aten.mm.default, aten.addmm.default, aten._sparse_sparse_matmul.default)
+
+
+def _product(func: Any, inner: Any, named: Any) -> Any:
+    """A product with compressed tensors, which the CPU computes only if it was built with MKL."""
+    *added, first, second = inner
+    if first.layout is torch.strided or second.layout is torch.strided or (added and added[0].layout is torch.strided):
+        return call_of(func)(*(t if t.layout is torch.strided else t.to_dense() for t in inner), **named)
+    out = torch.sparse.mm(first.to_sparse_coo(), second.to_sparse_coo()) * named.get("alpha", 1)
+    if added:
+        out = out + added[0].to_sparse_coo() * named.get("beta", 1)
+    return out.coalesce().to_sparse(layout=added[0].layout if added else torch.sparse_csr)
+
+
 def _joined(func: Any, inner: Any, named: Any) -> Any:
     """The sum of two COO tensors: CUDA puts their elements one after the other, where the CPU may merge them."""
     first, second = inner[:2]
@@ -419,6 +434,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         if target is None:
             raise
         out = _in_single(func, inner, named, error)
+        if out is NOT_EMULATED and func in _PRODUCTS and any(text in str(error) for text in _NO_MKL):
+            out = _product(func, inner, named)
         if out is NOT_EMULATED:
             out = rescue(func, inner, named, target, error)
     closed, nbytes = seen.close(out, target)
