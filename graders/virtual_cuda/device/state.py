@@ -568,12 +568,11 @@ def pin(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     if tensor.layout in SPARSE:
         copies = [pin(part) for part in parts(tensor)]
+        make: Any = torch.sparse_compressed_tensor
+        rest: dict[str, Any] = {"layout": tensor.layout}
         if tensor.layout is torch.sparse_coo:
-            coalesced = tensor.is_coalesced()
-            made = torch.sparse_coo_tensor(*copies, tensor.shape, is_coalesced=coalesced, check_invariants=False)
-        else:
-            make: Any = torch.sparse_compressed_tensor
-            made = make(*copies, tensor.shape, layout=tensor.layout, check_invariants=False)
+            make, rest = torch.sparse_coo_tensor, {"is_coalesced": tensor.is_coalesced()}
+        made: torch.Tensor = make(*copies, tensor.shape, **rest, check_invariants=False)
         made._pinned_storage = copies  # type: ignore[attr-defined]
         return made
     copy = tensor.clone(memory_format=torch.preserve_format)
