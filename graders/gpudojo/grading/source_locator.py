@@ -37,8 +37,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
     `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
     value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
-    does not pass on a parameter, `+= f(` where the result of a call is added, `unused no_grad(` and `eval not called`
-    for statements without an effect, `in place`.
+    does not pass on a parameter, `+= f(` where the result of a call is added, `unused no_grad(`, `unused /` and
+    `eval not called` for statements without an effect, `in place`.
     The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
@@ -171,6 +171,8 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.Expr):
             if isinstance(node.value, ast.Attribute):
                 yield f"{node.value.attr} not called", node.lineno
+            elif isinstance(node.value, ast.BinOp):
+                yield f"unused {_SIGNS.get(type(node.value.op), 'operator')}", node.lineno
             elif isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name | ast.Attribute):
                 yield f"unused {getattr(node.value.func, 'attr', None) or ast.unparse(node.value.func)}(", node.lineno
         elif isinstance(node, ast.If):

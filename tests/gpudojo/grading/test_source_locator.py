@@ -260,6 +260,7 @@ def f(model, device, flag=True):
     device = DEVICE
     model.add_(1)
     g(model, flag=True)
+    flag / 2
 def g(model, device, flag):
     return DEVICE
 """.lstrip("\n")
@@ -270,6 +271,7 @@ def g(model, device, flag):
     [
         ("f eval not called", 3),
         ("f unused no_grad(", 4),
+        ("f unused /", 8),
         ("f device =", 5),
         ("f global device", 5),
         ("f in place", 6),
