@@ -82,7 +82,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         # The module inside passes through the ledger, as it would without torch.compile.
         yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
 
-    for scripts in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+    for scripts in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):
         yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
     yield around(torch.jit, "load", _load)
     for name, maker in {
