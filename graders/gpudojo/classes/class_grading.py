@@ -257,6 +257,7 @@ class ClassGrading:
             submission, terms = self._read(entry), self._terms(entry)
             if submission and terms.verdicts.has(key := terms.key(submission.digest), self.options.rejudge):
                 ready[entry.name] = key
+                self.sent[entry.name].at = self.store.kept_at(key)  # by a run that was ended early, perhaps
                 self._keep_sources(submission.digest, submission.contents)
         return ready
 

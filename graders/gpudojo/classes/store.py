@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import datetime
 import enum
 import hashlib
 import io
@@ -236,6 +237,11 @@ class Store:
 
     def has(self, key: str) -> bool:
         return self.path_of(key).is_file()
+
+    def kept_at(self, key: str) -> str:
+        """When a record was kept: ISO 8601, UTC."""
+        when = datetime.datetime.fromtimestamp(self.path_of(key).stat().st_mtime, datetime.UTC)
+        return when.isoformat(timespec="seconds")
 
     def keep(self, key: str, record: Record) -> None:
         """Keep a record. Threads wait for the disk; one that is torn by a power failure counts for nothing."""

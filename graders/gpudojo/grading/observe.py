@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -197,6 +198,7 @@ def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, ki
             student = submission.names.get(name, student)
         names.enter_context(patch_imported_names(submission.names))
         executed.clear()
+        _set_seeds(f"{seed} {name} {probe.name}")
         try:
             facts = probe.facts(Call(student, submission, device, seed))
             ran = {scenario: sorted(lines) for scenario, lines in executed.items()}
@@ -208,6 +210,18 @@ def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, ki
             if isinstance(error, DeviceClosed):
                 found = msgspec.structs.replace(found, type=DeviceClosed.__name__)
             return Observation(CallStatus.RAISED, raised=found)
+
+
+def _set_seeds(seed: str) -> None:
+    """A student's random numbers are the same whenever a probe runs, whatever ran before it in this process.
+
+    The seeds tell nothing of the one that scenarios are drawn from.
+    """
+    numbers = random.Random(seed)
+    torch.default_generator.manual_seed(numbers.getrandbits(63))
+    random.setstate(numbers.getstate())
+    if numpy := sys.modules.get("numpy.random"):
+        numpy.seed(numbers.getrandbits(32))
 
 
 @contextlib.contextmanager

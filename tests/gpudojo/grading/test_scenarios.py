@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
+import numpy
 import pytest
+import torch
 from gpudojo.grading.call import StudentRaised, several, tried
+from gpudojo.grading.observe import load_file, observe
+from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import Raised
 
 
@@ -36,3 +43,24 @@ def test_several_ends_with_the_first_error_which_names_its_scenario() -> None:
     with pytest.raises(StudentRaised) as caught:
         several({"one": lambda: 1, "two": lambda: raising(Raised("ValueError", "no", 3))})
     assert caught.value.evidence.scenario == "two"
+
+
+@pytest.mark.parametrize("drawn", ["torch.randperm(n)", "random.sample(range(n), n)", "numpy.random.permutation(n)"])
+def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: str) -> None:
+    """A function that is graded again, alone or after another process died, is seen to do the same."""
+    exercise = next(each for each in day("day8") if each.stem.startswith("08"))
+    function = next(each for each in exercise.functions if each.name == "make_loader")
+    file = tmp_path / f"{exercise.stem}.py"
+    file.write_text(
+        "import random\nimport numpy\nimport torch\n\n\n"
+        "def make_loader(dataset, batch_size, device, shuffle=False, num_workers=0):\n"
+        f"    n = len(dataset)\n    order = [int(each) for each in {drawn}]\n"
+        "    return torch.utils.data.DataLoader(dataset, batch_size, sampler=order)\n"
+    )
+    submission = load_file(file)
+    first = observe(exercise, function, submission, "virtual", 8)
+    torch.rand(3), random.random(), numpy.random.rand(3)
+    again = observe(exercise, function, submission, "virtual", 8)
+    other = observe(exercise, function, submission, "virtual", 9)
+    assert first.observations["loaders"].facts == again.observations["loaders"].facts
+    assert first.observations["loaders"].facts != other.observations["loaders"].facts
