@@ -57,7 +57,7 @@ OBSERVING: Final = (
 
 
 @functools.cache
-def of_probes(day: str, kept: Path | None = None) -> str:
+def of_probes(day: str, kept: Path | None = None, keep: bool = False) -> str:
     """The fingerprint of everything that evidence depends on; a file may keep it, since to find it takes long."""
     files = {path: path.read_bytes() for path in (*_files(OBSERVING), *_files([_folder(day)]), Path(__file__))}
     whole = _hash(files, torch := importlib.metadata.version("torch"))
@@ -66,7 +66,7 @@ def of_probes(day: str, kept: Path | None = None) -> str:
         if known == whole:
             return found
     found = _hash(_probing(day), torch)
-    if kept is not None and kept.parent.is_dir():
+    if kept is not None and keep:
         write(kept, f"{whole} {found}".encode(), lasting=False)
     return found
 
@@ -238,7 +238,7 @@ class GradingOptions:
             self.day,
             self.bench,
             recorded.name if recorded else name_of(secret),
-            of_probes(self.day, None if self.alone else self.out / FOLDER / "probes"),
+            of_probes(self.day, None if self.alone else self.out / FOLDER / "probes", keep=not self.rejudge),
             f"{self.seconds:g} {self.memory}" + (f" {self.gpu_memory}" if self.bench == "cuda" else ""),
             " ".join(sorted(self.only)),
         )
