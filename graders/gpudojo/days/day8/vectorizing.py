@@ -478,7 +478,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         growth = seen[pictures].growth
         (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
         for what, every in (("operations", growth.operations), ("lines of Python", growth.steps)):
-            counts, long = every[: len(GROWING)], every[len(GROWING) :]
+            counts = every[: len(GROWING)]
             if all(a < b for a, b in pairwise(counts)):
                 happened = (
                     f"{few} sprites of {high} x {wide} pixels took {counts[0]} {what}, "
@@ -487,11 +487,11 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
                 right = wanted[pictures].growth.operations[-1]
                 expected = f"the same number for more and larger sprites; the reference takes {right} operations"
                 raise Failed(happened, expected, growth.line, "python-loop-over-elements")
-            # A loop may be as long as all of these pictures need, and longer only where one side is; or the operations
-            # for all sizes may be recorded in advance. Lines that prepare something in the first call are no matter.
-            most = max(every if what == "operations" else long, default=0)
-            if most - (min(every) if what == "operations" else counts[-1]) >= SIDE - max(GROWING[-1]):
-                happened = f"one picture took {min(every)} {what}, another {most}"
+            # A loop may be as long as most of these pictures need, and operations for all of them be recorded in the
+            # first call. Lines that only prepare something there are no matter.
+            later = every[what != "operations" :] or [0]
+            if max(later) - min(later) >= SIDE - max(GROWING[-1]):
+                happened = f"one picture took {min(later)} {what}, another {max(later)}"
                 expected = "the same number for more and larger sprites"
                 raise Failed(happened, expected, growth.line, "python-loop-over-elements", ("for",))
         # A loop as long as the largest picture it is meant for, whatever the size of this one.
