@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -98,12 +97,6 @@ def grade(
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
-    from gpudojo.sandbox.fork_client import ForkClient
-
-    early = ForkClient()
-    if scheduler is None and bench in ("virtual", "cpu") and not rejudge and not out.exists():
-        # In a new folder something has to run: the fork server imports torch while this process imports the rest.
-        early.start()
     from rich.console import Console
 
     from gpudojo.classes.class_grading import ClassGrading, Display
@@ -135,11 +128,11 @@ def grade(
     display = Display(Console(highlight=False), quiet)
     try:
         runner: Runner | None = None
-        if early.started:
-            runner = LocalRunner(options.jobs, early)
+        if context.obj is not None:
+            runner = LocalRunner(options.jobs, context.obj)
         elif scheduler is not None and not rejudge:
             runner = _cluster(scheduler, wait, require_isolation)
-        with display, contextlib.closing(early):
+        with display:
             outcome = ClassGrading(options, display, runner).run()
     except KeyboardInterrupt:
         kept = f"{display.done} of {display.count} are graded and kept"

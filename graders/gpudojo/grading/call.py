@@ -322,10 +322,14 @@ def put_back() -> Iterator[None]:
                     setattr(owner, name, value)
 
 
+BACK: Final = "to the host"  # the name for what is copied from the device
+
+
 def copied(call: Call, since: int | None = None, **tensors: Any) -> dict[str, int | None]:
     """The line that copied each of these CPU tensors to the device, in the last call or since a mark of the ledger.
 
-    They are recognised by size; only those that were copied.
+    They are recognised by size; only those that were copied. `BACK` has the line that last copied more than a number
+    to the host.
     """
     ledger = call.ledger if since is None else call.bench.ledger.since(since)
     found: dict[str, int | None] = {}
@@ -333,4 +337,6 @@ def copied(call: Call, since: int | None = None, **tensors: Any) -> dict[str, in
         for name, tensor in tensors.items():
             if transfer.bytes == tensor.nbytes:
                 found.setdefault(name, call.line_of(transfer))
+    if back := [transfer for transfer in ledger.transfers_to_host() if transfer.bytes > 8]:
+        found[BACK] = call.line_of(back[-1])
     return found

@@ -293,11 +293,12 @@ def _comparison(
     variables, values = tuple(cell for _, cell, _ in cells), tuple(before for _, _, before in cells)
     probes, looking = tuple(probe for probe, _ in looks), tuple(before for _, before in looks)
     contents, look = attrgetter("cell_contents"), attrgetter("look")
-    tables = tuple(_tables(spaces))
+    things = tuple(_held(spaces))
+    tables = tuple(_tables(things))
     filled = _touched([table for _, table, _, _ in tables], memory)
-    grown = tuple(_grown(spaces))
+    grown = tuple(_grown(things))
     # A method can be hidden by an attribute of the object.
-    objects = tuple((where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(spaces))
+    objects = tuple((where, vars(thing), names - vars(thing).keys()) for where, thing, names in _objects(things))
     # A name that a class has inherited can be hidden by one of its own.
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
@@ -524,23 +525,26 @@ def _held(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Any]]:
     yield from {id(value): (where, value) for where, value in named}.values()
 
 
-def _tables(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]]:
+Things = Sequence[tuple[str, Any]]  # as `_held` yields them
+
+
+def _tables(things: Things) -> Iterator[tuple[str, dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]]:
     """Tables with what is in them now. More may be added, since some are filled as they are used."""
-    for where, value in _held(spaces):
+    for where, value in things:
         if isinstance(value, dict) and value:
             yield where, value, tuple(value), tuple(value.values())
 
 
-def _grown(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, dict[Any, Any], set[Any]]]:
+def _grown(things: Things) -> Iterator[tuple[str, dict[Any, Any], set[Any]]]:
     """Tables that find out by themselves what is missing; where that is True or False, it can be found out again."""
-    for where, value in _held(spaces):
+    for where, value in things:
         if isinstance(value, dict) and hasattr(value, "__missing__"):
             yield where, value, set(value)
 
 
-def _objects(spaces: tuple[Namespace, ...]) -> Iterator[tuple[str, Any, frozenset[str]]]:
+def _objects(things: Things) -> Iterator[tuple[str, Any, frozenset[str]]]:
     """Objects of our classes, with the names of their methods."""
-    for where, value in _held(spaces):
+    for where, value in things:
         if not isinstance(value, type) and type(value).__module__.startswith(OWN) and hasattr(value, "__dict__"):
             yield where, value, frozenset(n for kind in type(value).__mro__[:-1] for n in _methods(kind))
 

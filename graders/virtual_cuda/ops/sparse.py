@@ -11,7 +11,7 @@ import torch
 import torch.nested
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from virtual_cuda.device.state import CPU, Block, Place, place_named, place_of
+from virtual_cuda.device.state import CPU, SPARSE, Block, Place, is_pinned, parts, place_named, place_of
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.ops import placement
@@ -168,7 +168,7 @@ def _make_nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
 def nested_to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: torch.dtype | None) -> Any:
     """A nested host tensor, copied."""
     moved = tensor.clone() if dtype in (None, tensor.dtype) else tensor.to(dtype)
-    record_copy("to_device", moved.values(), False, non_blocking, HOST, place.label)
+    record_copy("to_device", moved.values(), is_pinned(tensor), non_blocking, HOST, place.label)
     return _nested(moved, place, {})
 
 
@@ -187,7 +187,6 @@ def _nested_patches(opening: Opening) -> Iterator[Patch]:
 
 aten: Final = torch.ops.aten
 _make: Final = torch.Tensor._make_wrapper_subclass
-_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 
 
 class SparseTensor(Tensor):
@@ -260,15 +259,6 @@ class SparseTensor(Tensor):
 
 
 SparseTensor.__name__, SparseTensor.__module__ = "Tensor", "torch"
-
-
-def parts(value: torch.Tensor) -> list[torch.Tensor]:
-    """The strided tensors that a sparse tensor is made of."""
-    if value.layout is torch.sparse_coo:
-        return [value._indices(), value._values()]
-    if value.layout in _COLUMNS:
-        return [value.ccol_indices(), value.row_indices(), value.values()]
-    return [value.crow_indices(), value.col_indices(), value.values()]
 
 
 def _account(shell: Any, place: Place, known: dict[int, Block]) -> int:
@@ -373,6 +363,21 @@ def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
 
 
+_NO_MKL: Final = ("without MKL", "from the 'SparseCsrCPU' backend")
+_PRODUCTS: Final = (aten.mm.default, aten.addmm.default, aten._sparse_sparse_matmul.default)
+
+
+def _product(func: Any, inner: Any, named: Any) -> Any:
+    """A product with compressed tensors, which the CPU computes only if it was built with MKL."""
+    *added, first, second = inner
+    if first.layout is torch.strided or second.layout is torch.strided or (added and added[0].layout is torch.strided):
+        return call_of(func)(*(t if t.layout is torch.strided else t.to_dense() for t in inner), **named)
+    out = torch.sparse.mm(first.to_sparse_coo(), second.to_sparse_coo()) * named.get("alpha", 1)
+    if added:
+        out = out + added[0].to_sparse_coo() * named.get("beta", 1)
+    return out.coalesce().to_sparse(layout=added[0].layout if added else torch.sparse_csr)
+
+
 def _joined(func: Any, inner: Any, named: Any) -> Any:
     """The sum of two COO tensors: CUDA puts their elements one after the other, where the CPU may merge them."""
     first, second = inner[:2]
@@ -429,6 +434,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         if target is None:
             raise
         out = _in_single(func, inner, named, error)
+        if out is NOT_EMULATED and func in _PRODUCTS and any(text in str(error) for text in _NO_MKL):
+            out = _product(func, inner, named)
         if out is NOT_EMULATED:
             out = rescue(func, inner, named, target, error)
     closed, nbytes = seen.close(out, target)
@@ -458,13 +465,13 @@ def to_device(tensor: torch.Tensor, place: Place, non_blocking: bool, dtype: tor
     inner = tensor.detach().clone() if dtype is None else tensor.detach().to(dtype, copy=True)
     shell, nbytes = wrap(inner, place)
     write("aten._to_copy.default", place, nbytes)
+    pinned = is_pinned(tensor)
     for part in parts(inner):
-        record_copy("to_device", part, False, non_blocking, HOST, place.label)
+        record_copy("to_device", part, pinned, non_blocking, HOST, place.label)
     return shell.requires_grad_(tensor.requires_grad)
 
 
-LAYOUTS: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
-WRAPPERS.update(dict.fromkeys(LAYOUTS, wrap))
+WRAPPERS.update(dict.fromkeys(SPARSE, wrap))
 
 # Operators that make a sparse tensor out of strided ones; all others are known by their arguments.
 # How often the host waits was measured on an H200.
@@ -523,7 +530,7 @@ def _compressed(original: Any, *args: Any, **kwargs: Any) -> Any:
 def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """`.to` and all that ends in it, for sparse and nested host tensors."""
     nested_one = self.is_nested and type(self) is torch.Tensor
-    if not nested_one and (self.layout not in LAYOUTS or type(self) is SparseTensor):
+    if not nested_one and (self.layout not in SPARSE or type(self) is SparseTensor):
         return original(self, *args, **kwargs)
     device = kwargs.get("device", args[0] if args else None)
     place = place_named(device.device if isinstance(device, torch.Tensor) else device)

@@ -63,6 +63,8 @@ class _Members:
         self.grad = None
 
     def numpy(self: Any, *, force: bool = False) -> Any:
+        if self.layout is not torch.strided:
+            return self._inner.numpy()  # refused for its layout
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
         raise not_on_host(self._block.place.label)

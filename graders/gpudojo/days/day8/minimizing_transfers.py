@@ -155,7 +155,7 @@ def arrays(call: Call) -> Cases[Converted]:
 
 
 ON_THE_CPU = " on the CPU"
-runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: diagnosis(raised.message))
+runs(to_numpy, scenarios=("float32", "int64"), diagnose=lambda raised, seen: diagnosis(raised))
 
 
 def _same_arrays(seen: Seen, wanted: Seen, *names: str) -> None:

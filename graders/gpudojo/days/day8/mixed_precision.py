@@ -400,7 +400,7 @@ def _finished(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Step
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
-    found = diagnosis(raised.message)
+    found = diagnosis(raised)
     if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
         return "device-index-dropped"
     if found is not None:
@@ -467,11 +467,13 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
             raise Failed(f"{len(case.backward)} backward passes ran", "one", case.backward_line)
         found = case.backward[0].gradient
         if not math.isclose(found, SCALE, rel_tol=1e-2):
+            unscaled = math.isclose(found, 1.0, rel_tol=1e-2)
             raise Failed(
-                f"backward started from the loss times {found:g}, while the scale is {SCALE:g}",
-                "scaler.scale(loss).backward()",
+                f"backward started from the loss times {found:g}, while the scale of `scaler` is {SCALE:g}",
+                "scaler.scale(loss).backward()" if unscaled else "the loss scaled once, by the `scaler` that is given",
                 case.backward_line,
-                "unscaled-backward" if math.isclose(found, 1.0, rel_tol=1e-2) else None,
+                "unscaled-backward" if unscaled else None,
+                at=() if unscaled else ("GradScaler(",),
             )
 
 

@@ -145,7 +145,7 @@ def why_a_loop_raised(raised: Raised, seen: Seen) -> str | None:
     """
     if raised.scenario == "on_the_second_gpu" and between_gpus(raised.message):
         return "device-index-dropped"
-    key = diagnosis(raised.message)
+    key = diagnosis(raised)
     if raised.scenario == "told_to_use_the_cpu" and key is not None:  # nothing should have been on a GPU
         return "hard-coded-cuda"
     return "model-not-moved" if raised.scenario == "model_already_there" and key == "inputs-on-cpu" else key

@@ -318,7 +318,7 @@ def _why(raised: Raised, seen: Seen) -> str | None:
     """The misconception behind an error, from torch's message and from what had been copied before."""
     if "modified by an inplace operation" in raised.message:
         return "step-before-backward"  # a step between forward and backward changes what backward needs
-    key = diagnosis(raised.message)
+    key = diagnosis(raised)
     if {"inputs-on-cpu": "inputs", "targets-on-cpu": "targets"}.get(key or "") in raised.copied:
         return key
     if key is not None and raised.scenario == "on_the_cpu":
