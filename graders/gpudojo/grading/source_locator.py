@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import ast
+import functools
+import sys
+import threading
 import types
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpudojo.model.exercise import PLACES, Lines, pattern_key
@@ -365,3 +369,48 @@ def taken(error_line: int | None = None) -> Lines:
     if error_line is not None:
         found = [(first, min(last, error_line) if first <= error_line else last) for first, last in found]
     return tuple(sorted(found)[:RUNS])
+
+
+tracing: Final[list[Callable[[types.FrameType], None]]] = []  # each is called for every line that a thread executes
+
+
+IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
+
+
+def trace_threads() -> None:
+    """Have `tracing` called for the lines, outside of libraries, of all threads that are started from now on."""
+    from virtual_cuda import from_library
+
+    every, trace = tracing, sys.settrace
+
+    def line(frame: types.FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            for each in every:
+                each(frame)
+        return line
+
+    def entered(frame: types.FrameType, event: str, value: Any) -> Any:
+        return None if from_library(frame.f_code.co_filename) else line
+
+    def begin() -> None:
+        trace(entered)
+
+    def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        begin()
+        return function(*args, **kwargs)
+
+    run.__code__ = run.__code__.replace(co_filename=IN_THREADS)
+
+    def traced(start: Any) -> Any:
+        def started(function: Any, *rest: Any, **options: Any) -> Any:
+            if not rest:  # `start_joinable_thread`
+                return start(functools.partial(run, function), **options)
+            return start(run, (function, *rest[0]), *rest[1:])
+
+        return started
+
+    for name in [name for name in vars(_thread) if name.startswith("start_")]:
+        start = getattr(_thread, name)
+        for owner, known in ((_thread, name), (threading, f"_{name}")):
+            if getattr(owner, known, None) is start:
+                setattr(owner, known, traced(start))

@@ -453,7 +453,8 @@ def _watched_model(seed: int, log: list[PredictForward]) -> Any:
 
         def forward(self, x: Any) -> Any:
             out = self.body(x)
-            kept(self.key).append(PredictForward(self.training, out.requires_grad, str(out.device), len(out)))
+            graph = out.requires_grad or (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()))
+            kept(self.key).append(PredictForward(self.training, graph, str(out.device), len(out)))
             return out
 
     with torch.random.fork_rng(devices=[]):
