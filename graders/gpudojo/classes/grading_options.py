@@ -211,7 +211,8 @@ class GradingOptions:
         names = {function.name for _, function in every}
         unknown = sorted(self.only - names)
         if unknown:
-            hint = suggestion(unknown[0], [*names, *(each.stem for each in exercises)], most=1000)
+            stems = [each.stem for each in exercises]
+            hint = suggestion(unknown[0], [*names, *stems], "") or f"; the exercises are {', '.join(stems)}"
             raise BadClass(f"{self.day} has no function or exercise {unknown[0]}{hint}")
         return [(exercise, function) for exercise, function in every if not self.only or function.name in self.only]
 

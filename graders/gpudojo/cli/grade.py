@@ -13,6 +13,7 @@ import click
 
 from gpudojo.cli.options import (
     FOLDER,
+    THAT,
     THAT_FILE,
     THAT_FOLDER,
     bytes_option,
@@ -44,7 +45,7 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
 @click.command()
-@click.argument("submissions", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("submissions", nargs=-1, required=True, type=THAT)
 @click.option("--out", required=True, type=FOLDER, help="The folder of the class: results, records, overrides.")
 @which_day
 @click.option("--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs.")

@@ -150,6 +150,7 @@ MAGICS: Final = 100
 LARGEST: Final = 400_000
 LONGEST: Final = 2000
 _BOUND: Final = re.compile(r"^def (\w+)|^(\w+)\s*=", re.M)
+_COMPILED: Final = re.compile(r"torch\.compile\b|\.compile\(\)|\bfrom torch import .*\bcompile\b|\b_dynamo\b")
 # Cell magics below which there is Python all the same; the text below any other is not.
 PYTHON: Final = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python3", "%%python")
 
@@ -333,8 +334,8 @@ def _run(
                 with _warning(), replaceable():
                     if number not in found.codes:
                         tree = parsed[number]
-                        # A reference's lines are shown to nobody.
-                        plain = found.reference
+                        # A reference's lines are shown to nobody, and torch's compiler does not understand the marks.
+                        plain = found.reference or _COMPILED.search(found.parts[number][0]) is not None
                         found.codes[number] = compile(tree, str(path), "exec") if plain else marked(tree, str(path))
                     code = found.codes[number]
                     if isinstance(code, Raised):

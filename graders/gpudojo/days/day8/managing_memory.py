@@ -14,6 +14,7 @@ from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
 from gpudojo.days.day8.pixel_race import (
     CLASSES,
     SIZE,
+    Hook,
     Sealed,
     WatchedBatches,
     expect_ran_on,
@@ -551,7 +552,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         places.add(str(inputs[0].device))
 
     for child in model.children():
-        child.register_forward_pre_hook(Sealed(called_with))
+        child.register_forward_pre_hook(Hook(called_with))
     scales: list[Any] = []
     clean: list[bool] = []
     bias = model[1].bias  # as clean as the weights, and smaller
@@ -563,7 +564,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     def loss_fn(outputs: Any, targets: Any) -> Any:
         loss = nn.functional.cross_entropy(outputs, targets)
         if loss.requires_grad:
-            loss.register_hook(Sealed(backward_begins))
+            loss.register_hook(Hook(backward_begins))
         return loss
 
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=2))
