@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import functools
 import itertools
 import math
 import re
@@ -380,8 +381,13 @@ def hints_on(result: CheckResult, function: Function, mistake: Misconception | N
 
 def rounded(points: Sequence[float]) -> list[float]:
     """The points, each rounded so that what they add up to is the rounded sum: three thirds stay a whole."""
+    return list(_rounded(tuple(points)))
+
+
+@functools.lru_cache(256)  # they are the same for every submission
+def _rounded(points: tuple[float, ...]) -> tuple[float, ...]:
     sums = [0.0] + [total(points[: count + 1]) for count in range(len(points))]
-    return [round(after - before, PLACES) for before, after in itertools.pairwise(sums)]
+    return tuple(round(after - before, PLACES) for before, after in itertools.pairwise(sums))
 
 
 def _row(

@@ -51,7 +51,7 @@ def test_a_file_that_asks_each_time(name: str) -> None:
 def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
     """In a module of its own; what it finds there, and whether it fails, may be something else than before."""
     path, machine = tmp_path / "answer.ipynb", tmp_path / "machine"
-    read = f"MACHINE = open({str(machine)!r}).read()"
+    read = f"import pathlib\nMACHINE = pathlib.Path({str(machine)!r}).read_text()"
     sources = [
         f"seen = []\n{read}",
         "def f():\n    seen.append(1)\n    return MACHINE, seen",
