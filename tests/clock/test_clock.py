@@ -206,7 +206,10 @@ def test_a_sentence_says_what_limits_the_code() -> None:
             torch.cuda.synchronize()
             return what_limits(gpu.times(mark))
 
-        assert re.match(r"The GPU waits \d+% of the time: 300 launches of [\d.]+ µs", told(lambda: small + 1, 300))
+        assert re.match(
+            r"The GPU waits \d+% of the time: the CPU takes [\d.]+ µs for each of 300 kernels",
+            told(lambda: small + 1, 300),
+        )
         assert re.match(r"The GPU works (9\d|100)% of the time", told(lambda: large @ large, 3))
         assert re.match(r"Copies take \d+% of the time: pin the memory", told(lambda: pageable.to("cuda"), 3))
         assert re.match(
@@ -214,14 +217,14 @@ def test_a_sentence_says_what_limits_the_code() -> None:
         )
         assert told(lambda: None, 1) == "Nothing ran on the GPU."
 
-        def few_launches() -> None:
+        def few_kernels() -> None:
             for tensor in [torch.ones(8)] * 5:
                 tensor.to("cuda")
             _ = small + 1
 
         limited = r"The GPU waits \d+% of the time: the CPU takes [\d.]+ µs for"
         assert re.match(f"{limited} 1 copy, the GPU", told(lambda: torch.ones(8).to("cuda"), 1))
-        assert re.match(f"{limited} 5 copies and 1 launch, the GPU", told(few_launches, 1))
+        assert re.match(f"{limited} 5 copies and 1 kernel, the GPU", told(few_kernels, 1))
 
 
 def test_the_cpu_is_faster_for_small_batches_and_the_gpu_for_large_ones() -> None:

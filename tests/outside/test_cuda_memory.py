@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -260,3 +261,31 @@ def test_the_environment_sets_how_much_memory_may_be_used(monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "per_process_memory_fraction:-0.1")
     with pytest.raises(RuntimeError, match="per_process_memory_fraction is invalid"):
         devices.use(devices.gpu)
+
+
+def test_a_refused_allocation_and_an_empty_tensor_are_no_blocks() -> None:
+    held = made_here(3)
+    before = cuda.memory_stats()
+    empty = torch.empty(0, device="cuda") + 1
+    for _ in range(2):
+        with pytest.raises(cuda.OutOfMemoryError):
+            torch.empty(cuda.get_device_properties(0).total_memory * 2, dtype=torch.int8, device="cuda")
+    after = cuda.memory_stats()
+    figures = (
+        "active.all.current",
+        "allocation.all.current",
+        "allocation.all.allocated",
+        "allocated_bytes.all.current",
+    )
+    assert [after[key] for key in figures] == [before[key] for key in figures]
+    assert (before["active.all.current"], len(held), len(empty)) == (1, 3, 0)
+
+
+def test_the_processes_that_use_the_gpu() -> None:
+    held = made_here(3)
+    lines = cuda.list_gpu_processes().splitlines()
+    assert (lines[0], lines[1].split()[1:], len(held)) == (
+        "GPU:0",
+        [str(os.getpid()), "uses", "2.000", *"MB GPU memory".split()],
+        3,
+    )

@@ -63,3 +63,15 @@ def test_seeding_notes_nothing_for_accelerators_that_torch_was_built_without(mon
     torch.manual_seed(5)
     again = torch.rand(3, device="cuda"), torch.rand(3)
     assert all(map(torch.equal, first, again))
+
+
+def test_a_state_that_was_saved_on_a_gpu() -> None:
+    saved = torch.tensor([42, 8]).view(torch.uint8)  # the seed and the offset
+    drawn = []
+    for _ in range(2):
+        torch.cuda.set_rng_state(saved)
+        assert (torch.cuda.initial_seed(), torch.cuda.default_generators[0].get_offset()) == (42, 8)
+        drawn.append(torch.rand(4, device="cuda").tolist())
+    assert drawn[0] == drawn[1]
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        torch.cuda.set_rng_state(torch.zeros(20, dtype=torch.uint8))

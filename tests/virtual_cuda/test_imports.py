@@ -13,9 +13,11 @@ import torch, torch.utils.checkpoint
 from torch.optim import SGD, Adam
 from virtual_cuda import no_accelerator, real_device, virtual_cuda
 
+MAKE_GRADS = torch.autograd._make_grads
+
 def functions():
     found = [f for kind in (torch.optim.Optimizer, SGD, Adam) for f in vars(kind).values() if hasattr(f, "__code__")]
-    return [(f, f.__code__, set(vars(f))) for f in [*found, torch.utils.checkpoint.checkpoint]]
+    return [(f, f.__code__, set(vars(f))) for f in [*found, torch.utils.checkpoint.checkpoint, MAKE_GRADS]]
 
 def train(device):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1)).to(device)
@@ -49,6 +51,14 @@ def test_training_imports_nothing_that_only_compiled_or_distributed_code_needs(
         "before = functions()",
         "finders = len(sys.meta_path)",
         "with virtual_cuda(): train('cuda')",
+        "with virtual_cuda():",
+        "    x = torch.ones(3, device='cuda', requires_grad=True)",
+        "    (x * 2).backward(torch.ones(3, device='cuda'))",
+        "    assert torch.autograd.grad(x.sum(), x, torch.tensor(3.0, device='cuda'))[0].tolist() == [3.0] * 3",
+        "    assert torch.func.grad(lambda v: (v * v).sum())(x.detach()).tolist() == x.grad.tolist() == [2.0] * 3",
+        "    try: (x * 2).backward(torch.ones(2, device='cuda'))",
+        "    except RuntimeError as error: assert 'Mismatch in shape: grad_output[0]' in str(error)",
+        "    else: raise AssertionError",
         "with no_accelerator(): train('cpu')",
         "with real_device('cpu'): train('cpu')",
         "with virtual_cuda(), torch.profiler.profile(): torch.ones(2, device='cuda').sum().item()",

@@ -72,6 +72,27 @@ def test_what_can_be_pinned() -> None:
         x.cuda().pin_memory()
 
 
+def test_pinned_copies_keep_their_strides(gpu: VirtualGpu) -> None:
+    x = torch.arange(12.0).view(3, 4)
+    for part in (x.t(), x[:, ::2], x[1:, 1:]):
+        pinned = part.pin_memory()
+        assert (pinned.stride(), pinned.is_pinned()) == (part.stride(), True)
+        assert torch.equal(pinned, part)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        x[:1].expand(3, 4).pin_memory()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["sparse", "sparse_csr", "sparse_csc"])
+def test_sparse_tensors_are_pinned_by_their_parts(gpu: VirtualGpu, layout: str) -> None:
+    sparse = getattr(torch.eye(3), f"to_{layout}")()
+    pinned = sparse.pin_memory()
+    assert (pinned.layout, pinned.is_pinned(), sparse.is_pinned()) == (sparse.layout, True, False)
+    moved = pinned.to("cuda", non_blocking=True)
+    assert {(t.pinned, t.non_blocking) for t in gpu.ledger.transfers_to_device()} == {(True, True)}
+    assert torch.equal(moved.to_dense().cpu(), torch.eye(3))
+
+
 def test_without_a_device_there_is_nothing_to_pin_for() -> None:
     with virtual_cuda():
         loader = DataLoader(Numbers(), batch_size=4, pin_memory=True)

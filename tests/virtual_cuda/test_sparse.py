@@ -145,3 +145,35 @@ def test_an_embedding_bag():
         layer(torch.tensor([[0, 1]], device="cuda")).sum().backward()
         assert layer.weight.grad.is_sparse
         assert layer.weight.grad.to_dense().tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("call", ["a @ a", "a @ c", "torch.sparse.mm(a, c)", "torch.addmm(a, c, a, beta=2, alpha=3)"])
+def test_products_of_compressed_tensors_need_no_mkl(call: str) -> None:
+    x = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0], [4.0, 5.0, 0.0]])
+    there = x.to("cuda")
+    product = eval(call, {"torch": torch, "a": there.to_sparse_csr(), "c": there.to_sparse_csc()})
+    assert product.layout is torch.sparse_csr
+    wanted = eval(call.replace("torch.sparse.mm", "torch.mm"), {"torch": torch, "a": x, "c": x})
+    assert torch.equal(product.to_dense().cpu(), wanted)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_products_with_blocks_need_no_mkl() -> None:
+    x, dense = torch.eye(4).roll(1, 1), torch.arange(16.0).view(4, 4)
+    rows, columns, d = x.to("cuda").to_sparse_bsr((2, 2)), x.to("cuda").to_sparse_bsc((2, 2)), dense.to("cuda")
+    assert torch.equal((rows @ d).cpu(), x @ dense)
+    assert torch.equal((d @ columns).cpu(), dense @ x)
+    for product in (lambda: d @ rows, lambda: columns @ d):
+        with pytest.raises(RuntimeError, match=r"addmm: computation on C.* is not implemented for Strided"):
+            product()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_sparse_refusals_name_the_layout_and_the_backend() -> None:
+    sparse = torch.eye(3, device="cuda").to_sparse()
+    for force in (False, True):
+        with pytest.raises(TypeError, match="can't convert Sparse layout tensor to numpy"):
+            sparse.numpy(force=force)
+    with pytest.raises(NotImplementedError, match="'aten::view' with arguments from the 'SparseCUDA' backend"):
+        sparse.view(9)

@@ -46,6 +46,7 @@ from gpudojo.model.catalogue import day as exercises_of
 from gpudojo.model.catalogue import wrong_points
 from gpudojo.model.errors import BadClass, printable
 from gpudojo.model.results import AttemptRule, RunLimits, SubmissionRow
+from gpudojo.sandbox import protocol
 from gpudojo.sandbox.isolation import missing, sentence
 from gpudojo.sandbox.protocol import RunOptions
 from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, ReadSubmission, SourceFile, SubmissionEntry, digest
@@ -55,8 +56,6 @@ from gpudojo.submissions.reading import read
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-
-    pass
 
 
 REFERENCE: Final = "the reference solutions"
@@ -331,18 +330,20 @@ class ClassGrading:
             return
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
+            drawing = self._drawing_task(entries)
             if references:
                 every = f" for {len(references)} students" * (len(references) > 1)
                 self.progress.prepares(f"running {REFERENCE}{every}")
             if len(references) == 1 and not self.options.require_isolation:
                 # Submissions run beside it; what they did is judged once it is done.
                 self._held = []
-                begin = functools.partial(self._begin, first, entries, ready)
-                self.runner.run(itertools.chain(self._reference_tasks(references, begin), self._tasks(left)))
+                begin, tasks = functools.partial(self._begin, first, entries, ready), self._tasks(left)
+                one = itertools.islice(tasks, 1)
+                self.runner.run(itertools.chain(self._reference_tasks(references, begin), one, drawing, tasks))
             else:
                 self.runner.run(self._reference_tasks(references))
                 self._begin(first, entries, ready)
-                self.runner.run(self._tasks(left))
+                self.runner.run(itertools.chain(drawing, self._tasks(left)))
             self._tell_judged(wait=True)
         finally:
             self.runner.close()
@@ -367,11 +368,15 @@ class ClassGrading:
             else:
                 self._tell(entry, ran)
 
-    def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
-        """The terms for which the references have to run: one, or one for each student."""
+    def _every_term(self, entries: Sequence[SubmissionEntry]) -> dict[str, Terms]:
+        """The terms by key of the reference's record: one, or one for each student."""
         some = entries if self.course.seed == "per-student" else entries[:1]
-        every = {terms.verdicts.reference_key: terms for terms in map(self._terms, some)}
-        return [terms for key, terms in every.items() if self.options.fresh or self.store.record(key) is None]
+        return {terms.verdicts.reference_key: terms for terms in map(self._terms, some)}
+
+    def _without_reference(self, entries: Sequence[SubmissionEntry]) -> list[Terms]:
+        """The terms for which the references have to run."""
+        every = self._every_term(entries).items()
+        return [terms for key, terms in every if self.options.fresh or self.store.record(key) is None]
 
     def _reference_tasks(
         self, every: Sequence[Terms], then: Callable[[], None] = lambda: None
@@ -380,12 +385,33 @@ class ClassGrading:
 
             def done(record: Record, key: str = terms.verdicts.reference_key) -> None:
                 judging.complete(record, self.exercises, self.options.only)
-                self.store.keep(key, record)
+                self.store.keep(key, _with_timelines(record, self.store.record(self._drawn_key)))
                 then()
 
-            run_options = msgspec.structs.replace(terms.run_options, drawn_with=PUBLIC_SEEDS[0])
-            run = SubmissionRun("reference", self.reference, run_options)
-            yield GradingTask(REFERENCE, run, done, time.monotonic())
+            options = msgspec.structs.replace(terms.run_options, drawn=protocol.NONE)
+            yield GradingTask(REFERENCE, SubmissionRun("reference", self.reference, options), done, time.monotonic())
+
+    @property
+    def _drawn_key(self) -> str:
+        """Of the record with the timelines of the reference; the seed is public, since pictures are for everybody."""
+        return store.key_of(self._terms_of(self.secret).verdicts.reference_key, protocol.EVERY)
+
+    def _drawing_task(self, entries: Sequence[SubmissionEntry]) -> Iterator[GradingTask]:
+        """The task that draws the calls of the reference, if that is to do; nothing waits for it."""
+        if self.recorded or self.options.alone or (self.store.has(self._drawn_key) and not self.options.fresh):
+            return
+
+        def done(drawn: Record) -> None:
+            self.store.keep(self._drawn_key, drawn)
+            for key in self._every_term(entries):
+                if (record := self.store.record(key)) is not None:  # a reference that still runs adds them itself
+                    self.store.keep(key, _with_timelines(record, drawn))
+
+        options = self._terms(entries[0]).run_options
+        seeds = dict.fromkeys(options.seeds, PUBLIC_SEEDS[0])
+        options = msgspec.structs.replace(options, drawn=protocol.EVERY, seeds=seeds)
+        run = SubmissionRun("reference", self.reference, options)
+        yield GradingTask(f"timelines of {REFERENCE}", run, done, time.monotonic())
 
     def _tell_ready(self, entries: Sequence[SubmissionEntry], ready: dict[str, str]) -> None:
         known = [entry for entry in entries if entry.name in ready]
@@ -475,6 +501,13 @@ def _settled(options: GradingOptions, state: ClassState, rules: CourseRules) -> 
             functions = [function.name for each in exercises if each.stem in chosen for function in each.functions]
             changed["only"] = frozenset(functions)
     return dataclasses.replace(options, **changed)
+
+
+def _with_timelines(record: Record, drawn: Record | None) -> Record:
+    """The record of a reference with timelines of another run of it."""
+    known = {} if drawn is None else drawn.seen
+    seen = {k: msgspec.structs.replace(f, timelines=known[k].timelines) for k, f in record.seen.items() if k in known}
+    return msgspec.structs.replace(record, seen=record.seen | seen)
 
 
 def _graded(folder: Path) -> bool:

@@ -159,7 +159,7 @@ class SubmissionRun:
         if key not in self.options.known or again or (self.step != key and not missing) or unchecked:
             self._reject("it sent evidence that the grader did not ask for")
             return False
-        drawn = frame.timelines if self.options.drawn_with is not None else []  # a student's child sends none
+        drawn = frame.timelines if self.options.drawn == protocol.EVERY else []  # a student's child sends none
         seen = FunctionRecord(evidence, frame.seconds, frame.signature, frame.timeline, drawn)
         self.record.seen[key] = seen if known is None else known.joined(seen)
         self._received.add(key)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import gc
 import os
 import sys
 from pathlib import Path
@@ -99,12 +99,6 @@ def grade(
         raise click.UsageError("--rejudge runs nothing and --fresh runs everything: choose one")
     if scheduler is not None and jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --scheduler, the workers' threads count")
-    from gpudojo.sandbox.fork_client import ForkClient
-
-    early = ForkClient()
-    if scheduler is None and bench in ("virtual", "cpu") and not rejudge and not out.exists():
-        # In a new folder something has to run: the fork server imports torch while this process imports the rest.
-        early.start()
     from rich.console import Console
 
     from gpudojo.classes.class_grading import ClassGrading, Display
@@ -136,12 +130,14 @@ def grade(
     display = Display(Console(highlight=False), quiet)
     try:
         runner: Runner | None = None
-        if early.started:
-            runner = LocalRunner(options.jobs, early)
+        if context.obj is not None:
+            runner = LocalRunner(options.jobs, context.obj)
         elif scheduler is not None and not rejudge:
             runner = _cluster(scheduler, wait, require_isolation)
-        with display, contextlib.closing(early):
-            outcome = ClassGrading(options, display, runner).run()
+        with display:
+            grading = ClassGrading(options, display, runner)
+            gc.freeze()  # all is imported, and stays: to look through it for garbage takes a tenth of judging
+            outcome = grading.run()
     except KeyboardInterrupt:
         kept = f"{display.done} of {display.count} are graded and kept"
         click.echo(f"\nStopped; {kept}. Run the same command again to resume.", err=True)

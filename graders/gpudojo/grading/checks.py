@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gpudojo.grading import load
-from gpudojo.grading.call import Call, array, name_of, settled, torch
+from gpudojo.grading.call import BACK, Call, array, name_of, settled, torch
 from gpudojo.model.catalogue import misconceptions
 from gpudojo.model.errors import BadEvidence
 from gpudojo.model.evidence import Array, CallStatus, Case, Cases, Fact, Raised
@@ -50,7 +50,12 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     if result.max_points:
         parts.append(("worth", f"{result.max_points:g} {'point' if result.max_points == 1 else 'points'}"))
-    return result.claim, [part for part in parts if part[1]]
+    parts = [part for part in parts if part[1]]
+    raised = re.match(r"scenario `(\w+)` raised: ", result.happened)
+    if raised and result.check != "runs":  # the claim itself has not been looked at
+        parts.insert(0, ("claim", result.claim))
+        return f"`{result.function}` runs in scenario `{raised[1]}` without an error.", parts
+    return result.claim, parts
 
 
 def same_cause(result: CheckResult, results: Sequence[CheckResult], exercise: Exercise) -> str | None:
@@ -243,7 +248,7 @@ def runs(
             error = observation.raised
             assert error is not None
             if observation.status is CallStatus.BROKEN:
-                key = diagnosis(error.message) or ("file-without-memory" if error.out_of_memory else general(error))
+                key = diagnosis(error) or ("file-without-memory" if error.out_of_memory else general(error))
                 said = "is not valid Python" if key == "syntax-error" else "could not be run"
                 raise Failed(f"the file {said}: {error.short}", EXPECTED.get(key or "", "no error"), error.line, key)
             error = error if error.scenario else msgspec.structs.replace(error, scenario=name)
@@ -279,8 +284,10 @@ def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
         line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
+    elif misconception == "outputs-on-cpu":
+        line = raised.copied.get(BACK) or line
     expected = EXPECTED.get(misconception or "", "no error")
-    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception)
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception, about="runs")
 
 
 # What is expected instead of a mistake that can be made anywhere.
@@ -308,12 +315,15 @@ def between_gpus(message: str) -> bool:
     return "cuda:0" in message and "cuda:1" in message
 
 
-def diagnosis(message: str) -> str | None:
+def diagnosis(raised: Raised) -> str | None:
     """The misconception behind an error of torch about devices."""
+    message = raised.message
     if "same device" not in message and "Input type" not in message and "to numpy" not in message:
         return None
     if "device type tensor to numpy" in message:
         return "numpy-on-device-tensor"
+    if "got target is on cuda" in message:
+        return "outputs-on-cpu" if BACK in raised.copied else "model-not-moved"
     if re.search(r"got target is on cpu|nll_loss|cross_entropy", message):
         return "targets-on-cpu"
     on_cpu = r"got (mat1|input|self|index) is on cpu|got (weight|bias) is on cuda|Input type \(torch\.FloatTensor\)"

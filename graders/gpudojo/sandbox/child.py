@@ -29,8 +29,6 @@ from gpudojo.sandbox.integrity import Changed
 from gpudojo.submissions.reading import choose
 
 if TYPE_CHECKING:
-    from virtual_cuda.ledger import Timeline
-
     from gpudojo.grading.limits import Limits
     from gpudojo.grading.load import Submission, Trees
     from gpudojo.sandbox.isolation import Isolation
@@ -100,6 +98,8 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
     trees: Trees = {}
     choice = choose(job.files, exercises, trees)
     asked = [(e, f) for e in exercises for f in e.functions if not job.only or f.name in job.only]
+    if job.drawn == protocol.EVERY:
+        asked = [(e, _called(f)) for e, f in asked]
     if job.bench == "cuda":
         asked = [(e, left) for e, f in asked if (left := _left(job, e, f)).probes]
     if job.machines == protocol.ELSEWHERE:
@@ -132,6 +132,11 @@ def grade(job: protocol.Job, home: Path, limits: Limits) -> Generator[protocol.F
         if saw.interrupted or saw.spent:
             return True
     return False
+
+
+def _called(function: Function) -> Function:
+    """The function with those of its probes that call it on a device."""
+    return dataclasses.replace(function, probes=[p for p in function.probes if p.machine not in ("value", "reference")])
 
 
 def _left(job: protocol.Job, exercise: Exercise, function: Function) -> Function:
@@ -177,7 +182,7 @@ def observed(
 
     from gpudojo.grading.load import raised
     from gpudojo.grading.observe import scenarios
-    from gpudojo.grading.watching import Busiest
+    from gpudojo.grading.watching import Busiest, EveryCall
 
     def seed_of(probe: Probe[Any]) -> int:
         return job.seeds[f"{exercise.stem}::{function.name}::{probe.name}"]
@@ -185,9 +190,10 @@ def observed(
     began = time.perf_counter()
     late: Observation | None = None
     spent = False
-    busiest = Busiest()
-    watched = busiest.over(function)
-    for probe, seen in scenarios(exercise, watched, submission, job.bench, seed_of, limits):
+    busiest, every = Busiest(), EveryCall(function.name)
+    if job.drawn != protocol.NONE:
+        function = (busiest if job.drawn == protocol.BUSIEST else every).over(function)
+    for probe, seen in scenarios(exercise, function, submission, job.bench, seed_of, limits):
         if seen.raised is not None:
             seen = msgspec.structs.replace(seen, raised=_plain(seen.raised, home))
         late = seen if seen.timed_out else None
@@ -205,33 +211,12 @@ def observed(
         signature = text.encode("utf-8", "backslashreplace").decode()
     interrupted = late is not None and late.status is CallStatus.RAISED
     seconds = time.perf_counter() - began
-    timeline, every = None, []
-    if job.drawn_with is not None:
-        if late is None and not spent and busiest.records:
-            every = _drawn(job, exercise, function, submission, limits)
-    elif late is None:
+    timeline = None
+    if late is None:
         # For the report: whatever student code has done to what it is made of, its evidence is worth the same without.
         with contextlib.suppress(Exception):
             timeline = busiest.timeline(function.name)
-    return protocol.Saw(evidence, seconds, signature, interrupted, timeline, every, spent)
-
-
-def _drawn(
-    job: protocol.Job, exercise: Exercise, function: Function, submission: Submission, limits: Limits
-) -> list[Timeline]:
-    """What a reference's calls do on the public seed: pictures are for everybody, and the class's seed is a secret."""
-    from gpudojo.grading.observe import scenarios
-    from gpudojo.grading.watching import EveryCall
-
-    every, seed = EveryCall(function.name), job.drawn_with
-    assert seed is not None
-    called = dataclasses.replace(
-        function, probes=[p for p in function.probes if p.machine not in ("value", "reference")]
-    )
-    each = dataclasses.replace(limits, shared=False)
-    for _ in scenarios(exercise, every.over(called), submission, job.bench, lambda probe: seed, each):
-        pass
-    return every.timelines
+    return protocol.Saw(evidence, seconds, signature, interrupted, timeline, every.timelines, spent)
 
 
 def _plain(error: Raised, home: Path) -> Raised:

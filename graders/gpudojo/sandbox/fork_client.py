@@ -225,7 +225,8 @@ def _enlarge(end: int) -> None:
 
 # The source root holds the two packages and nothing else: no solutions, no tests.
 _START: Final = """
-import sys
+import gc, sys
+gc.disable()  # until all is imported: little of it is garbage, and to look for it takes a tenth of the start
 if sys.argv[1] not in sys.path:  # not another gpudojo than the one that asks
     sys.path.insert(0, sys.argv[1])
 from gpudojo.sandbox.fork_server import main

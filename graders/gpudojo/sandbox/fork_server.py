@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -30,12 +30,15 @@ assert sys.platform != "win32"  # forks
 
 # Imported late by probes and students' files; each costs milliseconds to seconds.
 LATE: Final = (
-    *("torch.optim", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp"),
-    *("torch.distributed", "torch.nn.parallel", "torch.utils.benchmark", "torch.testing", "torch.func", "torch.fx"),
-    *("numpy", "nbformat", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools"),
+    *("torch.optim", "torch.utils.checkpoint", "torch.utils.data", "torch.profiler", "torch.amp", "torch.distributed"),
+    *("torch.distributed.nn", "torch.nn.parallel", "torch.testing", "torch.func", "torch.fx"),
+    *("numpy", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools", "operator"),
     *("dataclasses", "typing", "time", "timeit", "copy", "random", "csv", "io", "re", "gc", "warnings", "inspect"),
-    *("multiprocessing.connection", "tempfile", "difflib", "unittest.mock", "rich.console", "gpudojo.sprite_display"),
+    *("multiprocessing.connection", "multiprocessing.popen_fork", "tempfile", "difflib"),
+    "gpudojo.sprite_display",
 )
+# Needed by few: imported when the first child has ended, for those that follow.
+SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.benchmark")
 
 
 def warm_up(for_gpu: bool = False) -> None:
@@ -52,9 +55,7 @@ def warm_up(for_gpu: bool = False) -> None:
     torch.set_num_threads(1)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        for name in LATE:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
+        _import(LATE)
         # All of our modules: one that is first loaded after student code has run might be the student's.
         for package in ("virtual_cuda", "gpudojo.grading", "gpudojo.submissions"):
             _import_all(package)
@@ -66,11 +67,17 @@ def warm_up(for_gpu: bool = False) -> None:
         gpu_named(MODELLED)  # read from a file
 
 
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def _import_all(name: str) -> None:
-    """Import a package with every module in it."""
+    """Import a package with every module in it that a child may use."""
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, f"{name}."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", ".pytest_plugin")):  # which imports pytest
             with contextlib.suppress(Exception):  # also a mistake in a day that is not graded
                 importlib.import_module(module.name)
 
@@ -247,8 +254,8 @@ def main(number: int, gpu: bool) -> None:
         if LINUX:
             changed = integrity.watch(reached.remove_tracers, reached.rewritten, reached.memory)
         isolation.finish()
-        gc.collect()
         gc.freeze()
+        gc.enable()
         run = functools.partial(child.run, isolation=isolation, reaching=reached, changed=changed)
         ForkServer(control, isolation, run).serve()
 
@@ -279,8 +286,10 @@ class ForkServer:
     def __init__(self, control: socket.socket, isolation: Isolation, run: Callable[..., None]) -> None:
         self.control, self.isolation, self.run_child = control, isolation, run
         self.children: dict[int, Child] = {}  # by process number
+        self.ended = 0  # children
         self.memory = MemoryWatch(isolation.gpu_watch) if LINUX else None
         self.waiting = selectors.DefaultSelector()
+        self.seldom = bool(self.memory)  # whether they are still to be imported, once a child has ended
 
     def serve(self) -> None:
         """Until the grader is gone."""
@@ -298,6 +307,11 @@ class ForkServer:
             if self.memory and self.children and time.monotonic() > measured + MEASURED:
                 measured = time.monotonic()
                 self._limit_memory(self.memory)
+            if self.memory and self.seldom and self.ended and not ready:
+                self.seldom = False
+                _import(SELDOM)
+                gc.freeze()
+                self.memory = MemoryWatch(self.isolation.gpu_watch)
             for key, _ in ready:
                 if key.fileobj is woken:
                     woken.recv(4096)
@@ -376,6 +390,7 @@ class ForkServer:
             child = self.children.pop(pid, None)
             if child is None:  # an orphan of a submission
                 continue
+            self.ended += 1
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # the rest of it, where no namespace has ended it
             self._kill_orphans()

@@ -30,6 +30,8 @@ WHOLE: Final = 6  # times the limit of a function: what a whole submission may t
 MESSAGE: Final = 2000  # characters of a text from a child
 # Which machines a child observes: the one it runs on, or those that a process with a real GPU cannot stand for.
 ALL, HERE, ELSEWHERE = "all", "here", "elsewhere"
+# Of a student's calls of a function the busiest is drawn; of a reference's none, or every one on the public seed.
+NONE, BUSIEST, EVERY = "none", "busiest", "every"
 STRANGER: Final = "something other than the grader's code wrote to the evidence pipe"
 
 
@@ -44,7 +46,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 2 << 30  # bytes more than a child starts with
     scratch: int = 64 << 20  # bytes
     only: frozenset[str] = frozenset()  # functions; empty: all of the day
-    drawn_with: int | None = None  # of a reference: the public seed of a second run, for its timelines
+    drawn: str = BUSIEST  # of which calls there are timelines
     gpu_memory: int = 2 << 30  # bytes of a real GPU that torch may take
 
 

@@ -16,13 +16,13 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer, OptionList, Static
 
+from gpudojo.model.results import Outcome
 from gpudojo.watch import view
 from gpudojo.watch.session import Course, Event, ExerciseWork, Session
 
 TICK: Final = 0.5  # seconds between two looks at the clock
 WIDE: Final = 100  # columns, from which on the list of exercises has more room
 LIST: Final = {False: 28, True: 44}  # columns of the list, by whether there is more room
-PAGES: Final = ("fix", "timeline", "lesson")  # what the right side shows
 
 
 class Changed(Message):
@@ -52,9 +52,10 @@ class WatchApp(App[None]):
         Binding("t", "page('timeline')", "timeline"),
         Binding("l", "page('lesson')", "lesson"),
         Binding("n", "next", "next"),
-        Binding("r", "again", "run again"),
-        Binding("d", "dark", "dark/light"),
+        Binding("r", "again", "again"),
+        Binding("question_mark", "page('help')", "help"),
         Binding("q,ctrl+c", "quit", "quit"),
+        Binding("d", "dark", show=False),
         Binding("escape", "page('fix')", show=False),
         Binding("pagedown,space", "scroll(1)", show=False, priority=True),
         Binding("pageup", "scroll(-1)", show=False, priority=True),
@@ -121,6 +122,10 @@ class WatchApp(App[None]):
 
     def action_hint(self) -> None:
         """One more hint, moved to where it can be seen."""
+        first = self.course.current.first
+        if first is None or first.outcome is not Outcome.FAILED or self.course.current.broken is not None:
+            self.notify("There are hints for a check that fails. The lesson (key l) explains the exercise.")
+            return
         self.page, self.hints = "fix", self.hints + 1
         self._draw()
         right, body = self.query_one("#right"), self.query_one("#body")
@@ -201,9 +206,11 @@ class WatchApp(App[None]):
 
     def _body(self) -> RenderableType:
         if self.page == "timeline":
-            return view.timeline(self.course.current, max(self.size.width - 4, 40))
+            return view.timeline(self.course, max(self.size.width - 4, 40))
         if self.page == "lesson":
             return view.lesson(self.course.current, self.dark)
+        if self.page == "help":
+            return view.keys()
         return view.panel(self.course, self.hints, dark=self.dark)
 
     def _status(self) -> Text:

@@ -46,7 +46,8 @@ class ExerciseWork:
     graded: str | None = None  # the last text that Python could read, which the results are about
     broken: Raised | None = None  # why the text cannot be graded
     stopped: Raised | None = None  # the error that ended the file after the graded functions were defined
-    results: dict[str, list[CheckResult]] = field(default_factory=dict)  # by function, as the next two
+    results: dict[str, list[CheckResult]] = field(default_factory=dict)  # by function, as the next three
+    about: dict[str, str] = field(default_factory=dict)  # the text that was graded
     printed: dict[str, str] = field(default_factory=dict)
     timelines: dict[str, tuple[Timeline, Timeline | None]] = field(default_factory=dict)
     last: str = ""  # the function that was graded last
@@ -60,11 +61,11 @@ class ExerciseWork:
         return [function.name for function in self.exercise.functions]
 
     def points(self, function: str | None = None) -> ExercisePoints:
-        """The points of the exercise, or of one of its functions."""
-        row = ExercisePoints(self.stem)
+        """The points of the exercise, or of one of its functions; none while Python cannot read the file."""
+        row, known = ExercisePoints(self.stem), self.text is not None and self.broken is None
         for each in self.exercise.functions:
             if function in (None, each.name):
-                found = {result.check: result for result in self.results.get(each.name, ())}
+                found = {result.check: result for result in self.results.get(each.name, ()) if known}
                 for check in each.checks:
                     row.add(check.points, found.get(check.name))
         return row
@@ -111,6 +112,7 @@ class ExerciseWork:
         """Notes the verdict on a function."""
         self.results[function], self.printed[function], self.stopped, self.last = results, printed, stopped, function
         self.timelines.pop(function, None)
+        self.about[function] = self.graded or ""
 
 
 def to_grade(before: str, after: str, names: Sequence[str], finished: Collection[str] = ()) -> list[str]:
@@ -239,7 +241,9 @@ class Course:
             if known and kept.made_by == _versions() and known.digest == self._digest(work):
                 fitting = {f.name: [c.name for c in f.checks] for f in work.exercise.functions}
                 found = known.results.items()
-                work.results |= {name: rs for name, rs in found if [r.check for r in rs] == fitting.get(name)}
+                for name, results in found:
+                    if [result.check for result in results] == fitting.get(name):
+                        work.take(name, results)
                 names = [name for name in names if name not in work.results]
             if names:
                 self.pending[work.stem] = names

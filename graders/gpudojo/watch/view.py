@@ -19,6 +19,7 @@ from virtual_cuda.ledger import draw_timeline, timeline_legend
 
 from gpudojo.grading.checks import bar, compose, hint_parts, hints_about
 from gpudojo.model.catalogue import lesson_of
+from gpudojo.model.errors import suggestion
 from gpudojo.model.results import CheckResult, Outcome
 from gpudojo.watch.session import Course, ExerciseWork
 
@@ -91,16 +92,21 @@ def _panel(course: Course, hints: int, more: str, dark: bool) -> Iterator[Render
     yield Text(f"{work.path.name}{_functions(work)}\n", "dim")
     if work.state == "missing":
         yield Text(f"{work.path.name} is not in {work.path.parent}. Its points count as not reached.", tint("red"))
+        others = {path.name for path in work.path.parent.glob("*.py")} - {each.path.name for each in course.works}
+        if near := suggestion(work.path.name, others, "").strip("; "):
+            yield Text(f"\nA file with another name is not graded: {near}")
     elif work.broken is not None:
         yield Text(f"{work.broken.type}: {work.broken.message}", tint("bold red"))
         if work.broken.line is not None:
-            yield excerpt(work, work.broken.line, dark)
+            yield excerpt(work.text or "", work.broken.line, dark)
         yield Text("Nothing is graded until Python can read the file.")
     elif work.stem in course.pending and work.first is None:
         yield Text("not graded yet")
     elif work.first is None:
         yield Text(f"All checks pass. {'Press n for the next exercise.' if course.after(work) else ''}", tint("green"))
     else:
+        if work.first.function in course.pending.get(work.stem, ()):
+            yield Text("What you saved is being graded. This is about the file as it was before:\n", tint("yellow"))
         yield from feedback(work, work.first, hints, more, dark)
 
 
@@ -115,7 +121,8 @@ def feedback(work: ExerciseWork, result: CheckResult, hints: int, more: str, dar
     """Everything about one check that did not pass."""
     headline, parts = compose(result, "here" if result.line is not None else "", work.path.name)
     function = next(each for each in work.exercise.functions if each.name == result.function)
-    yield Text(headline, "bold")
+    mark, colour = MARKS["to do" if result.outcome is Outcome.TODO else "broken"]
+    yield Text.assemble((f"{mark} ", tint(f"bold {colour}")), (headline, "bold"))
     if result.outcome is Outcome.TODO:
         yield Padding(Text(_task(work, function.name)), (1, 0, 0, 2))
     elif result.outcome is Outcome.FAILED:
@@ -128,7 +135,11 @@ def feedback(work: ExerciseWork, result: CheckResult, hints: int, more: str, dar
     for label, text in parts:
         style = tint(f"bold {LABELS.get(label.partition(' ')[0], '')}")
         if label == "line" and result.line is not None:  # code needs all columns
-            yield from (table, Text(f"line {result.line}", style), excerpt(work, result.line, dark))
+            yield from (
+                table,
+                Text(f"line {result.line}", style),
+                excerpt(work.about[result.function], result.line, dark),
+            )
             table = _two_columns()
         else:
             table.add_row(Text(label, style), Text(text))
@@ -142,9 +153,9 @@ def _two_columns() -> Table:
     return table
 
 
-def excerpt(work: ExerciseWork, line: int, dark: bool) -> RenderableType:
+def excerpt(text: str, line: int, dark: bool) -> RenderableType:
     """A line of the student's file, marked, with some around it."""
-    lines = (work.text or "").replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
+    lines = text.replace("\0", "\N{SYMBOL FOR NULL}").split("\n")
     first = max(min(line, len(lines)) - AROUND, 1)
     shown = slice(first - 1, line + AROUND)
     indent = min((len(each) - len(each.lstrip()) for each in lines[shown] if each.strip()), default=0)
@@ -152,25 +163,30 @@ def excerpt(work: ExerciseWork, line: int, dark: bool) -> RenderableType:
     if not os.environ.get("NO_COLOR"):  # the whole file, as an excerpt may begin inside a string
         code = Syntax("", "python", theme="ansi_dark" if dark else "ansi_light").highlight(code.plain)
     table = Table.grid("", "", Column(overflow="fold"), padding=(0, 1, 0, 0))
-    for place, text in enumerate(code.split("\n", allow_blank=True)[: len(lines)][shown], first):
+    for place, each in enumerate(code.split("\n", allow_blank=True)[: len(lines)][shown], first):
         mark, style = ("❱", "bold") if place == line else (" ", "dim")
-        cut = text[indent:] if len(text) > indent else Text()
+        cut = each[indent:] if len(each) > indent else Text()
         table.add_row(Text(mark, tint("bold red")), Text(f"{place:>3}", style), cut)
     return table
 
 
 def _task(work: ExerciseWork, function: str) -> str:
-    """The docstring of a function that is to do, its paragraphs without line breaks."""
-    nodes = ast.parse(work.graded or "").body
-    found = (ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function)
-    paragraphs = (next(found, None) or "").split("\n\n")
+    """The docstring of a function that is to do, or else the file's first sentence; paragraphs without line breaks."""
+    tree = ast.parse(work.graded or "")
+    found = (ast.get_docstring(n) for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
+    paragraphs = (next(found, None) or (ast.get_docstring(tree) or "").partition("\n\n")[0]).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def aside(course: Course) -> RenderableType:
     """Below the thing to fix: what waits for it, where the file stopped, and what was printed."""
-    work = course.current
-    return Group(*_aside(work)) if not course.done and work.broken is None and work.text is not None else Text()
+    work, finished = course.current, course.finished
+    parts: list[RenderableType] = []
+    if not course.done and work.broken is None and work.text is not None:
+        parts += _aside(work)
+    if finished is not None and (finished is not work or course.done):
+        parts += (part for name in finished.names for part in _printed(finished, name))
+    return Group(*parts)
 
 
 def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
@@ -178,12 +194,19 @@ def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
     if first is not None:
         blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
         yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
+        for name in work.names:
+            failed = [each for each in work.results.get(name, ()) if each.outcome is Outcome.FAILED]
+            if failed and name != first.function:
+                yield Text(f"then `{name}`: {compose(failed[0])[0]}", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(
             f"\nThe file stopped{place}: {work.stopped.short}. What it defines before was graded.", tint("yellow")
         )
-    name = first.function if first is not None else work.last
+    yield from _printed(work, first.function if first is not None else work.last)
+
+
+def _printed(work: ExerciseWork, name: str) -> Iterator[RenderableType]:
     printed = work.printed.get(name, "").rstrip("\n")
     if printed:
         lines = printed.split("\n")
@@ -193,8 +216,11 @@ def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
         yield Padding(Text("\n".join(lines)), (0, 0, 0, 2))
 
 
-def timeline(work: ExerciseWork, width: int) -> RenderableType:
+def timeline(course: Course, width: int) -> RenderableType:
     """What the busiest call of a function did: of the one to fix, or of the last that was graded."""
+    work = course.current
+    if not work.timelines and course.finished is not None:  # the exercise before is done, and this one has not begun
+        work = course.finished
     wanted = [work.first.function if work.first is not None else "", work.last, *work.names]
     name = next((name for name in wanted if name in work.timelines), None)
     if name is None:
@@ -236,6 +262,29 @@ def lesson(work: ExerciseWork, dark: bool) -> RenderableType:
     """The lesson of an exercise."""
     text = lesson_of(work.exercise)
     return Text(f"There is no lesson for {work.exercise.number}.") if text is None else LessonPage(text, dark)
+
+
+KEYS: Final = (
+    ("↑ ↓", "another exercise"),
+    ("h", "one more hint for the check that is shown"),
+    ("t", "the timeline of the last call: operations, copies, waits and memory"),
+    ("l", "the lesson of the exercise"),
+    ("n", "the next exercise that is not done"),
+    ("r", "grade the exercise again"),
+    ("space, page up", "scroll"),
+    ("esc", "back to the thing to fix; so does the same key again"),
+    ("d", "dark or light"),
+    ("q, ctrl+c", "quit; the next time begins where you stopped"),
+)
+
+
+def keys() -> RenderableType:
+    """What can be typed, and what the signs in the list mean."""
+    table = _two_columns()
+    for key, meaning in KEYS:
+        table.add_row(Text(key, "bold"), Text(meaning))
+    signs = "   ".join(f"{mark} {state}" for state, (mark, _) in MARKS.items())
+    return Group(Text("Save a file of the day to have it graded.\n", "bold"), table, Text(f"\n{signs}"))
 
 
 def celebration(course: Course, step: int = 0) -> RenderableType:

@@ -40,13 +40,12 @@ def what_limits(times: Times) -> str:
     if waits >= MUCH:
         copies = sum(i.kind == "copy" for i in times.on_device)
         count, busy = sum(i.kernels for i in times.on_device), sum(i.seconds for i in times.on_device)
-        launches = counted(count, "launch", "launches")
         if count >= copies:
             issue, run = times.issued / count, sum(i.seconds for i in times.on_device if i.kernels) / count
-            what = f"{launches} of {spent(issue)}, for kernels of {spent(run)}"
+            what = f"the CPU takes {spent(issue)} for each of {counted(count, 'kernel')}, which run {spent(run)}"
             larger = "operations, or a larger batch,"
         else:
-            work = counted(copies, "copy", "copies") + (f" and {launches}" if count else "")
+            work = counted(copies, "copy", "copies") + (f" and {counted(count, 'kernel')}" if count else "")
             what, larger = f"the CPU takes {spent(times.issued)} for {work}, the GPU {spent(busy)}", "copies"
         return f"The GPU waits {waits:.0%} of the time: {what}. Fewer and larger {larger} keep it busy."
     return f"The GPU works {1 - waits:.0%} of the time: the work itself limits the speed."

@@ -234,8 +234,9 @@ class Allocator:
             piece = self._take_large(size)
             size = piece.size
         self.live += size
-        self.blocks += 1
-        self.blocks_ever += 1
+        if size:
+            self.blocks += 1
+            self.blocks_ever += 1
         if self.live > self.peak:
             self.peak = self.live
         return size, piece
@@ -424,6 +425,8 @@ class Block:
         self.allocate(wanted)
 
     def __del__(self) -> None:
+        if not self.size:  # nothing, or more than there is
+            return
         memory = self.place.memory
         if memory.layout is not None:
             memory.layout.release(self)
@@ -535,16 +538,47 @@ pinned: Final[dict[int, Any]] = {}  # weak references to pinned storages; emptie
 registered: Final[dict[int, int]] = {}  # address -> bytes that cudaHostRegister has pinned
 
 
+SPARSE: Final = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
+
+def parts(value: torch.Tensor) -> list[torch.Tensor]:
+    """The strided tensors that a sparse tensor is made of, its values last."""
+    if value.layout is torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value.crow_indices(), value.col_indices(), value.values()]
+
+
 def is_pinned(tensor: torch.Tensor) -> bool:
-    kept = pinned.get(tensor.untyped_storage()._cdata) if pinned else None
+    """Whether its memory is pinned; of a sparse tensor, that of its values."""
+    if not (pinned or registered):
+        return False
+    if tensor.layout in SPARSE:
+        tensor = parts(tensor)[-1]
+    kept = pinned.get(tensor.untyped_storage()._cdata)
     if kept is not None and kept() is not None:
         return True
     return bool(registered) and any(0 <= tensor.data_ptr() - at < nbytes for at, nbytes in registered.items())
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
-    """A pinned copy, or the tensor itself if it is pinned already."""
-    return tensor if is_pinned(tensor) else pinned_from_now(tensor.clone(memory_format=torch.preserve_format))
+    """A pinned copy with the same strides, or the tensor itself if it is pinned already."""
+    if is_pinned(tensor):
+        return tensor
+    if tensor.layout in SPARSE:
+        copies = [pin(part) for part in parts(tensor)]
+        make: Any = torch.sparse_compressed_tensor
+        rest: dict[str, Any] = {"layout": tensor.layout}
+        if tensor.layout is torch.sparse_coo:
+            make, rest = torch.sparse_coo_tensor, {"is_coalesced": tensor.is_coalesced()}
+        made: torch.Tensor = make(*copies, tensor.shape, **rest, check_invariants=False)
+        made._pinned_storage = copies  # type: ignore[attr-defined]
+        return made
+    copy = tensor.clone(memory_format=torch.preserve_format)
+    if not tensor.is_nested and copy.stride() != tensor.stride():
+        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).copy_(tensor)
+    return pinned_from_now(copy)
 
 
 def pinned_from_now(copy: torch.Tensor) -> torch.Tensor:

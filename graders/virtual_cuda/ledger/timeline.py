@@ -153,7 +153,7 @@ def draw_timeline(timeline: Timeline, width: int, theirs: Timeline | None = None
 # Of a lane to scale: the signs for what fills little of a column, more, and most of it.
 FILLED: Final[dict[LaneKind, str]] = {"kernel": "░▒▓█", "copy": "▽▼", "issue": "░▒▓█", "wait": "╎┃"}
 SHADES: Final = {"kernel": "grad", "copy": "copy", "issue": "pass", "wait": "wait"}
-FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▼ copies   ┃ waits for the GPU"
+FILLINGS: Final = "░▒▓█ works little, more, all of the time   ▽▼ copies   ╎┃ waits for the GPU"
 
 
 def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
@@ -162,7 +162,7 @@ def draw_scaled(scaled: Scaled, width: int) -> list[DrawnLine]:
     heading = f"modelled on {shown(scaled.gpu)}, to scale: {duration(scaled.end)}, GPU idle {scaled.idle} % of the time"
     lines: list[DrawnLine] = [((cut(heading, width), ""),)]
     for lane in scaled.lanes:
-        label = re.sub(r"^cuda:(\d+) stream (\d+)$", r"GPU \1/\2", shown(lane.name))
+        label = re.sub(r"^cuda:(\d+) stream ", r"GPU \1 s", shown(lane.name)).removesuffix(" s0")
         cells = ((sign, SHADES.get(kind, "")) for sign, kind in _filled(lane, room))
         lines.append(tuple(_joined([(f"{cut(label, LABEL - 1):>{LABEL - 1}} ", ""), *cells])))
     lines.append(((f"{'':{LABEL}}0{duration(scaled.end):>{room - 1}}", ""),))

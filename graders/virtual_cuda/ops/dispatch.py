@@ -220,6 +220,8 @@ def translate(func: Any, inner: Any, error: Exception) -> Exception | None:
     said = re.sub(r"^Argument #\d+: (?=Padding size)", "", text)
     said = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", said)
     said = re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", said)
+    said = re.sub(r"(?<=from the ')(\w*)CPU(?=' backend)", r"\1CUDA", said)
+    said = said.replace("_out_cpu_template()", "_out_cuda_template()")
     said = said.removesuffix(" or input should be a MKLDNN tensor and weight is a dense tensor")
     said = said.replace("expected m1 and m2 to have", "expected mat1 and mat2 to have")
     return None if said == text else type(error)(said)
@@ -448,7 +450,7 @@ def deliver(out: Any, place: Place, name: str, *given: Any, where: Any = None, a
     size = (nbytes + 511) & -512
     memory = place.memory
     small = memory.small_live + size
-    if size <= SMALL and small <= memory.quick:
+    if 0 < size <= SMALL and small <= memory.quick:  # CUDA has no block for nothing
         memory.small_live = small
         memory.blocks += 1
         memory.blocks_ever += 1

@@ -210,6 +210,9 @@ class Devices:
             "get_per_process_memory_fraction": lambda device=None: of(device).allowed / of(device).total,
             "memory_stats_as_nested_dict": lambda device=None: _as_tree(of(device).statistics()),
             "ipc_collect": lambda: None,
+            "list_gpu_processes": lambda device=None: (
+                f"GPU:{at(device)}\nprocess {os.getpid():>10d} uses {of(device).reserved / 2**20:>12.3f} MB GPU memory"
+            ),
             "get_allocator_backend": lambda: _allocator_setting("backend") or "native",
             # The sensors of a GPU that does nothing, in the units of NVML.
             "device_memory_used": lambda device=None: of(device).reserved,

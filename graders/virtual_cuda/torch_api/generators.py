@@ -104,6 +104,11 @@ class Generator(_HostGenerator):
         if new_state.numel() == _STATE + _EXTRA:
             core._seed, core.offset = new_state[-_EXTRA:].clone().view(torch.int64).tolist()
             new_state = new_state[:-_EXTRA]
+        elif new_state.numel() == _EXTRA:  # saved on a GPU
+            seed, offset = new_state.clone().view(torch.int64).tolist()
+            return self.manual_seed(seed).set_offset(offset)
+        elif new_state.numel() != _STATE:
+            raise RuntimeError("RNG state is wrong size")
         _HostGenerator.set_state(core, new_state)
         return self
 

@@ -1,8 +1,9 @@
 """Modules of torch that are imported while the device is open, and those that then need not be imported.
 
-torch imports `torch._dynamo` with its first optimizer, checkpoint or profile, and `torch.distributed.tensor` with the
-first operation on a tensor subclass. Together they take longer than `import torch`, and only code that uses them needs
-them. The functions of torch that would import them ask a stand-in instead, until someone imports the real ones.
+torch imports `torch._dynamo` with its first optimizer, checkpoint, profile or `torch.func.grad`, sympy with the first
+backward pass that is given a gradient, and `torch.distributed.tensor` with the first operation on a tensor subclass.
+Together they take longer than `import torch`, and only code that uses them needs them. The functions of torch that
+would import them ask a stand-in instead, until someone imports the real ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -176,11 +178,26 @@ def when_imported(opening: Opening, name: str, maker: Callable[[ModuleType], Ite
 # ---- torch._dynamo -------------------------------------------------------------------------------------------------
 
 STAND_IN: Final = "_without_dynamo"  # the attribute of torch that stands for `torch._dynamo`
+SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
 # Names in torch's code, and what they are while nobody uses dynamo. The profiler asks whether torch has `_inductor`,
 # which is imported by that question.
-_NAMES: Final = {DYNAMO: "torch", "_dynamo": STAND_IN}
+_NAMES: Final = {DYNAMO: "torch", "_dynamo": STAND_IN, SHAPES: __name__}
 _CONSTANTS: Final = {"_inductor": "_without_inductor"}
-_HOMES: Final = ("torch.optim.", "torch.utils.checkpoint", "torch.profiler.profiler")
+_HOMES: Final = (
+    *("torch.optim.", "torch.utils.checkpoint", "torch.profiler.profiler"),
+    *("torch.autograd", "torch._functorch.eager_transforms"),
+)
+
+
+def sym_eq(one: Any, other: Any) -> Any:
+    """Whether two shapes are equal. Where there are symbolic ones, torch's own function has been imported."""
+    return getattr(sys.modules.get(SHAPES), "sym_eq", operator.eq)(one, other)
+
+
+def expect_true(condition: Any) -> bool:
+    """The condition, see `sym_eq`."""
+    found: bool = getattr(sys.modules.get(SHAPES), "expect_true", bool)(condition)
+    return found
 
 
 class WithoutDynamo:
@@ -188,6 +205,9 @@ class WithoutDynamo:
 
     class config:
         error_on_nested_fx_trace = None  # a checkpoint notes it, and uses it only where dynamo traces
+
+    class compiled_autograd:
+        _disable = contextlib.nullcontext  # around `torch.func.grad`
 
     def graph_break(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing: there is no graph."""
@@ -211,7 +231,7 @@ class _Asks(NamedTuple):
 
 @functools.cache
 def _asking() -> list[_Asks]:
-    """The functions of optimizers, checkpoints and the profiler that ask; empty where this torch has none."""
+    """The functions of optimizers, checkpoints, autograd and the profiler that ask; empty where this torch has none."""
     homes = [module for name, module in sys.modules.items() if name.startswith(_HOMES)]
     values = {id(value): value for home in homes for value in vars(home).values()}.values()
     inside = [each for value in values if isinstance(value, type) for each in vars(value).values()]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import deque
 from pathlib import Path
 
 import msgspec
 import pytest
 from gpudojo.classes.store import Record, Store, decode, encode
-from gpudojo.grading.call import Call
-from gpudojo.grading.limits import Limits
-from gpudojo.grading.load import Submission
+from gpudojo.grading.load import load
+from gpudojo.grading.observe import observe
+from gpudojo.grading.references import PUBLIC_SEEDS
+from gpudojo.grading.watching import EveryCall
 from gpudojo.model.catalogue import day
-from gpudojo.model.exercise import Probe
 from gpudojo.model.results import ClassResults
-from gpudojo.sandbox.child import _drawn
-from gpudojo.sandbox.protocol import Began, Isolated, Job
+from gpudojo.sandbox.protocol import BUSIEST, EVERY, NONE, Began, Isolated
 from virtual_cuda.ledger.timeline import LARGEST, Timeline, TimelineEvent, encoded, same_call
 
 from tests.gpudojo.classes.test_grading import FOURTH, REFERENCE, grade
@@ -96,37 +93,19 @@ def test_who_leaves_the_markers_in_place_still_sees_lines(
     assert record.seen[KEY].timelines == []
 
 
-def test_a_reference_is_drawn_on_the_public_seed_and_judged_on_the_class_s() -> None:
-    """A submission that shows its seed in how much it moves."""
+def test_a_reference_is_drawn_on_the_public_seed(graded: tuple[ClassResults, dict[str, Record | None]]) -> None:
+    """The same calls as in a run of its own on that seed, whatever the class's secret is."""
     exercise = next(each for each in day("day8") if f"{each.stem}::train_epoch" == KEY)
-    function = exercise.functions[0]
-    seeds_seen: list[int] = []
-
-    def look(call: Call) -> dict[str, object]:
-        seeds_seen.append(call.seed)
-        return {"seed": call.seed}
-
-    only = dataclasses.replace(function, probes=[Probe("shown", look)])
-    found = Submission(Path("x.py"), {"train_epoch": lambda: None}, reference=False)
-    job = Job(
-        day="day8",
-        bench="virtual",
-        seeds={f"{KEY}::shown": 77},
-        known=frozenset(),
-        seconds=5.0,
-        drawn_with=8,
-        token=b"",
-        files={},
-        skip=frozenset(),
-    )
-    deque(_drawn(job, exercise, only, found, Limits(10.0)))
-    assert seeds_seen == [8]
+    function, every = exercise.functions[0], EveryCall("train_epoch")
+    observe(exercise, every.over(function), load(REFERENCE / FOURTH), "virtual", PUBLIC_SEEDS[0])
+    found = [(each.scenario, each.place, each.counts, each.peak_bytes) for each in references(graded[1])]
+    assert found == [(each.scenario, each.place, each.counts, each.peak_bytes) for each in every.timelines]
 
 
 def test_a_student_sends_no_pictures_of_a_reference() -> None:
-    for drawn_with, kept in ((None, []), (8, [GOOD])):
+    for drawn, kept in ((NONE, []), (BUSIEST, []), (EVERY, [GOOD])):
         one = submission_run()
-        one.options = msgspec.structs.replace(one.options, drawn_with=drawn_with)
+        one.options = msgspec.structs.replace(one.options, drawn=drawn)
         frame = msgspec.structs.replace(saw("04_loop::train"), timelines=[GOOD])
         assert say(one, Isolated({}), Began("04_loop::train"), frame)
         assert one.record.seen["04_loop::train"].timelines == kept

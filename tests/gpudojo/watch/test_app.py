@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from gpudojo.grading.checks import hints_about
 from gpudojo.grading.engine import result_of
+from gpudojo.model.exercise import Failed
 from gpudojo.model.results import Outcome
 from gpudojo.watch import session, view
 from gpudojo.watch.session import Course
@@ -93,11 +94,16 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         await pilot.pause()
 
     async def morning() -> None:
-        async with app.run_test(size=(80, 24)) as pilot:
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
             await until(pilot, lambda: "Save a file to grade it." in screen())
             assert "04 A training loop" in screen(), "it begins with the file that was named, or where the student was"
             await pilot.press("up", "up", "up")
             await until(pilot, lambda: "to do: `select_device` is still a stub" in screen())
+            await pilot.press("h")
+            await until(pilot, lambda: "There are hints for" in screen())
+            await pilot.press("question_mark")
+            await until(pilot, lambda: "one more hint for the check that is shown" in screen())
+            await pilot.press("escape")
             path.write_text(written(TRAIN, BODY), encoding="utf-8")
             await until(pilot, lambda: re.search(r"❱ \d+ inputs\.to\(device\)", screen()))
             assert "04 A training loop" in screen()
@@ -121,9 +127,14 @@ def test_a_morning_with_the_app(folder: Path, monkeypatch: pytest.MonkeyPatch) -
             await until(pilot, lambda: "the next save ends it" in screen())
             replace(path, written(TRAIN, "import os\n    os._exit(0)"))
             await until(pilot, lambda: "`train_epoch` ended the process that ran" in screen())
-            replace(path, solution(TRAIN))
+            loop = "    for inputs, targets in loader:\n"
+            assert loop in solution(TRAIN)
+            replace(path, solution(TRAIN).replace(loop, f"{loop}        print('another batch')\n"))
             await until(pilot, lambda: "✓ 04_modifying_training_loop_gpu is done" in screen())
             assert course.current.stem == "01_checking_device", "the next one that is to do"
+            assert "another batch" in text_of(view.aside(course)), "what was printed by the one that is done"
+            await pilot.press("t")
+            await until(pilot, lambda: "train_epoch:" in screen())
             await pilot.press("q")
 
     asyncio.run(morning())
@@ -189,12 +200,52 @@ def test_every_page_fits_a_narrow_terminal(folder: Path) -> None:
         view.panel(course),
         view.aside(course),
         view.lesson(course.current, True),
-        view.timeline(course.current, 40),
+        view.timeline(course, 40),
+        view.keys(),
     ):
         assert max(map(len, text_of(page, 40).splitlines()), default=0) <= 40
     (folder / DEVICE).unlink()
     course.works[0].read()
     assert "01_checking_device.py is not in" in " ".join(text_of(view.panel(course)).split())
+
+
+def test_a_file_that_is_missing_or_broken_has_no_points_and_a_similar_name_is_told(folder: Path) -> None:
+    course = Course(folder)
+    work = course.current = course.works[0]
+    (function,) = work.exercise.functions
+    work.take(function.name, [result_of(work.exercise, function, each, Outcome.PASSED) for each in function.checks])
+    most = work.points().max_points
+    assert course.score[0] == work.points().points == most > 0
+    work.path.write_text("def (", encoding="utf-8")
+    work.read()
+    assert (course.score[0], work.points().max_points) == (0, most)
+    assert "0/8" in view.entry(work, 40).plain
+    work.path.rename(folder / "01_checking_devices.py")
+    work.read()
+    assert (course.score[0], work.points().max_points) == (0, most)
+    assert "did you mean 01_checking_devices.py?" in " ".join(text_of(view.panel(course)).split())
+
+
+def test_a_verdict_is_shown_with_the_text_that_was_graded(folder: Path) -> None:
+    """A save that is not graded yet does not put other lines under an older verdict."""
+    course = Course(folder)
+    work = course.current = course.works[0]
+    (function,) = work.exercise.functions
+    work.path.write_text(written(DEVICE, "return torch.device('tpu')"), encoding="utf-8")
+    course.pending[work.stem] = work.read()
+    line = (work.text or "").split("\n").index("    return torch.device('tpu')") + 1
+    failed = [
+        result_of(work.exercise, function, each, Outcome.FAILED, Failed("h", "e", line)) for each in function.checks
+    ]
+    work.take(function.name, failed)
+    del course.pending[work.stem]
+    assert f"❱ {line:>3} return torch.device('tpu')" in text_of(view.panel(course))
+    assert "being graded" not in text_of(view.panel(course))
+    work.path.write_text("# another line\n" + written(DEVICE, "x = 1\n    return 3"), encoding="utf-8")
+    course.pending[work.stem] = work.read()
+    shown = " ".join(text_of(view.panel(course)).split())
+    assert f"❱ {line} return torch.device('tpu')" in shown
+    assert "What you saved is being graded." in shown
 
 
 @pytest.mark.parametrize("way", [session.saves, session._polled], ids=["watchfiles", "polling"])

@@ -10,7 +10,7 @@ from operator import eq
 from typing import Any, Final
 
 from gpudojo.days.day8.pixel_race import CLASSES, SIZE, linear, sprites
-from gpudojo.grading.call import Call, StudentRaised, copied, name_of, nn, settled, torch, tried
+from gpudojo.grading.call import BACK, Call, StudentRaised, copied, name_of, nn, settled, torch, tried
 from gpudojo.grading.checks import between_gpus, diagnosis, expect_float, expect_settings_kept, pairs, runs
 from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Case, Cases, Raised
@@ -95,7 +95,11 @@ def _class() -> Any:
             parts = (("model", self), ("batch norm", self.norm), ("dropout", self.dropout))
             training = sorted(name for name, part in parts if part.training)
             devices = sorted({str(pictures.device), *(str(p.device) for p in self.parameters())})
-            kept(self.key).append(Pass(training, outputs.requires_grad, devices))
+            # A hook that detaches the outputs has built a graph all the same.
+            graph = outputs.requires_grad or (
+                torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+            )
+            kept(self.key).append(Pass(training, graph, devices))
             return outputs
 
     return WatchedClassifier
@@ -300,7 +304,8 @@ def _with_copies(error: StudentRaised, call: Call, loader: Any) -> StudentRaised
     if "found at least two devices" in message and _COMPARISON.search(source):
         message = f"{message} (comparing outputs with targets)"
         if call.ledger.forwards("CrossEntropyLoss"):
-            lines.pop("targets", None)  # the copy was not thrown away: the loss has used it
+            # The copy was not thrown away: the loss has used it.
+            lines |= {"targets of the loss": lines.pop("targets")} if "targets" in lines else {}
     return error.with_facts(message=message, copied=lines)
 
 
@@ -337,11 +342,14 @@ def _all(seen: Seen) -> Cases[Evaluated]:
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
     scenario, message = raised.scenario, raised.message
-    found = diagnosis(message)
+    found = diagnosis(raised)
     if scenario == "on_the_second_gpu" and between_gpus(message):
         return "device-index-dropped"
     if found is None and message.endswith("(comparing outputs with targets)"):
         found = "targets-on-cpu"
+        if BACK in raised.copied and {"targets", "targets of the loss"} & raised.copied.keys():
+            # Something was copied either way; where the comparison itself copies, it is the outputs.
+            return "outputs-on-cpu" if raised.copied[BACK] == raised.line else None
     if found is None and scenario == "nothing_to_evaluate":  # with sprites it ran, on the same device
         return "empty-loader-forgotten"
     # With device="cpu" nothing can have been forgotten: model and batches were on the CPU already.
@@ -521,7 +529,7 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             continue
         seen.about(None, name)
         note = ""
-        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "loss_fn(")
+        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "+= loss_fn(", "loss_fn(")
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
         if len(case.passes) < len(case.sizes):
