@@ -317,7 +317,8 @@ class ClassGrading:
             unknown = [entry.name for entry in left if self._read(entry) is not None]
             if unknown or references:
                 what = f"{len(unknown)} submissions (first: {unknown[0]})" if unknown else "the reference"
-                raise BadClass(f"--rejudge runs nothing, but has no record of {what} with these options; leave it out")
+                said = f"--rejudge runs nothing, but has no record of {what} with these options and this gpudojo"
+                raise BadClass(f"{said}; leave it out")
             self._tell_ready(entries, ready)
             for entry in left:
                 self._tell(entry, ran=False)

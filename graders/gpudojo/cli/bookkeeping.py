@@ -194,7 +194,8 @@ def _show(book: Gradebook) -> None:
         if names := waiting[item.name]:
             about = "; ".join(filter(None, (item.title, f"{number(item.points)} points", item.rubric)))
             click.echo(printable(f"  {item.name} ({about}): {len(names)} student{'s' * (len(names) != 1)}"))
-            click.echo(printable(textwrap.fill(", ".join(names), 100, initial_indent="    ", subsequent_indent="    ")))
+            for line in textwrap.wrap(printable(", ".join(names)), 100):
+                click.echo(f"    {line}")
 
 
 def _show_log(book: Gradebook) -> None:

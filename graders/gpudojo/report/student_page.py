@@ -302,7 +302,7 @@ def student_page(
 ) -> str:
     """The page's text; without neighbours it leads nowhere, and can be mailed."""
     # Where nothing could be read, all checks failed for the one reason at the top.
-    read = row.status is not SubmissionStatus.UNREADABLE
+    read = row.status not in (SubmissionStatus.UNREADABLE, SubmissionStatus.ABSENT)
     exercises = [
         (exercise, _parts(exercise.exercise, exercise.checks, person, known) if read else [])
         for exercise in row.exercises

@@ -37,8 +37,12 @@ def test_what_could_not_be_read_failed_no_check() -> None:
     assert isinstance(screen.file, io.StringIO)
     said = screen.file.getvalue()
     assert "2 unreadable, 1 graded" in said
-    hardest = said.partition("Most-missed checks\n")[2].partition("\n\n")[0].splitlines()
-    assert [line.split() for line in hardest] == [["failed", "absent", "attempted"], ["1", "0", "1", WRONG]]
+    hardest, _, review = said.partition("Most-missed checks\n")[2].partition("\n\n")
+    assert review.split("\n")[1:3] == [f"       {name}: the archive is damaged" for name in "ab"]
+    assert [line.split() for line in hardest.splitlines()] == [
+        ["failed", "absent", "attempted"],
+        ["1", "0", "1", WRONG],
+    ]
 
 
 def test_no_name_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
