@@ -103,6 +103,16 @@ def test_strides_of_indices_and_of_sorted_values() -> None:
     assert torch.autograd.grad(out.sum(), volume)[0].stride() == volume.stride()
 
 
+def test_batch_norm_keeps_the_order_of_dimensions_without_cudnn() -> None:
+    x = torch.rand(2, 6, 4, 5).cuda().permute(0, 2, 3, 1)
+    parts = torch.ones(4).cuda(), torch.zeros(4).cuda()
+    assert F.batch_norm(x, None, None, training=True).stride() == x.stride()
+    assert F.batch_norm(x, None, None, *parts, training=True).is_contiguous()
+    torch.testing.assert_close(
+        F.batch_norm(x, None, None, training=True).cpu(), F.batch_norm(x.cpu(), None, None, training=True)
+    )
+
+
 def test_names_of_fused_nodes() -> None:
     x = torch.ones(1, 2, 8, 8, device="cuda", requires_grad=True)
     half = x.half()
