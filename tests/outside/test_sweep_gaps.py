@@ -103,6 +103,16 @@ def test_strides_of_indices_and_of_sorted_values() -> None:
     assert torch.autograd.grad(out.sum(), volume)[0].stride() == volume.stride()
 
 
+def test_batch_norm_keeps_the_order_of_dimensions_without_cudnn() -> None:
+    x = torch.rand(2, 6, 4, 5).cuda().permute(0, 2, 3, 1)
+    parts = torch.ones(4).cuda(), torch.zeros(4).cuda()
+    assert F.batch_norm(x, None, None, training=True).stride() == x.stride()
+    assert F.batch_norm(x, None, None, *parts, training=True).is_contiguous()
+    torch.testing.assert_close(
+        F.batch_norm(x, None, None, training=True).cpu(), F.batch_norm(x.cpu(), None, None, training=True)
+    )
+
+
 def test_names_of_fused_nodes() -> None:
     x = torch.ones(1, 2, 8, 8, device="cuda", requires_grad=True)
     half = x.half()
@@ -164,3 +174,12 @@ def test_a_named_device_moves_the_parts() -> None:
     assert torch.sparse_coo_tensor([[0]], ONE.cuda()).is_cuda
     assert torch.sparse_csr_tensor(torch.tensor([0, 1]), ZERO[0], ONE, device="cuda").is_cuda
     assert torch.nested.nested_tensor([ONE.cuda(), ONE], device="cuda").is_cuda
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "index"),
+    [([-5, 4, 5, 5, 4], 5, 3), ([3, 1, 2], 1, 1), ([2, 2, 1, 1], 1, 3), ([7, *range(2999), 7, 8, 8], 7, 0)],
+)
+def test_equally_frequent_values(row: list[int], value: int, index: int) -> None:
+    found = torch.tensor([row, row], device="cuda").mode(1)
+    assert (found.values.tolist(), found.indices.tolist()) == ([value] * 2, [index] * 2)

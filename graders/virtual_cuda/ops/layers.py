@@ -222,19 +222,22 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 def _batch_norm_output(training: int | None, statistics: bool, inner: Any, kwargs: Any, out: Any) -> Any:
     """`training` is the position of that argument, None where it is so; `statistics`: running ones are arguments."""
     data, weight, bias = inner[0], inner[1], inner[2]
-    mean, invstd = _wide(out[1]), _wide(out[2])
-    if training is not None and not inner[training]:
+    mean, invstd, result = _wide(out[1]), _wide(out[2]), out[0]
+    train = training is None or inner[training]
+    running = statistics and inner[3] is not None
+    cudnn = data.dim() >= 3 and weight is not None and bias is not None and (running or train)
+    cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
+    if not cudnn and result.stride() != data.stride():
+        result = torch.empty_like(data).copy_(result)  # the other kernels keep any order of dimensions
+    if not train:
         # cuDNN keeps nothing in eval mode; the kernel used for two dimensions or no weights keeps both statistics.
-        running = statistics and inner[3] is not None
-        cudnn = data.dim() >= 3 and weight is not None and bias is not None and running
-        cudnn = cudnn and (data.dtype not in HALF or weight.dtype is torch.float32)
         size = 0 if cudnn else data.shape[1]
         kept = torch.float64 if data.dtype is torch.float64 else torch.float32
         mean, invstd = torch.empty(size, dtype=kept), torch.empty(size, dtype=kept)
         if size and running:
             mean.copy_(inner[3])
             invstd.copy_((inner[4].to(kept) + inner[-1]).rsqrt())
-    return (out[0], mean, invstd, *out[3:])
+    return (result, mean, invstd, *out[3:])
 
 
 def _batch_norm(call: OperatorCall) -> Any:

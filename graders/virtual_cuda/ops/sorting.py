@@ -104,7 +104,7 @@ def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
 
 
 def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
-    """`kthvalue` and `median` name the first element equal to the value found, `mode` the last."""
+    """`kthvalue` and `median` name the first element equal to the value found."""
     values, indices = func(*args, **kwargs)
     self = args[0]
     dim = args[dim_at] if len(args) > dim_at else kwargs.get("dim", -1)
@@ -115,9 +115,40 @@ def _equal_one(func: Any, dim_at: int, /, *args: Any, **kwargs: Any) -> Any:
     same = self == wanted
     if self.is_floating_point():
         same |= self.isnan() & wanted.isnan()
-    if func is aten.mode.default:
-        return values, self.shape[dim] - 1 - same.flip(dim).to(torch.uint8).argmax(dim, keepdim=keep)
     return values, same.to(torch.uint8).argmax(dim, keepdim=keep)
+
+
+_ONE_BLOCK: Final = 2048  # elements that one block of threads sorts
+
+
+def _turned_round(number: torch.Tensor) -> torch.Tensor:
+    """Five bits in the opposite order: a warp takes the lane that is least in it, of those that hold the same."""
+    return sum((((number >> bit) & 1) << (4 - bit) for bit in range(5)), torch.zeros_like(number))
+
+
+def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
+    """Of values that are equally frequent, the one that the reduction of the block prefers; its last element is named.
+
+    In longer rows it is the smallest value, and its first element.
+    """
+    values, indices = aten.mode.default(self, dim, keepdim)
+    if self.dim() == 0 or self.numel() == 0 or (self.is_floating_point() and self.isnan().any()):
+        return values, indices
+    found = values if keepdim else values.unsqueeze(dim)
+    length = self.shape[dim]
+    if length > _ONE_BLOCK:
+        return values, (self == found).to(torch.uint8).argmax(dim, keepdim=keepdim)
+    rows, back = _as_rows(self, dim)
+    order, place = rows.sort(1).values, torch.arange(length)
+    begins = torch.ones_like(order, dtype=torch.bool)
+    begins[:, 1:] = order[:, 1:] != order[:, :-1]
+    runs = place - torch.where(begins, place, 0).cummax(1).values
+    thread = place // 2
+    preference = (_turned_round(thread // 32) * 32 + _turned_round(thread % 32)) * 2 + place % 2
+    chosen = torch.where(runs == runs.amax(1, keepdim=True), preference, 2 * _ONE_BLOCK).argmin(1, keepdim=True)
+    found = back(order.gather(1, chosen)).flatten().view(found.shape)
+    last = length - 1 - (self == found).flip(dim).to(torch.uint8).argmax(dim, keepdim=True)
+    return (found, last) if keepdim else (found.squeeze(dim), last.squeeze(dim))
 
 
 # ---- counting --------------------------------------------------------------------------------------------------------
@@ -215,7 +246,7 @@ operator("sort.default", kernel=_sort)
 operator("sort.stable", kernel=_sort_stable)
 operator("topk", kernel=_topk)
 operator("kthvalue", kernel=partial(_equal_one, aten.kthvalue.default, 2))
-operator("mode", kernel=partial(_equal_one, aten.mode.default, 1))
+operator("mode", kernel=_mode)
 operator("median", emulate=_BOOL)
 _ALERT: Final = "median CUDA with indices output"
 operator("median.dim", kernel=partial(_equal_one, aten.median.dim, 1), nondeterministic=_ALERT)
