@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from time import perf_counter
 from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,6 +25,8 @@ from gpudojo.model.evidence import Array, Cases, Raised
 if TYPE_CHECKING:
     from virtual_cuda import OpenDevice
     from virtual_cuda.ledger import Ledger
+
+    from gpudojo.grading.load import Submission
 
 
 T = TypeVar("T")
@@ -86,13 +87,14 @@ class StudentRaised(Exception):
 class Call:
     """What a probe works with: the student's function, the device, the seed, and the ledger of the last call."""
 
-    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int, reference: bool = False) -> None:
+    def __init__(self, function: Any, submission: Submission, bench: OpenDevice, seed: int) -> None:
         self.function = function
-        self.path = path
+        self.submission = submission
+        self.path = submission.path
         self.bench = bench
         self.device = bench.device
         self.seed = seed
-        self.reference = reference  # whose evidence also has what students' is compared with
+        self.reference = submission.reference  # whose evidence also has what students' is compared with
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
         self.aside = 0.0  # seconds that the check after the call took, not the student
 

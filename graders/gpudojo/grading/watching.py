@@ -117,7 +117,7 @@ class _Watched(Call):
     """A call that remembers the ledgers of all its calls, not only of the last one."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__(call.function, call.path, call.bench, call.seed, call.reference)
+        super().__init__(call.function, call.submission, call.bench, call.seed)
         self.ledgers: list[Ledger] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

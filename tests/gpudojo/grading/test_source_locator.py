@@ -241,6 +241,22 @@ def test_marks_are_not_seen_by_a_debugger_or_in_a_traceback() -> None:
     assert hash(names["choose"].__code__)
 
 
+ADDED = """
+def f(loader, loss_fn):
+    total = hits = 0
+    for x, y in loader:
+        loss = loss_fn(x, y)
+        hits += (x == y).sum().item()
+        total += loss.item()
+        total += other(x) * len(y)
+""".lstrip("\n")
+
+
+@pytest.mark.parametrize(("pattern", "line"), [("f += loss_fn(", 6), ("f += other(", 7), ("f += sum(", None)])
+def test_where_the_result_of_a_call_is_added(pattern: str, line: int | None) -> None:
+    assert pattern_lines(ast.parse(ADDED).body).get(pattern) == line
+
+
 WITHOUT_EFFECT = """
 DEVICE = "cuda"
 def f(model, device, flag=True):
@@ -249,6 +265,7 @@ def f(model, device, flag=True):
     device = DEVICE
     model.add_(1)
     g(model, flag=True)
+    flag / 2
 def g(model, device, flag):
     return DEVICE
 """.lstrip("\n")
@@ -259,6 +276,7 @@ def g(model, device, flag):
     [
         ("f eval not called", 3),
         ("f unused no_grad(", 4),
+        ("f unused /", 8),
         ("f device =", 5),
         ("f global device", 5),
         ("f in place", 6),

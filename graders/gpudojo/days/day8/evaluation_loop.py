@@ -529,7 +529,7 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             continue
         seen.about(None, name)
         note = ""
-        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "loss_fn(")
+        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "+= loss_fn(", "loss_fn(")
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
         if len(case.passes) < len(case.sizes):

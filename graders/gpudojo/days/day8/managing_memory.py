@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
-from unittest import mock
 
 import msgspec
 from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
@@ -354,6 +353,8 @@ class Search(Case, frozen=True):
 
 
 def _search(call: Call, start: int, fits: int, instead: Exception | None = None, at: int = 0) -> Search:
+    from virtual_cuda import patch
+
     if call.device.type == "cuda":
         torch.cuda.empty_cache()  # of an earlier search
     trial = _Trial(call, fits, instead, at)
@@ -361,7 +362,9 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
     # On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing.
     missing = call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache")
     try:
-        with mock.patch.object(torch.accelerator, "empty_cache") if missing else contextlib.nullcontext():
+        with contextlib.ExitStack() as undo:
+            if missing:
+                patch([(torch.accelerator, "empty_cache", lambda: None)], undo)
             value = call(Sealed(trial), start)
     except StudentRaised as error:
         raised = error.evidence

@@ -436,9 +436,8 @@ def _learned_wrongly(case: Epoch) -> Failed:
         return Failed("step() came before backward()", expected, case.step_lines[0], "step-before-backward")
     if not all(case.steps):
         line = case.step_lines[case.steps.index(False)]
-        return Failed(
-            "the gradients were zeroed between backward() and step()", "zero_grad(), backward(), step()", line
-        )
+        happened = "the gradients were zeroed between backward() and step()"
+        return Failed(happened, "zero_grad(), backward(), step()", line, at=("last zero_grad(",))
     if True in case.leftovers:
         which = case.leftovers.index(True)
         stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])

@@ -427,7 +427,8 @@ def _weights(found: Picture, right: Picture) -> tuple[str, str | None]:
     weights = np.linalg.lstsq(pixels, a.reshape(-1), rcond=None)[0]
     if np.isfinite(a).all() and np.allclose(pixels @ weights, a.reshape(-1), atol=1e-4):
         red, green, blue = weights
-        return f"the result is {red:.3f} red {green:+.3f} green {blue:+.3f} blue", "wrong-weights"
+        sum_of = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
+        return f"the result is {sum_of}", "wrong-weights"
     return _differing(found, right)
 
 
