@@ -215,7 +215,8 @@ class Painter:
 
     def growing(self, make: Make) -> tuple[dict[str, Picture], Growth]:
         """Pictures of growing size, and how many operations and lines of Python they took."""
-        found, trips = {}, []
+        found: dict[str, Picture] = {}
+        trips: list[Trip] = []
         for size in (*GROWING, *LONG):
             # A loop over pixels is known by then, and takes long for more of them.
             if size in LONG and not trips[len(GROWING) :] and _grows([lines.total() for lines in self.lines]):
