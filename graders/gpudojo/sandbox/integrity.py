@@ -483,7 +483,9 @@ def _others() -> dict[str, type]:
 def _inherited(where: str) -> list[str]:
     """The names that a class which is not ours has from its bases."""
     kind = _others().get(where)
-    return [] if kind is None else [n for base in kind.__mro__[1:-1] for n in vars(base)]
+    # Not the lists and dicts that Python itself adds, such as `__slotnames__`.
+    bases = () if kind is None else kind.__mro__[1:-1]
+    return [n for base in bases for n, value in vars(base).items() if not isinstance(value, (list, dict))]
 
 
 def _stays(value: Any) -> bool:
