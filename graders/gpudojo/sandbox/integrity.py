@@ -374,9 +374,7 @@ def _sets_globals(space: Namespace) -> bool:
     if not isinstance(space.held, dict):
         return False
     codes = _codes(space.held, space.where[:-1])
-    return "__path__" in space.held or any(
-        step.opname == "STORE_GLOBAL" for c in codes for step in dis.get_instructions(c)
-    )
+    return "__path__" in space.held or any(dis.opmap["STORE_GLOBAL"] in code.co_code[::2] for code in codes)
 
 
 def _parts(functions: tuple[types.FunctionType, ...]) -> Callable[[], str | None]:
@@ -439,7 +437,7 @@ def _used_of_torch() -> dict[str, list[str]]:
     for module in [module for name, module in sys.modules.items() if name.startswith(OBSERVING)]:
         for code in _codes(vars(module), module.__name__):
             owner = ""
-            for step in dis.get_instructions(code):
+            for step in dis.get_instructions(code) if {"torch", "nn"} & {*code.co_names} else ():
                 if step.opname == "LOAD_GLOBAL" and step.argval in ("torch", "nn"):
                     owner = "torch" if step.argval == "torch" else "torch.nn"
                 elif owner and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -485,7 +483,9 @@ def _others() -> dict[str, type]:
 def _inherited(where: str) -> list[str]:
     """The names that a class which is not ours has from its bases."""
     kind = _others().get(where)
-    return [] if kind is None else [n for base in kind.__mro__[1:-1] for n in vars(base)]
+    # Not the lists and dicts that Python itself adds, such as `__slotnames__`.
+    bases = () if kind is None else kind.__mro__[1:-1]
+    return [n for base in bases for n, value in vars(base).items() if not isinstance(value, (list, dict))]
 
 
 def _stays(value: Any) -> bool:
