@@ -162,7 +162,8 @@ class Recorder:
             # A whole model is looked at once per pass, not again in each of its layers.
             devices = () if passes else devices_of(self, args, kwargs)
             index = len(rows)
-            rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, self.training, mode, devices))
+            training = getattr(self, "training", False)  # a frozen script has none
+            rows.append((FORWARD, perf_counter(), code, offset, type(self).__name__, training, mode, devices))
             passes.append((code, offset))
             try:
                 return original(self, *args, **kwargs)

@@ -17,7 +17,7 @@ from gpudojo.days.day8 import pixel_race
 from gpudojo.days.day8.pixel_race import judge_outputs, judge_speed
 from gpudojo.grading import observe as observing
 from gpudojo.grading.call import Call
-from gpudojo.grading.load import SOLUTION, load
+from gpudojo.grading.load import SOLUTION, Submission, load
 from gpudojo.grading.observe import observe
 from gpudojo.model.catalogue import day
 from gpudojo.model.evidence import Array, Modelled, Race
@@ -158,7 +158,7 @@ def test_a_patched_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_every_round_has_inputs_of_its_own() -> None:
     with bench.open_device("cpu") as opened:
-        call = Call(lambda t: t + 1, REFERENCE, opened, 8, reference=True)
+        call = Call(lambda t: t + 1, Submission(REFERENCE, reference=True), opened, 8)
         found = pixel_race.race(call, lambda t: t + 1, lambda number: (torch.full((2,), float(number)),))
     assert found.rounds == pixel_race.ROUNDS == len({output.data for output in found.outputs if output})
     assert found.outputs == found.loop_outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +259,29 @@ def test_an_operator_that_the_device_cannot_run_says_what_to_add(x: torch.Tensor
         torch.ops.outside.compiled(x)
     torch.library.register_kernel("outside::compiled", "cpu", torch.neg)
     assert torch.equal(torch.ops.outside.compiled(x), -x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("traced", [False, True], ids=["scripted", "traced"])
+def test_saved_scripts_come_back_where_they_were(
+    model: nn.Module, x: torch.Tensor, traced: bool, tmp_path: Path
+) -> None:
+    script: Any = torch.jit.trace(model, x) if traced else torch.jit.script(model)
+    buffer, files = io.BytesIO(), {"note": ""}
+    torch.jit.save(script, buffer, _extra_files={"note": "kept"})
+    script.save(tmp_path / "script.pt")
+    assert next(script.parameters()).is_cuda
+    for place, given in (("cuda", x), ("cpu", x.cpu()), (None, x)):
+        buffer.seek(0)
+        loaded = torch.jit.load(buffer, place, files)
+        assert torch.equal(loaded(given), model(x).to(given.device))
+        assert files == {"note": b"kept"}
+    assert torch.jit.load(tmp_path / "script.pt")(x).is_cuda
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_frozen_scripts_run_and_are_not_saved(model: nn.Module, x: torch.Tensor) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(model.eval()))
+    assert torch.equal(frozen(x), model(x))
+    with pytest.raises(RuntimeError, match="a frozen script on the virtual GPU cannot be saved"):
+        torch.jit.save(frozen, io.BytesIO())

@@ -65,6 +65,9 @@ def test_operations(kind: str, operation: str) -> None:
     try:
         wanted = OPERATIONS[operation](host)
     except (RuntimeError, NotImplementedError) as error:
+        if kind == "bsr" and "without MKL" in str(error):  # CUDA needs none
+            assert_same(OPERATIONS[operation](host.cuda()), OPERATIONS[operation](TABLE))
+            return
         with pytest.raises(type(error)):
             OPERATIONS[operation](host.cuda())
     else:

@@ -1,8 +1,8 @@
-"""Operators for which CUDA has a kernel and the CPU has none: in half precision, with `out_dtype`, in one piece."""
+"""Operators that differ from the CPU's: kernels that only CUDA has, strides, names of nodes, words of refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -62,3 +62,105 @@ def test_a_conjugate_result_knows_that_it_is_one() -> None:
     made = torch.vdot(a.cuda(), b.cuda().conj())
     assert made.is_conj() == torch.vdot(a, b.conj()).is_conj()
     torch.testing.assert_close(made.cpu(), a.conj() @ b.conj())
+
+
+# ---- what an H200 gave for inputs that lie in another order in memory, and for mistakes ------------------------------
+
+CONTIGUOUS: dict[str, Callable[[Any], Any]] = {
+    "pixel_shuffle": lambda t: F.pixel_shuffle(t, 2),
+    "pixel_unshuffle": lambda t: F.pixel_unshuffle(t, 2),
+    "channel_shuffle": lambda t: F.channel_shuffle(t, 2),
+    "roll": lambda t: t.roll(1, 1),
+    "reflect": lambda t: F.pad(t, (1, 1, 1, 1), mode="reflect"),
+    "replicate": lambda t: F.pad(t, (1, 1, 1, 1), mode="replicate"),
+    "output padded by the stride": lambda t: F.conv_transpose2d(
+        t, torch.ones(8, 3, 3, 3, device=t.device), output_padding=1, dilation=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTIGUOUS)
+def test_kernels_that_do_not_keep_channels_last(name: str) -> None:
+    host = torch.rand(2, 8, 6, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    x = host.detach().cuda().requires_grad_()
+    out = CONTIGUOUS[name](x)
+    (gradient,) = torch.autograd.grad(out.square().sum(), x)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert (out.is_contiguous(), gradient.is_contiguous()) == (True, True)
+    wanted = CONTIGUOUS[name](host)
+    torch.testing.assert_close(out.cpu(), wanted)
+    torch.testing.assert_close(gradient.cpu(), torch.autograd.grad(wanted.square().sum(), host)[0])
+
+
+def test_strides_of_indices_and_of_sorted_values() -> None:
+    assert torch.ones(2, 3, device="cuda").nonzero().stride() == (1, 6)
+    assert torch.zeros(2, 3, device="cuda").nonzero().stride() == (1, 1)
+    assert torch.nonzero_static(torch.ones(2, 3, device="cuda"), size=4).stride() == (1, 4)
+    turned = torch.tensor([[True, False, True], [False, False, True]], device="cuda").t()
+    assert [found.stride() for found in turned.sort(0)] == [turned.stride()] * 2
+    volume = torch.ones(1, 2, 3, 3, 3, device="cuda").to(memory_format=torch.channels_last_3d).requires_grad_()
+    out = F.conv_transpose3d(volume, torch.ones(2, 2, 2, 2, 2, device="cuda"))
+    assert torch.autograd.grad(out.sum(), volume)[0].stride() == volume.stride()
+
+
+def test_names_of_fused_nodes() -> None:
+    x = torch.ones(1, 2, 8, 8, device="cuda", requires_grad=True)
+    half = x.half()
+    nodes = [F.scaled_dot_product_attention(t, t, t).grad_fn for t in (x, half)] + [F.rms_norm(x, (8,)).grad_fn]
+    assert [node.name() for node in nodes if node is not None] == [
+        "ScaledDotProductEfficientAttentionBackward0",
+        "ScaledDotProductFlashAttentionBackward0",
+        "FusedRmsNormBackward0",
+    ]
+
+
+MIXED = "Expected all tensors to be on the same device, but got {} is on {}, different from other tensors on {} "
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "nested": (lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]), MIXED.format("tensors", "cpu", "cuda:0")),
+    "coo": (lambda: torch.sparse_coo_tensor(ZERO, ONE.cuda()), MIXED.format("values", "cuda:0", "cpu")),
+    "coo indices": (lambda: torch.sparse_coo_tensor(ZERO.cuda(), ONE), MIXED.format("values", "cpu", "cuda:0")),
+    "csr": (
+        lambda: torch.sparse_csr_tensor(torch.tensor([0, 1]), ZERO[0], ONE.cuda()),
+        "Values and crow_indices need to be on the same device.",
+    ),
+    "sparse product": (lambda: EYE.cuda().to_sparse() @ EYE, "wrapper_SparseCUDA__mm"),
+    "trace": (lambda: torch.trace(torch.ones(2, 2, 2, device="cuda")), "^expected a matrix$"),
+    "index_select": (
+        lambda: EYE.cuda().index_select(0, EYE.cuda()),
+        "Index is supposed to be an empty tensor or a vec",
+    ),
+    "max_pool3d": (lambda: F.max_pool3d(torch.ones(0, 1, 2, 9, device="cuda"), 1), "_out_cuda_template"),
+    "max_unpool2d": (
+        lambda: F.max_unpool2d(torch.ones(1, 1, 4, 4, device="cuda"), torch.zeros(1, 1, 4, 1, device="cuda").long(), 2),
+        r"Expected shape of indices to be: \[1, 1, 4, 4\] but got: \[1, 1, 4, 1\]",
+    ),
+    "narrow_copy": (lambda: torch.narrow_copy(EYE.cuda(), 5, 0, 1), r"Dimension out of range \(expected"),
+    "current_stream": (lambda: torch.cuda.current_stream(9), r"Device index value 9 is out of index range \[0, 1\)"),
+    "channel_shuffle": (
+        lambda: F.channel_shuffle(torch.ones(2, 4, 3, 5, device="cuda").transpose(0, 3), 2),
+        "view size is not compatible",
+    ),
+    "ldl_solve": (
+        lambda: torch.linalg.ldl_solve(
+            (EYE * 1j).cuda(), torch.tensor([1, 2], dtype=torch.int32).cuda(), (EYE * 1j).cuda(), hermitian=True
+        ),
+        "complex tensors with hermitian=True flag are not supported on CUDA",
+    ),
+}
+ONE, ZERO, EYE = torch.ones(1), torch.tensor([[0]]), torch.eye(2)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_in_cudas_words(name: str) -> None:
+    call, words = MISTAKES[name]
+    with pytest.raises((RuntimeError, IndexError), match=words):
+        call()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+def test_a_named_device_moves_the_parts() -> None:
+    assert torch.sparse_coo_tensor(ZERO, ONE, device="cuda").is_cuda
+    assert torch.sparse_coo_tensor([[0]], ONE.cuda()).is_cuda
+    assert torch.sparse_csr_tensor(torch.tensor([0, 1]), ZERO[0], ONE, device="cuda").is_cuda
+    assert torch.nested.nested_tensor([ONE.cuda(), ONE], device="cuda").is_cuda

@@ -22,6 +22,18 @@ def waits(gpu) -> int:
     return sum(row[0] == 2 for row in gpu.ledger.rows)
 
 
+def test_a_host_tensor_cannot_look_into_a_storage_on_the_device() -> None:
+    with virtual_cuda():
+        storage = torch.ones(3, device="cuda").untyped_storage()
+        for source in (storage, torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)):
+            with pytest.raises(RuntimeError, match="the devices must match"):
+                torch.empty(0).set_(source)
+        assert torch.empty(0, device="cuda").set_(storage, 0, (3,), (1,)).tolist() == [1, 1, 1]
+        with pytest.raises(RuntimeError, match="only available on CPU"):
+            storage._share_fd_cpu_()
+    assert torch.empty(0).set_(torch.ones(3).untyped_storage(), 0, (3,), (1,)).tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("place", "device"),
     [

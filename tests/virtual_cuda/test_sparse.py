@@ -161,9 +161,12 @@ def test_products_of_compressed_tensors_need_no_mkl(call: str) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_products_with_blocks_need_no_mkl() -> None:
     x, dense = torch.eye(4).roll(1, 1), torch.arange(16.0).view(4, 4)
-    b, d = x.to("cuda").to_sparse_bsr((2, 2)), dense.to("cuda")
-    assert torch.equal((b @ d).cpu(), x @ dense)
-    assert torch.equal((d @ b).cpu(), dense @ x)
+    rows, columns, d = x.to("cuda").to_sparse_bsr((2, 2)), x.to("cuda").to_sparse_bsc((2, 2)), dense.to("cuda")
+    assert torch.equal((rows @ d).cpu(), x @ dense)
+    assert torch.equal((d @ columns).cpu(), dense @ x)
+    for product in (lambda: d @ rows, lambda: columns @ d):
+        with pytest.raises(RuntimeError, match=r"addmm: computation on C.* is not implemented for Strided"):
+            product()
 
 
 @pytest.mark.usefixtures("gpu")

@@ -25,6 +25,7 @@ from gpudojo import __version__
 from gpudojo.classes import course_file, grading_options, judging, store
 from gpudojo.classes.course_file import CourseRules, read_roster
 from gpudojo.classes.gradebook import (
+    STATE,
     ClassState,
     ClassTally,
     Gradebook,
@@ -48,7 +49,7 @@ from gpudojo.model.results import AttemptRule, RunLimits, SubmissionRow
 from gpudojo.sandbox import protocol
 from gpudojo.sandbox.isolation import missing, sentence
 from gpudojo.sandbox.protocol import RunOptions
-from gpudojo.submissions.entries import IgnoredPath, Listing, ReadSubmission, SourceFile, SubmissionEntry, digest
+from gpudojo.submissions.entries import IgnoredPath, Kind, Listing, ReadSubmission, SourceFile, SubmissionEntry, digest
 from gpudojo.submissions.listing import is_submission, list_one, list_submissions, unpacked
 from gpudojo.submissions.reading import read
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 
 REFERENCE: Final = "the reference solutions"
+FEW: Final = 5  # submissions whose scores are listed when they are graded again
 BUSY: Final = 8  # children for which a process that judges is worth its start
 
 
@@ -159,7 +161,7 @@ class ClassGrading:
             self.secret = "" if self.recorded else self.store.secret(options.secret, keep=not options.alone)
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
-            self._keep_settings()
+            self._set()
             if options.rejudge and self.course.seed == "per-class":
                 self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
             ready = {} if options.fresh else self._ready(entries)
@@ -174,9 +176,10 @@ class ClassGrading:
             self.state.layers = self.layers or dict(self._terms(entries[0]).verdicts.reference.layers)
             changes = self.gradebook.add([(entry, self.sent.pop(entry.name)) for entry in entries])
             count = len(entries)
+            few = {entry.name for entry in entries} if count <= FEW else set()
             del found, entries, ready  # of a large class they take many megabytes
             save_state(options.out, self.state)
-            path, tally = self.gradebook.write_results()
+            path, tally = self.gradebook.write_results(few)
             seconds, book = time.monotonic() - began, self.gradebook
             told = (tally, changes, book.notices, book.unmatched)
             return GradedClass(path, count, self.ran, seconds, self.state.layers, *told)
@@ -186,13 +189,30 @@ class ClassGrading:
             self.store.close()
 
     def _listed(self) -> Listing:
-        """The submissions; the zip of a class, as a platform packs it, is unpacked first."""
+        """The submissions; the zip of a class, as a platform packs it, is unpacked first.
+
+        One that lies among submissions may be a student's, and is opened if it was given by itself before."""
+        options, folder = self.options, self.store.folder / "unpacked"
+        for path in options.submissions:
+            if _graded(path) and path.resolve() != options.out.resolve():
+                raise BadClass(f"{path} holds results of `dojo grade`; give the folder of submissions")
         try:
-            return list_submissions(
-                [unpacked(path, self.store.folder / "unpacked") for path in self.options.submissions]
-            )
+            opened = {Path(os.path.abspath(path)): unpacked(path, folder) for path in options.submissions}
+            found = list_submissions(list(opened.values()))
+            if folder.is_dir():
+                packed = [entry.origin for entry in found.entries if entry.kind is Kind.ZIP]
+                known = {path: inside for path in packed if (inside := unpacked(path, folder, known=True)) != path}
+                opened |= known
+                found = list_submissions(list(opened.values())) if known else found
         except OSError as error:
             raise BadClass(f"cannot write {error.filename}: {error.strerror}") from None
+        classes = {path for path, inside in opened.items() if path != inside and path.is_file()}
+        for who, student in list(self.state.students.items()):
+            if student.sent and all(sent.problem and Path(sent.origin) in classes for sent in student.sent):
+                del self.state.students[who]  # it is known by now whose work it holds
+        aside = {*classes, Path(os.path.abspath(options.out)) / "report"}
+        kept = [entry for entry in found.entries if entry.origin not in aside and not _graded(entry.origin)]
+        return Listing(tuple(kept), found.ignored)
 
     def _refuse_mixing(self, entries: Sequence[SubmissionEntry]) -> None:
         """Rows of other functions or days cannot stand in one table."""
@@ -205,8 +225,8 @@ class ClassGrading:
                 "grade all of them the same way, or use another --out"
             )
 
-    def _keep_settings(self) -> None:
-        """Later runs use them again; they are written before anything runs, for a run may be stopped."""
+    def _set(self) -> None:
+        """Later runs use the settings again."""
         options, state = self.options, self.state
         state.day, state.bench, state.only = options.day, options.bench, sorted(options.only)
         state.seed = self.recorded.name if self.recorded else name_of(self.secret)
@@ -220,8 +240,6 @@ class ClassGrading:
         state.torch, state.gpudojo = importlib.metadata.version("torch"), __version__
         state.python = platform.python_version()
         state.reference = self._terms_of(self.secret).verdicts.reference_key
-        if not (options.alone or options.rejudge):  # what runs nothing may be refused, and then changes nothing
-            save_state(options.out, state)
 
     def _terms(self, entry: SubmissionEntry) -> Terms:
         if self.course.seed == "per-class":
@@ -305,8 +323,10 @@ class ClassGrading:
                 self._tell(entry, ran=False)
             return
         first = self._terms(entries[0])
-        if not (left or references):
+        if not references and all((sent := self.sent.get(entry.name)) and sent.problem for entry in left):
             self._begin(first, entries, ready)
+            for entry in left:  # what cannot be read need not run
+                self._tell(entry, ran=False)
             return
         try:
             self.layers = self.runner.start(first.run_options, self.progress)
@@ -335,6 +355,8 @@ class ClassGrading:
         self.progress.isolated(self.layers)
         if self.options.require_isolation and missing(self.layers):
             raise BadClass(f"--require-isolation: {'; '.join(missing(self.layers))}")
+        if not self.options.alone:  # before students' code is judged, for a run may be stopped; not if it is refused
+            save_state(self.options.out, self.state)
         held, self._held = self._held or [], None
         self._tell_ready(entries, ready)
         if self.course.seed == "per-class":  # this process has to keep children busy, and must not grow
@@ -488,6 +510,11 @@ def _with_timelines(record: Record, drawn: Record | None) -> Record:
     return msgspec.structs.replace(record, seen=record.seen | seen)
 
 
+def _graded(folder: Path) -> bool:
+    """Whether a folder holds results of `dojo grade` and nobody's work."""
+    return (folder / STATE).is_file() and not is_submission(folder)
+
+
 def _content(files: Sequence[SourceFile]) -> str:
     """Tells whether two submissions are the same work, whatever their files, folders and line ends are."""
     parts = sorted(hashlib.sha256(file.data.replace(b"\r\n", b"\n").strip()).digest() for file in files)
@@ -627,7 +654,11 @@ class Display:
         rate = f" ({ran / seconds:.1f}/s)" if ran > 1 and seconds > 0 else ""
         whole = f"{count} {'student' if 'absent' in tally.statuses else 'submission'}{'s' * (count != 1)}"
         self._say(f"\n{whole}: {counts}. {ran} graded in {_time(seconds)}{rate}.", style="bold")
-        marked = {"late": tally.late, "with overrides": tally.overridden, "still to grade by hand": tally.to_grade}
+        marked = {
+            "late": tally.late,
+            "with overrides": tally.overridden,
+            "still to grade by hand (0 points until then)": tally.to_grade,
+        }
         if said := ", ".join(f"{number} {what}" for what, number in marked.items() if number):
             self._say(f"{said}.")
         self._distribution(tally)
@@ -640,6 +671,8 @@ class Display:
         self._list("Most common misconceptions", named)
         wide = " " * 7
         if outcome is not None:
+            if outcome.count < count:
+                self._list("Graded now", [f"{wide}{line}" for line in tally.now])
             self._list("Changed", [f"{wide}{change}" for change in outcome.changes])
             self._list(
                 "Gone: the files are no longer there, the results are kept", [wide + name for name in tally.gone]

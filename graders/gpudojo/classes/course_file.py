@@ -130,7 +130,8 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
     if all(columns[name] is None for name in ("id", "name", "first", "last", "email", "github")):
         every = [heading for known in HEADINGS.values() for heading in known]
         near = next((hint for one in headings if (hint := suggestion(one, every, ""))), "")
-        said = f"no column is called id, name, email or github; they are {', '.join(lines[0][1])}{near}"
+        said = "the first line has to name the columns, one of them id, name, email or github; it has "
+        said += ", ".join(cell[:40] for cell in lines[0][1][:8]) + near
         raise BadFile(str(path), lines[0][0], said)
     dates = next((n for n, heading in enumerate(headings) if _SUBMITTED.fullmatch(heading)), None)
     more = [n for n, heading in enumerate(headings) if heading in IDS]
@@ -167,10 +168,16 @@ def read_roster(path: Path, zone: datetime.tzinfo = datetime.UTC) -> Roster:
     return roster
 
 
+_WORKBOOKS: Final = (b"PK\3\4", b"\xd0\xcf\x11\xe0")  # .xlsx and .ods; .xls
+
+
 def table(path: Path) -> list[tuple[int, list[str]]]:
     """The lines of a CSV file that are not empty, each with its number; raises BadFile where there are none."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        if data[:4] in _WORKBOOKS:
+            raise BadFile(str(path), None, "this is a workbook, not CSV; save the table as CSV in UTF-8")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise BadFile(str(path), None, f"it cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -376,6 +383,16 @@ def find(submissions: Sequence[Path], is_submission: Any) -> Path | None:
     return None
 
 
+# By what the message or the line has: what the mistake may be.
+_HINTS: Final = (
+    ("[\u201c\u201d\u201e\u2018\u2019]", 'use straight quotes: "day8"'),
+    (r"=\s*\d+,\d", "numbers have a decimal point: 2.5"),
+    ("Invalid date", "there is no such day or time; write it as 2026-11-20T23:59:00+01:00"),
+    ("Invalid value", "texts and dates with a space need quotes"),
+    ("after a key", 'a name with a space or @ needs quotes: "Ada Example" = 3'),
+)
+
+
 def load(path: Path) -> CourseRules:
     """The course in a file; raises BadFile with the line and a suggestion."""
     try:
@@ -388,8 +405,10 @@ def load(path: Path) -> CourseRules:
     except tomllib.TOMLDecodeError as error:
         place = re.search(r" \(at line (\d+), column \d+\)", str(error))
         said = str(error).replace(place[0], "") if place else str(error)
-        quotes = "; texts and dates with a space need quotes" * ("Invalid value" in said)
-        raise BadFile(str(path), int(place[1]) if place else None, f"this is not TOML: {said}{quotes}") from None
+        line = int(place[1]) if place else None
+        written = text.splitlines()[line - 1] if line and line <= len(text.splitlines()) else ""
+        hint = next((f"; {hint}" for sign, hint in _HINTS if re.search(sign, f"{said}\n{written}")), "")
+        raise BadFile(str(path), line, f"this is not TOML: {said}{hint}") from None
     file = _converted(path, text, raw, _File, ())
     bare = CourseRules(path, text=text)
     if file.day is not None and file.day not in days():
@@ -422,10 +441,12 @@ def load(path: Path) -> CourseRules:
             extensions[who] = deadline + datetime.timedelta(days=value)
         else:
             extensions[who] = moment(_converted(path, text, value, datetime.datetime, at), *at)
-    groups = {
-        name: tuple(_converted(path, text, members, list[str], ("groups", name)))
-        for name, members in file.groups.items()
-    }
+    groups: dict[str, tuple[str, ...]] = {}
+    for name, members in file.groups.items():
+        groups[name] = tuple(_converted(path, text, members, list[str], ("groups", name)))
+        others = {key(one): group for group in list(groups)[:-1] for one in groups[group]}
+        if taken := next((one for one in groups[name] if key(one) in others), None):
+            raise bare.refuse(f"{taken!r} is in the group {others[key(taken)]}, too", "groups", name)
     if file.points is not None and not 0 < file.points < math.inf:
         raise bare.refuse(f"points must be more than 0, not {file.points:g}", "points")
     for name in ("penalty", "grace", "cap"):
@@ -471,12 +492,13 @@ def _zone(bare: CourseRules, file: _File) -> datetime.tzinfo:
         raise bare.refuse(f"there is no time zone {file.time_zone!r}{hint}", "time_zone") from None
 
 
+_WHEN: Final = "a date and time, such as 2026-11-20T23:59:00+01:00"
 _KINDS: Final = {
     "float": "a number",
     "int": "a number",
     "str": "text in quotes",
     "bool": "true or false",
-    "datetime": "a date and time, such as 2026-11-20T23:59:00+01:00",
+    "datetime": _WHEN,
     "array": "a list",
     "object": "a table",
     "date": "a date without a time",
@@ -512,6 +534,8 @@ def _converted(path: Path, text: str, value: Any, kind: Any, within: tuple[str, 
             choices = typing.get_args(_CHOICES[at[-1]])
             given = said.removeprefix("Invalid enum value ").strip("'")
             said = f"{name} cannot be {given!r}; it is one of {', '.join(choices)}{suggestion(given, choices, '')}"
+        elif "RFC3339" in said or kind is datetime.datetime:
+            said = f"{name} must be {'a number of days, or ' * (within[:1] == ('extensions',))}{_WHEN}"
         else:
             said = f"{name}: {said[:1].lower()}{said[1:]}"
         raise BadFile(str(path), line_of(text, at), said) from None

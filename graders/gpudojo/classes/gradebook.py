@@ -13,7 +13,7 @@ import functools
 import io
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ from gpudojo.classes.course_file import CourseRules, Roster, Worth, key, weighed
 from gpudojo.classes.judging import Verdicts
 from gpudojo.classes.store import FOLDER, Overrides, applied, write
 from gpudojo.model.catalogue import day as exercises_of
-from gpudojo.model.errors import BadClass, BadEvidence
+from gpudojo.model.errors import BadClass, BadEvidence, suggestion
 from gpudojo.model.evidence import decoded
 from gpudojo.model.results import (
     Attempt,
@@ -275,6 +275,11 @@ class Unit:
     _names: frozenset[str] | None = None
 
     @property
+    def shown(self) -> str:
+        """The name on the roster; without one, that of the submission."""
+        return (self.roster.name if self.roster else "") or self.name
+
+    @property
     def names(self) -> frozenset[str]:
         """Everything by which the student may be called, as it is compared."""
         if self._names is not None:
@@ -300,8 +305,14 @@ class ClassTally:
         self.review: list[tuple[str, str]] = []
         self.reviews = self.late = self.overridden = self.to_grade = 0
         self.gone: list[str] = []
+        self.now: list[str] = []
 
-    def add(self, row: SubmissionRow) -> None:
+    def add(self, row: SubmissionRow, now: bool = False) -> None:
+        """Count a row; `now`: it is one of a few that were asked for, and its points are shown."""
+        if now:
+            reason = "" if row.status is SubmissionStatus.GRADED else f" ({row.status.value})"
+            points = f"{number(row.final.points)} of {number(row.final.max_points)}"
+            self.now.append(f"{row.submission}: {points}{reason}")
         self.statuses[str(row.status)] += 1
         self.statistics.add(row)
         if row.status is not SubmissionStatus.ABSENT:
@@ -310,10 +321,10 @@ class ClassTally:
         if row.status is not SubmissionStatus.UNREADABLE:  # of these all checks failed, whatever the code is
             failed = [check for e in row.exercises for check in e.checks if check.outcome is Outcome.FAILED]
             self.mistakes.update({check.misconception for check in failed if check.misconception})
-        if row.needs_human:
+        if reasons := row.review:
             self.reviews += 1
             if len(self.review) < 20:
-                self.review.append((row.submission, row.needs_human[0]))
+                self.review.append((row.submission, reasons[0]))
         self.late += row.late
         self.overridden += bool(row.overrides)
         self.to_grade += bool(row.to_grade)
@@ -508,7 +519,8 @@ class Gradebook:
         known = {name for unit in units for name in unit.names} if self.course.extensions else set()
         for who in self.course.extensions:
             if key(who) not in known:
-                self.notices.append(str(self.course.refuse(f"nobody is called {who!r}", "extensions", who)))
+                near = suggestion(who, [one for unit in units for one in (unit.name, unit.shown)], "")
+                self.notices.append(str(self.course.refuse(f"nobody is called {who!r}{near}", "extensions", who)))
         keys = {key_ for unit in units for key_ in unit.keys}
         for entry in self.overrides.current().values():
             if entry.key not in keys and entry.key != "*":
@@ -617,8 +629,10 @@ class Gradebook:
 
     # Results
 
-    def write_results(self) -> tuple[Path, ClassTally]:
-        """Write results.json and results.csv; raises BadClass where that is not possible."""
+    def write_results(self, few: Collection[str] = ()) -> tuple[Path, ClassTally]:
+        """Write results.json and results.csv; raises BadClass where that is not possible.
+
+        `few` are names of submissions whose points are to be shown."""
         state, course, tally = self.state, self.course, ClassTally()
         rows = self.rows()
         sections = {row.section for row in self.roster.rows if row.section} if self.roster else set()
@@ -647,7 +661,7 @@ class Gradebook:
 
         def counted(rows: Iterable[SubmissionRow]) -> Iterator[SubmissionRow]:
             for row in rows:
-                tally.add(row)
+                tally.add(row, row.submission in few)
                 yield row
 
         path = self.out / "results.json"
@@ -689,4 +703,4 @@ def _with_unique_names(units: list[Unit]) -> list[Unit]:
             name = f"{unit.name} ({count})"
         unit.name = name
         taken.add(folded(name))
-    return sorted(units, key=lambda unit: natural(unit.name))
+    return sorted(units, key=lambda unit: natural(unit.shown))

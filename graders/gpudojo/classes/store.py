@@ -365,8 +365,8 @@ class Overrides:
         write(self.path, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def points_in(text: str, file: str, line: int) -> float:
-    """The points in a cell; raises BadFile."""
+def points_in(text: str, file: str, line: int | None = None) -> float:
+    """The points that somebody wrote, with a decimal point or comma; raises BadFile."""
     try:
         points = round(float(text.replace(",", ".")), 6)
     except ValueError:

@@ -6,6 +6,8 @@ import contextlib
 import getpass
 import os
 import sys
+import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -57,7 +59,10 @@ def init(folder: Path, day: str) -> None:
     click.echo(f"{path} is valid: {', '.join(said)}.")
     for name in [*rules.extensions, *(member for members in rules.groups.values() for member in members)]:
         if people and not people.match(name, name):
-            click.echo(f"note: nobody on the roster is called {printable(name)!r}", err=True)
+            near = suggestion(
+                name, [one for row in people.rows for one in (row.name, row.id, row.email, row.github)], ""
+            )
+            click.echo(f"note: nobody on the roster is called {printable(name)!r}{near}", err=True)
 
 
 HERE: Final = "The folder that `dojo grade --out` made (default: this one, or the only one in it)."
@@ -65,7 +70,7 @@ HERE: Final = "The folder that `dojo grade --out` made (default: this one, or th
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[STUDENT] [CHECK|EXERCISE]")
-@click.option("--points", type=click.FloatRange(min=0), help="The points to give.")
+@click.option("--points", "wanted", metavar="POINTS", help="The points to give.")
 @click.option("--comment", default="", help="The reason; the student reads it.")
 @click.option("--all", "everyone", is_flag=True, help="For the whole class, instead of STUDENT.")
 @click.option("--from", "file", type=THAT_FILE, help="Many at once: a CSV file with student, item, points, comment.")
@@ -76,7 +81,7 @@ HERE: Final = "The folder that `dojo grade --out` made (default: this one, or th
 @click.option("--out", type=FOLDER, help=HERE)
 def override(
     words: tuple[str, ...],
-    points: float | None,
+    wanted: str | None,
     comment: str,
     everyone: bool,
     file: Path | None,
@@ -96,8 +101,9 @@ def override(
         raise click.ClickException("a class needs Linux or macOS; on Windows, use WSL")
     from gpudojo.classes.class_grading import course_at, open_gradebook
     from gpudojo.classes.gradebook import load_state, now
-    from gpudojo.classes.store import EVERYONE, SET, UNDO, LogEntry, Store
+    from gpudojo.classes.store import EVERYONE, SET, UNDO, LogEntry, Store, points_in
 
+    points = None if wanted is None else points_in(wanted, "--points")
     folder = _class_folder(out)
     state = load_state(folder)
     if not state.students:
@@ -113,7 +119,9 @@ def override(
         elif items:
             _show_items(book)
         elif file is not None:
-            _give(book, [LogEntry(at, who, SET, *entry) for entry in _from_file(book, file)])
+            if not (given := list(_from_file(book, file))):
+                raise BadFile(str(file), None, "no line of it has points")
+            _give(book, [LogEntry(at, who, SET, *entry) for entry in given])
         elif undo and not words and not everyone:
             last = book.overrides.last()
             if not last:
@@ -174,13 +182,19 @@ def _show(book: Gradebook) -> None:
         click.echo(printable(f"{one.student}  {one.item}  {number(one.points)}{why}  ({one.by}, {one.at[:10]})"))
     if not current:
         click.echo("There are no overrides.")
-    waiting = [(row.submission, row.to_grade) for row in book.rows() if row.to_grade]
-    if waiting:
-        click.echo(f"\nStill to grade by hand: {len(waiting)}")
-        for name, titles in waiting[:50]:
-            click.echo(printable(f"  {name}: {', '.join(titles)}"))
-        if len(waiting) > 50:
-            click.echo(f"  … and {len(waiting) - 50} more: see to_grade in results.csv")
+    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    for row in book.rows():
+        for each in row.exercises:
+            waiting[each.exercise] += [row.submission] * each.to_grade
+    if any(waiting.values()):
+        click.echo(
+            "\nStill to grade by hand: STUDENT ITEM --points …, or --from a table of student,item,points,comment"
+        )
+    for item in book.course.by_hand:
+        if names := waiting[item.name]:
+            about = "; ".join(filter(None, (item.title, f"{number(item.points)} points", item.rubric)))
+            click.echo(printable(f"  {item.name} ({about}): {len(names)} student{'s' * (len(names) != 1)}"))
+            click.echo(printable(textwrap.fill(", ".join(names), 100, initial_indent="    ", subsequent_indent="    ")))
 
 
 def _show_log(book: Gradebook) -> None:
@@ -219,7 +233,7 @@ def _unit(book: Gradebook, name: str) -> Unit:
         raise BadClass(
             f"no student is called {name!r}; names with it: {', '.join(partly[:8])}{', …' * (len(partly) > 8)}"
         )
-    names = [one for unit in units for one in (unit.name, *unit.names)]
+    names = [one for unit in units for one in (unit.name, unit.shown, *unit.names)]
     raise BadClass(f"no student is called {name!r}{suggestion(name, names)}")
 
 
@@ -241,6 +255,7 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
         hint = next((suggestion(heading, sorted(missing), "") for heading in columns), "")
         said = f"there is no column {min(missing)!r}; student, item and points are needed{hint}"
         raise BadFile(str(path), first, said)
+    seen: dict[tuple[str, str], int] = {}
     for line, cells in lines:
         row = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
         if not row.get("points"):
@@ -254,6 +269,8 @@ def _from_file(book: Gradebook, path: Path) -> Iterator[tuple[str, str, float, s
         if points > most:
             raise BadFile(str(path), line, f"{item} is worth {most:g} points, not {points:g}")
         student, key = (unit.name, unit.keys[0]) if unit else ("everyone", EVERYONE)
+        if seen.setdefault((key, item), line) != line:
+            raise BadFile(str(path), line, f"{item} of {student} is in line {seen[key, item]}, too")
         yield student, item, points, row.get("comment", ""), key
 
 

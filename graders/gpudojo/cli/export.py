@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from gpudojo.cli.options import FOLDER, THAT_FILE, results_file, writing
+from gpudojo.cli.options import FOLDER, THAT, THAT_FILE, results_file, writing
 from gpudojo.model import catalogue
 from gpudojo.model.errors import printable
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, total
 from gpudojo.model.results_file import StoredRows, header
 from gpudojo.platforms import Options, describe, exporter, formats, parts_of
-from gpudojo.platforms._entries import VisibleRows, no_submission
+from gpudojo.platforms._entries import VisibleRows, submission_named
 
 
 class _Described(click.Command):
@@ -27,13 +27,13 @@ class _Described(click.Command):
 
 
 @click.command(cls=_Described)
-@click.argument("results", type=click.Path(exists=True, path_type=Path))
-@click.option("--to", "format_", required=True, type=click.Choice(formats()), help="The format.")
+@click.argument("results", type=THAT)
+@click.option("--to", "format_", required=True, type=click.Choice(formats(), case_sensitive=False), help="The format.")
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option("--worksheet", type=THAT_FILE, help="A grading worksheet downloaded from Moodle, to be filled in.")
 @click.option("--gradebook", type=THAT_FILE, help="A gradebook downloaded from Canvas, to be filled in.")
 @click.option("--title", help="The name of the assignment on the platform.")
-@click.option("--submission", help="Only this submission; its files go into the folder itself.")
+@click.option("--submission", help="Only this submission or student; the files go into the folder itself.")
 def export(
     results: Path,
     format_: str,
@@ -53,9 +53,9 @@ def export(
         head = header(results)
         rows = VisibleRows(head, StoredRows(results), datetime.now(UTC))
         # All of them, before a line is written: the file may be truncated.
-        names = {row.submission: bool(row.needs_human) for row in rows}
-        if submission is not None and submission not in names:
-            raise click.ClickException(no_submission(submission, names, results))
+        names = {row.submission: bool(row.review) for row in rows}
+        if submission is not None:
+            submission = submission_named(submission, rows, results)
         if held_back := rows.held_back():
             say(f"{held_back}; this export does not hide them, unless the platform does.")
         known, environment = parts(head, rows), dict(os.environ)
@@ -63,7 +63,7 @@ def export(
         out.mkdir(parents=True, exist_ok=True)
         written = exporter(format_)(head, rows, out, options)
     if review := sum(names.values()):
-        say(f"{review} of {len(names)} submissions need review; the reasons are in {results}.")
+        say(f"{review} of {len(names)} submissions need review; the reasons are in {results.with_suffix('.csv')}.")
     click.echo(f"{len(written)} file{'s' * (len(written) != 1)} written to {out}.")
 
 
@@ -78,10 +78,10 @@ def parts(header: ClassResults, rows: Iterable[SubmissionRow]) -> tuple[Exercise
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, path_type=Path))
+@click.argument("results", type=THAT)
 @click.option("--out", type=FOLDER, help="The folder for the pages (default: `report` beside the results).")
 @click.option("--anonymous", is_flag=True, help="Use pseudonyms, the same each time.")
-@click.option("--only", metavar="NAME", help="Only this submission's page.")
+@click.option("--only", metavar="NAME", help="Only the page of this submission or student.")
 @click.option("--similarity", is_flag=True, help="Also compare submissions with each other: similarity.html.")
 @click.option("--no-students", "class_only", is_flag=True, help="Only the class page.")
 def report(
@@ -95,7 +95,8 @@ def report(
 
     if only is not None and class_only:
         raise click.UsageError("--only writes one student's page and --no-students none: choose one")
-    target = out or (results if results.is_dir() else results.parent) / "report"
+    results = results_file(results)
+    target = out or results.parent / "report"
     if similarity and (anonymous or only is not None):
         raise click.UsageError("--similarity names pairs of students: leave out --anonymous and --only")
     options = ReportOptions(results, target, anonymous, not class_only, only, similarity)
@@ -105,10 +106,10 @@ def report(
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, path_type=Path))
+@click.argument("results", type=THAT)
 @click.option("--out", required=True, type=FOLDER, help="The folder to write to.")
 @click.option("--pdf", is_flag=True, help="PDF files instead of HTML pages; needs Chromium or Chrome.")
-@click.option("--only", metavar="NAME", help="Only this submission.")
+@click.option("--only", metavar="NAME", help="Only this submission or student.")
 @click.option("--worksheet", type=THAT_FILE, help="Moodle's grading worksheet, to find each student's id for the zip.")
 @click.option("--early", is_flag=True, help="Also before the course shows results.")
 def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: Path | None, early: bool) -> None:
@@ -127,9 +128,8 @@ def feedback(results: Path, out: Path, pdf: bool, only: str | None, worksheet: P
         raise click.ClickException(f"{held_back}; use --early to write feedback all the same")
     if held_back:
         click.echo(f"note: {held_back} and get no feedback now; use --early to write it all the same", err=True)
-    names = [row.submission for row in rows]
-    if only is not None and only not in names:
-        raise click.ClickException(no_submission(only, names, file))
+    if only is not None:
+        only = submission_named(only, rows, file)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         options = FeedbackOptions(file, out, pdf, only, worksheet, parts(head, rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from gpudojo.cli.options import (
     FOLDER,
+    THAT,
     THAT_FILE,
     THAT_FOLDER,
     bytes_option,
@@ -43,7 +45,7 @@ WAIT: Final = "Seconds to wait for a scheduler or workers that are gone."
 
 
 @click.command()
-@click.argument("submissions", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("submissions", nargs=-1, required=True, type=THAT)
 @click.option("--out", required=True, type=FOLDER, help="The folder of the class: results, records, overrides.")
 @which_day
 @click.option("--bench", default="virtual", show_default=True, type=DEVICES, help="Where student code runs.")
@@ -133,7 +135,9 @@ def grade(
         elif scheduler is not None and not rejudge:
             runner = _cluster(scheduler, wait, require_isolation)
         with display:
-            outcome = ClassGrading(options, display, runner).run()
+            grading = ClassGrading(options, display, runner)
+            gc.freeze()  # all is imported, and stays: to look through it for garbage takes a tenth of judging
+            outcome = grading.run()
     except KeyboardInterrupt:
         kept = f"{display.done} of {display.count} are graded and kept"
         click.echo(f"\nStopped; {kept}. Run the same command again to resume.", err=True)

@@ -14,15 +14,35 @@ from click.core import ParameterSource
 
 from gpudojo.grading.limits import SECONDS
 from gpudojo.model.catalogue import days
+from gpudojo.model.errors import suggestion
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 # The default day must not change because another day is begun.
 USUAL: Final = "day8" if "day8" in days() else next(iter(days()), None)
 
+
+class _Existing(click.Path):
+    """A path that is there; where it is not, the message says which one may be meant."""
+
+    def __init__(self, **kind: bool) -> None:
+        super().__init__(exists=True, path_type=Path, **kind)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            path = Path(value)
+            if not path.exists() and path.parent.is_dir():
+                near = suggestion(path.name, [each.name for each in path.parent.iterdir()], "")
+                raise click.BadParameter(error.message.rstrip(".") + (near or "."), ctx, param) from None
+            raise
+
+
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
 FOLDER: Final = click.Path(file_okay=False, path_type=Path)
-THAT_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-THAT_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+THAT: Final = _Existing()
+THAT_FILE: Final = _Existing(dir_okay=False)
+THAT_FOLDER: Final = _Existing(file_okay=False)
 
 FOUND: Final = "The repository (default: the folder with `reference`, here or above)."
 which_root = click.option("--root", type=THAT_FOLDER, help=FOUND)
@@ -82,8 +102,16 @@ def references(root: Path | None, day: str) -> tuple[Path, Path]:
 
 
 def results_file(given: Path) -> Path:
-    """The file of results: given itself, or in the folder that is given."""
-    return given / "results.json" if given.is_dir() else given
+    """The file of results: given itself, or in the folder that is given; ends the command where there is none."""
+    path = given / "results.json" if given.is_dir() else given
+    if not path.exists():
+        said = f"{given} has no results.json; give the folder that `dojo grade --out` made"
+        raise click.ClickException(
+            said + suggestion("", sorted(str(each.parent) for each in given.glob("*/results.json")))
+        )
+    if path.suffix == ".csv":
+        raise click.ClickException(f"{path} is not a file of results: it is not JSON; give results.json or its folder")
+    return path
 
 
 @contextlib.contextmanager

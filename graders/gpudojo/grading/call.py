@@ -10,9 +10,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from time import perf_counter
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -26,6 +25,8 @@ from gpudojo.model.evidence import Array, Cases, Raised
 if TYPE_CHECKING:
     from virtual_cuda import OpenDevice
     from virtual_cuda.ledger import Ledger
+
+    from gpudojo.grading.load import Submission
 
 
 T = TypeVar("T")
@@ -63,8 +64,12 @@ executed: Final[dict[str, set[tuple[int, int]]]] = {}
 _lines_under: Final = [""]
 
 
-def after_call() -> None:
-    """Runs after every call. The sandbox replaces it by a check of what the student's function has changed."""
+def after_call() -> Callable[[], None]:
+    """What runs after a call; asked for before it. In the sandbox it checks what the student's function has changed."""
+    return _nothing
+
+
+def _nothing() -> None: ...
 
 
 class StudentRaised(Exception):
@@ -82,28 +87,32 @@ class StudentRaised(Exception):
 class Call:
     """What a probe works with: the student's function, the device, the seed, and the ledger of the last call."""
 
-    def __init__(self, function: Any, path: Path, bench: OpenDevice, seed: int, reference: bool = False) -> None:
+    def __init__(self, function: Any, submission: Submission, bench: OpenDevice, seed: int) -> None:
         self.function = function
-        self.path = path
+        self.submission = submission
+        self.path = submission.path
         self.bench = bench
         self.device = bench.device
         self.seed = seed
-        self.reference = reference  # whose evidence also has what students' is compared with
+        self.reference = submission.reference  # whose evidence also has what students' is compared with
         self.ledger: Ledger = bench.ledger.since(bench.ledger.mark())
-        self.aside = 0.0  # seconds that `after_call` took, not the student
+        self.aside = 0.0  # seconds that the check after the call took, not the student
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         mark = self.bench.ledger.mark()
         modes = _modes()
-        afterwards = after_call  # read before the call, which could replace it
+        afterwards = after_call()  # before the call, which could replace it
         line = None
         taken()
+        kinds = [(each, type(each), [*getattr(each, "__dict__", ())]) for each in args if not isinstance(each, _PLAIN)]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")  # a warning in student code is no error, even under -W error
                 result = self.function(*args, **kwargs)
                 if _modes() != modes:
                     raise RuntimeError("it left a mode of torch open, which changes torch for all other code")
+                for each, kind, names in kinds:
+                    _unchanged(each, kind, names)
                 return of_known_classes(result)
         except (Exception, SystemExit) as error:
             evidence = raised(error, self.path)
@@ -135,6 +144,27 @@ class Call:
     def first_line(self, records: Iterable[Any]) -> int | None:
         """The line that caused the first of these records."""
         return next((self.line_of(record) for record in records), None)
+
+
+_PLAIN: Final = (int, float, str, bytes, list, tuple, dict, type(None))
+
+
+def _unchanged(thing: Any, kind: type, names: list[str]) -> None:
+    """Raises RuntimeError where an object that was passed in has got another class or methods of student code."""
+    if type(thing) is not kind and any(map(_students, vars(type(thing)).values())):
+        raise RuntimeError(f"it changed the class of a {kind.__name__} that it was passed")
+    for name in vars(thing).keys() - names if hasattr(thing, "__dict__") else ():
+        # Another `forward` does other work, and says nothing wrong about the object.
+        if callable(getattr(kind, name, None)) and name != "forward" and _students(vars(thing)[name]):
+            raise RuntimeError(f"it replaced `{name}` of a {kind.__name__} that it was passed")
+
+
+def _students(value: Any) -> bool:
+    """Whether this is a function of a file that is no library's."""
+    from virtual_cuda import from_library
+
+    function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+    return isinstance(function, FunctionType) and not from_library(function.__code__.co_filename)
 
 
 def _modes() -> tuple[int, int]:

@@ -50,7 +50,12 @@ def compose(result: CheckResult, place: str = "", file: str = "") -> tuple[str, 
         parts += [("mistake", known.name), ("why", " ".join(known.why.split()))]
     if result.max_points:
         parts.append(("worth", f"{result.max_points:g} {'point' if result.max_points == 1 else 'points'}"))
-    return result.claim, [part for part in parts if part[1]]
+    parts = [part for part in parts if part[1]]
+    raised = re.match(r"scenario `(\w+)` raised: ", result.happened)
+    if raised and result.check != "runs":  # the claim itself has not been looked at
+        parts.insert(0, ("claim", result.claim))
+        return f"`{result.function}` runs in scenario `{raised[1]}` without an error.", parts
+    return result.claim, parts
 
 
 def same_cause(result: CheckResult, results: Sequence[CheckResult], exercise: Exercise) -> str | None:
@@ -282,7 +287,7 @@ def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     elif misconception == "outputs-on-cpu":
         line = raised.copied.get(BACK) or line
     expected = EXPECTED.get(misconception or "", "no error")
-    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception)
+    return Failed(f"scenario `{raised.scenario}` raised: {raised.short}", expected, line, misconception, about="runs")
 
 
 # What is expected instead of a mistake that can be made anywhere.

@@ -19,8 +19,8 @@ import tokenize
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -150,6 +150,7 @@ MAGICS: Final = 100
 LARGEST: Final = 400_000
 LONGEST: Final = 2000
 _BOUND: Final = re.compile(r"^def (\w+)|^(\w+)\s*=", re.M)
+_COMPILED: Final = re.compile(r"torch\.compile\b|\.compile\(\)|\bfrom torch import .*\bcompile\b|\b_dynamo\b")
 # Cell magics below which there is Python all the same; the text below any other is not.
 PYTHON: Final = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python3", "%%python")
 
@@ -262,6 +263,8 @@ class Submission:
     reference: bool = False  # whether it is a reference solution, by its marks
     asks: bool = False  # whether it asks which machine this is when it is run, and not only when it is called
     cells: list[int] = field(default_factory=list)  # of a notebook: the line at which each code cell begins
+    parts: list[tuple[str, int]] = field(default_factory=list)  # its text, or its cells', with the line of each
+    codes: dict[int, types.CodeType | Raised] = field(default_factory=dict)  # of each part; or why there is none
 
 
 Trees = dict[tuple[str, int], ast.Module]  # by the source and the line at which it begins
@@ -276,22 +279,14 @@ def load(
     """
     found = Submission(path)
     try:
-        parts = _parts(path)
+        found.parts = parts = _parts(path)
     except Unparsable as error:
         found.broken = error.evidence
         return found
     if path.suffix == SUFFIX:
         found.cells = [first for _, first in parts]
-    module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
-    module.__file__ = str(path)
-    # dataclasses and pickle look a class's module up by its name
-    sys.modules[module.__name__] = module
-    found.names = module.__dict__
     # What was typed in a session is the student's, whatever it was copied from.
     found.reference = left(path) is None and any(SOLUTION in source for source, _ in parts)
-    known = set(sys.modules)
-    sys.path.insert(0, str(path.parent))  # as when the file is run as a script
-    failures: dict[int, Raised] = {}  # by the number of the cell
     parsed: dict[int, ast.Module] = {}
     # Everything is read before anything runs: afterwards names may mean something else, also those that we use.
     for number, (source, first) in enumerate(parts):
@@ -300,7 +295,7 @@ def load(
                 key = source, first
                 parsed[number] = trees.pop(key) if trees and key in trees else parse(source, path, first)
         except Unparsable as error:
-            failures[number] = error.evidence
+            found.codes[number] = error.evidence
     statements = [statement for tree in parsed.values() for statement in tree.body if not is_demo(statement)]
     found.asks = any(mentions(parts[number][0]) for number in parsed) and asks(statements)
     bound: dict[str, bool] = {}
@@ -308,18 +303,50 @@ def load(
         for name, line, stub in bindings(tree):
             bound[name], found.lines[name] = stub, line
     found.lines |= pattern_lines(statements)
+    found.todo = frozenset(name for name, stub in bound.items() if stub)
+    _run(found, parsed, ours)
+    return found
+
+
+def load_again(submission: Submission) -> Submission:
+    """The same file, as it was read, run anew: on another machine it may find other answers."""
+    found = replace(submission, names={}, broken=None)
+    _run(found, {})
+    return found
+
+
+def _run(
+    found: Submission, parsed: Mapping[int, ast.Module], ours: Callable[[BaseException], bool] = lambda error: False
+) -> None:
+    """Run the code of a submission in a module of its own; trees of what is not compiled yet are in `parsed`."""
+    path = found.path
+    module = types.ModuleType(f"exercise_{path.stem}_{next(_numbers)}")
+    module.__file__ = str(path)
+    # dataclasses and pickle look a class's module up by its name
+    sys.modules[module.__name__] = module
+    found.names = module.__dict__
+    known = set(sys.modules)
+    sys.path.insert(0, str(path.parent))  # as when the file is run as a script
+    failures: dict[int, Raised] = {}  # by the number of the cell
     try:
-        for number, tree in parsed.items():
+        for number in range(len(found.parts)):
             try:
                 with _warning(), replaceable():
-                    # A reference's lines are shown to nobody.
-                    plain = found.reference
-                    code = compile(tree, str(path), "exec") if plain else marked(tree, str(path))
-                    exec(code, module.__dict__)
+                    if number not in found.codes:
+                        tree = parsed[number]
+                        # A reference's lines are shown to nobody, and torch's compiler does not understand the marks.
+                        plain = found.reference or _COMPILED.search(found.parts[number][0]) is not None
+                        found.codes[number] = compile(tree, str(path), "exec") if plain else marked(tree, str(path))
+                    code = found.codes[number]
+                    if isinstance(code, Raised):
+                        failures[number] = code
+                    else:
+                        exec(code, module.__dict__)
             except BaseException as error:
                 if ours(error):
                     raise
                 failures[number] = raised(error, path)
+                found.codes.setdefault(number, failures[number])  # it cannot be compiled
     finally:
         with contextlib.suppress(ValueError):  # the student may have taken it out
             sys.path.remove(str(path.parent))
@@ -328,12 +355,10 @@ def load(
             file = getattr(sys.modules[name], "__file__", None)
             if file is not None and Path(file).parent == path.parent:
                 del sys.modules[name]
-    found.todo = frozenset(name for name, stub in bound.items() if stub)
     # Of several cells that fail, one that was to define something says more than one that only tried it out.
     defining = re.compile(r"^\s*(def|class) ", re.M)
-    worst = min(failures, key=lambda number: (not defining.search(parts[number][0]), number), default=None)
+    worst = min(failures, key=lambda number: (not defining.search(found.parts[number][0]), number), default=None)
     found.broken = None if worst is None else failures[worst]
-    return found
 
 
 @contextlib.contextmanager

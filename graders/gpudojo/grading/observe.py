@@ -28,7 +28,7 @@ from virtual_cuda.ledger import Ledger
 
 from gpudojo.grading.call import Call, StudentRaised, executed, torch
 from gpudojo.grading.limits import UNLIMITED, Limits, TimedOut, charged, in_scenario
-from gpudojo.grading.load import Submission, Trees, load, raised
+from gpudojo.grading.load import Submission, Trees, load, load_again, raised
 from gpudojo.model.catalogue import day, days, every_exercise
 from gpudojo.model.errors import DojoError, author_line, described
 from gpudojo.model.evidence import (
@@ -185,7 +185,7 @@ def _observe(function: Function, probe: Probe[Any], submission: Submission, kind
         # The file keeps a tensor of another probe's device. A real device would still be there: begin again.
         with virtual_cuda.keep_patches() as restore:
             restore()
-            submission = load(submission.path)
+            submission = load_again(submission)
         again = submission.names.get(function.name, student)
         return _call(function.name, again, probe, submission, kind, seed)
     return seen
@@ -194,13 +194,13 @@ def _observe(function: Function, probe: Probe[Any], submission: Submission, kind
 def _call(name: str, student: Any, probe: Probe[Any], submission: Submission, kind: str, seed: int) -> Observation:
     with open_machine(probe.machine, kind) as device, contextlib.ExitStack() as names:
         if submission.asks:  # which machine it is on, when it is loaded: this one is another
-            submission = load(submission.path)
+            submission = load_again(submission)
             student = submission.names.get(name, student)
         names.enter_context(patch_imported_names(submission.names))
         executed.clear()
         _set_seeds(f"{seed} {name} {probe.name}")
         try:
-            facts = probe.facts(Call(student, submission.path, device, seed, submission.reference))
+            facts = probe.facts(Call(student, submission, device, seed))
             ran = {scenario: sorted(lines) for scenario, lines in executed.items()}
             return Observation(CallStatus.RETURNED, facts, executed=ran)
         except StudentRaised as error:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import ast
+import functools
+import sys
+import threading
 import types
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpudojo.model.exercise import PLACES, Lines, pattern_key
@@ -37,7 +41,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     Patterns are, for example, `to(` for a call, `.shape` for an attribute, `.grad =` for one that is set, `"cuda"`,
     `for`, `except`, `raise`, `lambda`, `return`, `/`, `@` for a decorator, `device =` for a parameter that gets another
     value, `pin_memory=` for the line where an argument's value is made, `flag=True`, `without flag` for a call that
-    does not pass on a parameter, `unused no_grad(` and `eval not called` for statements without an effect, `in place`.
+    does not pass on a parameter, `+= f(` where the result of a call is added, `unused no_grad(`, `unused /` and
+    `eval not called` for statements without an effect, `in place`.
     The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
@@ -107,6 +112,7 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
     compared = {part for node in nodes if type(node) in _ASKING for part in _compared(node)}
     names = [node for node in nodes if type(node) is ast.Name]
     made = {node.id: node.lineno for node in names if type(node.ctx) is ast.Store}
+    results = {target: name for node in nodes if type(node) is ast.Assign for target, name in _called(node)}
     parameters = {each.arg for each in nodes if type(each) is ast.arg}
     for name in names:
         if name.id in parameters:
@@ -161,17 +167,34 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.BinOp | ast.AugAssign):
             if type(node.op) in _SIGNS:
                 yield _SIGNS[type(node.op)], node.lineno
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in parameters:
-                yield "in place", node.lineno
+            if isinstance(node, ast.AugAssign):
+                if isinstance(node.target, ast.Name) and node.target.id in parameters:
+                    yield "in place", node.lineno
+                added = [results[n.id] for n in ast.walk(node.value) if isinstance(n, ast.Name) and n.id in results]
+                yield from ((f"+= {name}(", node.lineno) for name in (*_functions(node.value), *added))
         elif isinstance(node, ast.Expr):
             if isinstance(node.value, ast.Attribute):
                 yield f"{node.value.attr} not called", node.lineno
+            elif isinstance(node.value, ast.BinOp):
+                yield f"unused {_SIGNS.get(type(node.value.op), 'operator')}", node.lineno
             elif isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name | ast.Attribute):
                 yield f"unused {getattr(node.value.func, 'attr', None) or ast.unparse(node.value.func)}(", node.lineno
         elif isinstance(node, ast.If):
             returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
             line = next(returns, node.body[0].lineno)
             yield from ((f"if {name}", line) for name in _names(node.test))
+
+
+def _functions(node: ast.AST) -> Iterator[str]:
+    """The functions that an expression calls by name."""
+    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return (each.id for each in calls if isinstance(each, ast.Name))
+
+
+def _called(node: ast.Assign) -> Iterator[tuple[str, str]]:
+    """The name that is set, and the function whose result it gets: `loss = loss_fn(outputs, targets).item()`."""
+    if (function := next(_functions(node.value), None)) is not None:
+        yield from ((target.id, function) for target in node.targets if isinstance(target, ast.Name))
 
 
 def _defaults(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.Constant]]:
@@ -346,3 +369,48 @@ def taken(error_line: int | None = None) -> Lines:
     if error_line is not None:
         found = [(first, min(last, error_line) if first <= error_line else last) for first, last in found]
     return tuple(sorted(found)[:RUNS])
+
+
+tracing: Final[list[Callable[[types.FrameType], None]]] = []  # each is called for every line that a thread executes
+
+
+IN_THREADS: Final = "<frozen thread>"  # the file name of the code at the bottom of their stacks
+
+
+def trace_threads() -> None:
+    """Have `tracing` called for the lines, outside of libraries, of all threads that are started from now on."""
+    from virtual_cuda import from_library
+
+    every, trace = tracing, sys.settrace
+
+    def line(frame: types.FrameType, event: str, value: Any) -> Any:
+        if event == "line":
+            for each in every:
+                each(frame)
+        return line
+
+    def entered(frame: types.FrameType, event: str, value: Any) -> Any:
+        return None if from_library(frame.f_code.co_filename) else line
+
+    def begin() -> None:
+        trace(entered)
+
+    def run(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        begin()
+        return function(*args, **kwargs)
+
+    run.__code__ = run.__code__.replace(co_filename=IN_THREADS)
+
+    def traced(start: Any) -> Any:
+        def started(function: Any, *rest: Any, **options: Any) -> Any:
+            if not rest:  # `start_joinable_thread`
+                return start(functools.partial(run, function), **options)
+            return start(run, (function, *rest[0]), *rest[1:])
+
+        return started
+
+    for name in [name for name in vars(_thread) if name.startswith("start_")]:
+        start = getattr(_thread, name)
+        for owner, known in ((_thread, name), (threading, f"_{name}")):
+            if getattr(owner, known, None) is start:
+                setattr(owner, known, traced(start))

@@ -67,6 +67,15 @@ def kept(key: int) -> Any:
     return state
 
 
+HOOK: Final = "gpudojo.hook"  # the audit event of `hooked`
+
+
+def hooked(key: int) -> Any:
+    """As `kept`, for hooks that only torch calls: in the sandbox it is reported when student code calls them."""
+    sys.audit(HOOK)
+    return kept(key)
+
+
 MOST: Final = 200  # points: a picture has not much more room
 
 
@@ -108,7 +117,7 @@ class _Watched(Call):
     """A call that remembers the ledgers of all its calls, not only of the last one."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__(call.function, call.path, call.bench, call.seed, call.reference)
+        super().__init__(call.function, call.submission, call.bench, call.seed)
         self.ledgers: list[Ledger] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -213,10 +213,12 @@ class BadFile(_AtLine, ValueError):
 
 
 def suggestion(name: str, names: Iterable[str], instead: str = "; there are {}", most: int = 12) -> str:
-    """What to write in place of an unknown name: the most similar one, or else all, unless there are too many."""
+    """What to write in place of an unknown name: the one that begins so, the most similar one, or else all, unless
+    there are too many."""
     known = sorted(set(names))
-    folded = {each.casefold(): each for each in known}
-    if near := difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6):
+    folded = {each.casefold(): each for each in reversed(known)}
+    longer = [each for each in folded if name and each.startswith(name.casefold())]
+    if near := longer if len(longer) == 1 else difflib.get_close_matches(name.casefold(), list(folded), 1, 0.6):
         return f"; did you mean {folded[near[0]]}?"
     return instead.format(", ".join(known)) if 0 < len(known) <= most and instead else ""
 

@@ -228,6 +228,12 @@ class SubmissionRow(msgspec.Struct, frozen=True):
         return [exercise.title for exercise in self.exercises if exercise.to_grade]
 
     @property
+    def review(self) -> list[str]:
+        """Why a person should look at it before grades go out."""
+        ended = self.status not in (SubmissionStatus.GRADED, SubmissionStatus.ABSENT)
+        return self.needs_human or [self.reason] * ended
+
+    @property
     def overrides(self) -> list[tuple[str, Override]]:
         """What a person changed, each with the name of its check, exercise or item."""
         found: list[tuple[str, Override | None]] = []

@@ -205,7 +205,7 @@ def root_causes(checks: Iterable[CheckRow]) -> list[str]:
             failed.setdefault((function, cause), []).append(check)
         elif check.outcome is Outcome.BLOCKED:
             blocked.append(check)
-        elif check.outcome in (Outcome.TODO, Outcome.ERROR):
+        elif check.outcome in (Outcome.TODO, Outcome.ERROR) and (check.function or not check.claim):  # not by hand
             other.setdefault(check.outcome, {})[check.function or check.claim or check.id] = None
     for check in blocked:  # costs what the check costs that it waits for, or the first that failed
         own = [same for (function, _), same in failed.items() if function == check.id.rpartition("::")[0]]
@@ -351,10 +351,27 @@ def entries(rows: Iterable[SubmissionRow], target: Path, options: Options) -> It
             yield Entry(row, of_submission(row, options.exercises), name, folder)
 
 
-def no_submission(name: str, known: Iterable[str], file: Path) -> str:
-    """That a file of results has no such submission, and which one may be meant."""
-    near = difflib.get_close_matches(name, list(known), 3)
-    return f"{file} has no submission {name!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
+def submission_named(name: str, rows: Iterable[SubmissionRow], file: Path) -> str:
+    """The submission of this name, or of the one student with this name, id or address; raises BadClass."""
+    called = {row.submission: _called(row) for row in rows}
+    if name in called:
+        return name
+    wanted = " ".join(name.split()).casefold()
+    found = [one for one, names in called.items() if wanted in names]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise errors.BadClass(f"{len(found)} students are called {name!r}: {', '.join(found)}")
+    near = [one for one, names in called.items() if any(wanted in each for each in names)][:3]
+    near = near or difflib.get_close_matches(name, list(called), 3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise errors.BadClass(f"{file} has no submission {name!r}{hint}")
+
+
+def _called(row: SubmissionRow) -> set[str]:
+    listed = row.roster
+    own = (listed.id, listed.name, listed.email, listed.github, listed.login) if listed else ()
+    return {each.casefold() for each in (row.submission, row.student or "", row.identifier or "", *own)} - {""}
 
 
 def save(path: Path, text: str) -> Path:
@@ -417,7 +434,8 @@ def worksheet(path: Path) -> tuple[Table, dict[int, tuple[str, str]]]:
     # The number at the end of `Participant 1234567`, in whatever language.
     ids = [found[1] for line in table.rows if (found := re.search(r"([0-9]+)\s*$", line[0]))]
     if not ids or len(ids) != len(table.rows):
-        raise CannotExport("moodle", f"the first column of {path} does not hold Moodle's identifiers")
+        said = f"the first column of {path} does not hold Moodle's identifiers, such as Participant 1234; "
+        raise CannotExport("moodle", f'{said}download the assignment\'s "grading worksheet" from Moodle')
     return table, {place: (id_, line[1]) for place, (id_, line) in enumerate(zip(ids, table.rows, strict=True))}
 
 
@@ -455,7 +473,7 @@ def people(
     found: dict[int, str] = {}
     absent = 0
     for submission in submissions:
-        if submission.status is SubmissionStatus.ABSENT:
+        if submission.status is SubmissionStatus.ABSENT and not submission.overrides:
             absent += 1
             continue
         own = identified(submission, platform)

@@ -8,6 +8,7 @@ names of files that were downloaded from Canvas.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -49,7 +50,9 @@ def _filled(
     column = _column(table.headings, title)
     possible = next((line for line in table.rows if line[0].strip() == POSSIBLE.strip()), None)
     if column is None:
-        options.say(f"the gradebook has no assignment {title!r}: Canvas will offer to create it.")
+        others = [one.rpartition(" (")[0] for one in table.headings if re.search(r" \([0-9]+\)$", one)]
+        meant = f" For one that is there, give --title: {', '.join(map(repr, others[:6]))}." * bool(others)
+        options.say(f"the gradebook has no assignment {title!r}: Canvas will offer to create it.{meant}")
     elif possible is not None and value(possible[column]) != max_score:
         raise CannotExport(
             "canvas",

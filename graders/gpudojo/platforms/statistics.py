@@ -25,7 +25,10 @@ def export(header: ClassResults, rows: Iterable[SubmissionRow], target: Path, op
     statistics = ClassStatistics(chosen(rows, options))
     lines = [_line(check) for check in statistics.checks.values()]
     if statistics.unread:
-        options.say(f"{statistics.unread} submissions could not be read and are not counted.")
+        many = (
+            "submissions could not be read and are" if statistics.unread > 1 else "submission could not be read and is"
+        )
+        options.say(f"{statistics.unread} {many} not counted.")
     return [save_csv(target / "checks.csv", [HEADINGS, *lines])]
 
 

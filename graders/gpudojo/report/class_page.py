@@ -79,7 +79,7 @@ class Tally:
                 {e.exercise for e in row.exercises if _untouched(e, absent[e.exercise])},
                 row.seconds,
                 row.peak_bytes,
-                tuple(self.says(person.says(text)) for text in row.needs_human),
+                tuple(self.says(person.says(text)) for text in row.review),
                 person.says(row.reason),
                 row.final,
                 row.section,
@@ -176,8 +176,8 @@ class Tally:
 
     @property
     def needs_review(self) -> list[SubmissionLine]:
-        """Submissions to review before grades go out: there is a reason to, or nothing could be graded."""
-        return [line for line in self.handed_in if line.review or line.status is not SubmissionStatus.GRADED]
+        """Submissions to review before grades go out."""
+        return [line for line in self.handed_in if line.review]
 
     @property
     def ranked(self) -> list[Mistake]:

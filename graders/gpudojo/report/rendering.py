@@ -165,6 +165,7 @@ def _environment() -> jinja2.Environment:
         finalize=visible,
     )
     environment.filters.update(prose=prose, short_id=short_id, size=size, number=number, duration=duration, date=date)
+    environment.filters.update(in_short=in_short, numbered=numbered)
     environment.filters["px"] = "{:.1f}".format
     environment.globals.update(share=share, counted=counted)
     return environment
@@ -215,7 +216,18 @@ def short_id(id_: str) -> Markup:
     """A check's id with the number of its exercise for its name; a line may break between its parts."""
     exercise, _, rest = id_.partition("::")
     name = Markup("::<wbr>").join(str(visible(rest or id_)).split("::"))
-    return Markup("{} {}").format(exercise[:2], name) if rest else name
+    return Markup("{} {}").format(in_short(exercise), name) if rest else name
+
+
+def in_short(exercise: str) -> str:
+    """The number of an exercise; of an item that has none, its name."""
+    number_ = exercise.partition("_")[0]
+    return number_ if number_.isdigit() else exercise
+
+
+def numbered(exercise: str) -> Markup:
+    """The number of an exercise, as it stands before its title; empty for an item without."""
+    return Markup('<span class="quiet">{}</span>').format(in_short(exercise)) if exercise[:1].isdigit() else Markup("")
 
 
 def said_once(status: str, reason: str) -> str:

@@ -17,7 +17,7 @@ from gpudojo.model.errors import BadResults, CannotReport
 from gpudojo.model.results import ClassResults, ExerciseRow, SubmissionRow, SubmissionStatus
 from gpudojo.model.results_file import header, iterate, number, replacing, safe, whole
 from gpudojo.platforms import _entries as common
-from gpudojo.platforms._entries import VisibleRows, new_name, no_submission, one_line, people, save, save_csv
+from gpudojo.platforms._entries import VisibleRows, new_name, one_line, people, save, save_csv, submission_named
 from gpudojo.report.class_page import Tally, class_page
 from gpudojo.report.rendering import Person, Roll, kept_secret, page, shown_name
 from gpudojo.report.similarity import ComparedWork, similarity_page
@@ -47,8 +47,8 @@ def write_report(options: ReportOptions, say: Callable[[str], None]) -> list[Pat
     try:
         return _written(options, say)
     except BadResults as error:
-        # Otherwise an older class's page would stay in the folder.
-        if options.only is None:
+        # Otherwise an older class's page would stay in the folder. A mistyped name must not replace one.
+        if options.only is None and options.file.name == "results.json" and options.file.exists():
             save(options.out / "index.html", page("problem.html", "", sentence=str(error)))
         raise
 
@@ -66,24 +66,30 @@ def _written(options: ReportOptions, say: Callable[[str], None]) -> list[Path]:
     tally, written = Tally(head, roll.says), []
     works: dict[int, ComparedWork] = {}
     people = [roll.person(row) for row in iterate(file)]
+    only = None if options.only is None else submission_named(options.only, iterate(file), file)
+    # Results are in the order of names, which would tell who is who.
+    order = sorted(range(len(people)), key=lambda place: people[place].shown if options.anonymous else "")
+    ranks = {place: rank for rank, place in enumerate(order)}
     without_records = 0
     for place, row in enumerate(iterate(file)):
         person = people[place]
         tally.add(row, person)
         if options.similarity and (sources := archive.sources(row)):
             works[place] = ComparedWork(sources)
-        if options.only is not None and row.submission != options.only:
+        if only not in (None, row.submission):
             continue
-        if options.students or options.only is not None:
+        if options.students or only is not None:
             known = archive.known(row)
             without_records += known.record is None and row.status not in NEVER_RAN
-            before, after = people[place - 1] if place else None, people[place + 1] if people[place + 1 :] else None
-            neighbours = Neighbours(before, after) if options.only is None else None
+            rank = ranks[place]
+            before = people[order[rank - 1]] if rank else None
+            after = people[order[rank + 1]] if rank + 1 < len(order) else None
+            neighbours = Neighbours(before, after) if only is None else None
             written.append(save(options.out / person.file, student_page(row, person, head, known, neighbours)))
     if options.only is not None:
-        if not written:
-            raise CannotReport(no_submission(options.only, [row.submission for row in iterate(file)], file))
         return written
+    if options.anonymous:
+        tally.lines.sort(key=lambda line: line.person.shown)  # the places of their rows are not on anonymous pages
     if without_records:
         count = f"{without_records} of {len(tally.lines)}"
         say(f"{count} pages have no timelines: the records of these runs are not in {file.parent}")
@@ -132,7 +138,7 @@ def write_feedback(
         if options.only not in (None, row.submission):
             continue
         file = ""
-        if row.status is not SubmissionStatus.ABSENT:
+        if row.status is not SubmissionStatus.ABSENT or row.overrides:
             person = Person(whole(shown_name(row)), f"{name}.html")
             text = student_page(row, person, header, archive.known(row))
             path = options.out / "students" / f"{whole(name)}{ending}"

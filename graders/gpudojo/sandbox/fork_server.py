@@ -34,11 +34,11 @@ LATE: Final = (
     *("torch.distributed.nn", "torch.nn.parallel", "torch.testing", "torch.func", "torch.fx"),
     *("numpy", "json", "math", "statistics", "collections", "contextlib", "functools", "itertools", "operator"),
     *("dataclasses", "typing", "time", "timeit", "copy", "random", "csv", "io", "re", "gc", "warnings", "inspect"),
-    *("multiprocessing.connection", "multiprocessing.popen_fork", "tempfile", "difflib", "unittest.mock"),
+    *("multiprocessing.connection", "multiprocessing.popen_fork", "tempfile", "difflib"),
     "gpudojo.sprite_display",
 )
 # Needed by few: imported when the first child has ended, for those that follow.
-SELDOM: Final = ("nbformat", "rich.console", "torch.utils.benchmark")
+SELDOM: Final = ("nbformat", "rich.console", "unittest.mock", "torch.utils.benchmark")
 
 
 def warm_up(for_gpu: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import dis
 import functools
 import gc
 import hashlib
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
+import torch
 from virtual_cuda import operators_run
 
 from gpudojo.grading import call
@@ -85,8 +87,10 @@ def watch(
     noticed: list[str] = [] if rewritten is None else rewritten
     clock, chance, last, often, sometimes = time.perf_counter, random.SystemRandom().random, [0.0], OFTEN, SOMETIMES
 
-    def after_call() -> None:
+    def compare() -> None:
         first()
+        if (changed_now := torchs()) is not None:
+            noticed.append(changed_now)
         # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
         if now - last[0] < often and chance() > sometimes:
@@ -96,10 +100,17 @@ def watch(
         if found is not None:
             noticed.append(found)
 
+    def after_call() -> Callable[[], None]:
+        torchs()
+        return compare
+
     call.after_call = after_call  # first, since it must not change either
+    for name in [name for name in sys.modules if name.startswith(OWN)]:
+        # Python adds this name to the module that a warning is about, which may be the caller of a student's function.
+        vars(sys.modules[name]).setdefault("__warningregistry__", {})
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
-    kernels = _kernels()
+    kernels, torchs = _kernels(), _exchanged([space for space in spaces if space.where.startswith("torch.")], memory)
     replaced, named = list[str](), list[str]()
     thorough = _comparison(spaces, memory, replaced, None if rewritten is None else lambda: bool(memory))
     quick = _comparison(tuple(_observing(spaces)), memory, replaced, None if rewritten is None else lambda: False)
@@ -125,6 +136,36 @@ def _kernels() -> Callable[[], str | None]:
         return first(f"torch.ops.{one}" for one in operators if kind(called(one)) is not own)
 
     return changed
+
+
+def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[], str | None]:
+    """A function that returns a name which has another value than when it was last called.
+
+    Before and after each call of a student's function: while a device is open, names of torch have values of ours.
+    """
+    getters = tuple(itemgetter(space.names[0], *space.names) for space in spaces)
+    held, known = (
+        tuple(space.held for space in spaces),
+        [getter(s.held) for getter, s in zip(getters, spaces, strict=True)],
+    )
+    touched, same, every, each, together, first = _touched(held, memory), is_, all, map, zip, next
+    compilers = _by_the_compiler
+
+    def exchanged() -> str | None:
+        found = None
+        for place in touched():
+            before = known[place]
+            try:
+                now = known[place] = getters[place](held[place])
+            except KeyError as error:
+                return f"{spaces[place].where}{error.args[0]}"
+            if not every(each(same, now, before)):
+                names = (spaces[place].names[0], *spaces[place].names)
+                others = (n for n, a, b in together(names, now, before) if a is not b and not compilers(a, n))
+                found = first((f"{spaces[place].where}{name}" for name in others), found)
+        return found
+
+    return exchanged
 
 
 VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
@@ -262,10 +303,11 @@ def _comparison(
     hidden = tuple((p.where, p.held, frozenset(_inherited(p.where)) - p.held.keys()) for p in spaces)
     hidden = tuple(one for one in hidden if one[2])
     same, every, each, together, size, first, kind, truth = is_, all, map, zip, len, next, type, bool
-    # We never change what these classes hold: where something was touched, it was replaced and put back.
+    compilers = _by_the_compiler
+    # We never change what these hold: where something was touched, it was replaced and put back.
     kept = (*OBSERVING, "virtual_cuda.ledger.")
-    classes = {n for n, p in enumerate(spaces) if p.where.startswith(kept) and not isinstance(p.held, dict)}
-    classes = classes if _has_versions() else set()
+    numbered = {n for n, p in enumerate(spaces) if p.where.startswith(kept) and not _sets_globals(p)}
+    numbered = numbered if _has_versions() else set()
 
     def compared() -> str | None:
         for place in touched():
@@ -275,9 +317,12 @@ def _comparison(
             except KeyError as error:
                 return f"{space.where}{error.args[0]}"
             if not every(each(same, now, before)):
-                return space.where + first(n for n, v in together(space.names, space.values) if space.held[n] is not v)
-            if place in classes and not memory:
-                replaced.append(f"a method of {space.where[:-1]} (and put it back)")
+                differ = (n for n, v in together(space.names, space.values) if space.held[n] is not v)
+                if name := first((n for n in differ if not compilers(space.held[n], n)), ""):
+                    return space.where + name
+            if place in numbered and not memory:
+                what = "a function" if isinstance(space.held, dict) else "a method"
+                replaced.append(f"{what} of {space.where[:-1]} (and put it back)")
         for where, held, names in hidden:
             if not names.isdisjoint(held):
                 return where + first(name for name in held if name in names)
@@ -312,6 +357,26 @@ def _comparison(
         return None
 
     return compared
+
+
+_TORCH: Final = os.path.join(os.path.dirname(torch.__file__), "")
+
+
+def _by_the_compiler(now: Any, name: str) -> bool:
+    """Whether this is a function that torch's compiler puts in the place of another when it is first used."""
+    code = getattr(now, "__code__", None)
+    file = code.co_filename if type(code) is types.CodeType else ""
+    return file.startswith(f"{_TORCH}_dynamo") or (file.startswith(_TORCH) and now.__name__ == name)
+
+
+def _sets_globals(space: Namespace) -> bool:
+    """Whether this is a package, which modules are added to, or a module with functions that set its variables."""
+    if not isinstance(space.held, dict):
+        return False
+    codes = _codes(space.held, space.where[:-1])
+    return "__path__" in space.held or any(
+        step.opname == "STORE_GLOBAL" for c in codes for step in dis.get_instructions(c)
+    )
 
 
 def _parts(functions: tuple[types.FunctionType, ...]) -> Callable[[], str | None]:
@@ -357,10 +422,10 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     yield "sys.modules: ", sys.modules, tuple(n for n in sys.modules if n.startswith(OWN) or n in RELIED_ON)
     for module, names in NAMES.items():
         yield f"{module.__name__}.", vars(module), names
-    for name, listed in IN_TORCH.items():
+    for name, listed in _used_of_torch().items():
         if name in sys.modules:
             held = vars(sys.modules[name])
-            yield f"{name}.", held, tuple(n for n in listed.split() if n in held)
+            yield f"{name}.", held, tuple(n for n in listed if n in held)
     for name in IN_PYTHON:
         yield f"{name}.", vars(sys.modules[name]), tuple(n for n in dir(sys.modules[name]) if not n.startswith("_"))
     for where, kind in _others().items():
@@ -368,10 +433,47 @@ def _namespaces() -> Iterator[tuple[str, Mapping[str, Any], tuple[str, ...]]]:
 
 
 @functools.cache
+def _used_of_torch() -> dict[str, list[str]]:
+    """By module, the names of torch that the code which makes evidence uses, and those that are listed above."""
+    found = {name: set(listed.split()) for name, listed in IN_TORCH.items()}
+    for module in [module for name, module in sys.modules.items() if name.startswith(OBSERVING)]:
+        for code in _codes(vars(module), module.__name__):
+            owner = ""
+            for step in dis.get_instructions(code):
+                if step.opname == "LOAD_GLOBAL" and step.argval in ("torch", "nn"):
+                    owner = "torch" if step.argval == "torch" else "torch.nn"
+                elif owner and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                    found.setdefault(owner, set()).add(step.argval)
+                    owner = inner if (inner := f"{owner}.{step.argval}") in sys.modules else ""
+                else:
+                    owner = ""
+    return {name: sorted(names) for name, names in found.items()}
+
+
+def _codes(names: Mapping[str, Any], module: str) -> Iterator[types.CodeType]:
+    """All code of the functions and classes of a module."""
+    for value in names.values():
+        value = getattr(value, "__wrapped__", value)  # of one that keeps its results
+        if isinstance(value, type) and value.__module__ == module:
+            yield from _codes(vars(value), module)
+        elif isinstance(value, types.FunctionType) and value.__module__ == module:
+            waiting = [value.__code__]
+            while waiting:
+                yield (code := waiting.pop())
+                waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+
+
+@functools.cache
 def _others() -> dict[str, type]:
     """Classes that are not ours and whose methods must not change."""
+    named = ((name, value) for name, names in _used_of_torch().items() for value in names)
+    kinds = {
+        (name, cls): vars(sys.modules[name]).get(cls)
+        for name, cls in (*IN_TORCH_CLASSES, *named)
+        if name in sys.modules
+    }
     torchs = {
-        f"{name}.{cls}.": getattr(sys.modules[name], cls) for name, cls in IN_TORCH_CLASSES if name in sys.modules
+        f"{name}.{cls}.": kind for (name, cls), kind in kinds.items() if isinstance(kind, type) and _methods(kind)
     }
     own = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(OWN)]
     own.append(vars(sys.modules["contextlib"]))  # whose classes are used by way of the module

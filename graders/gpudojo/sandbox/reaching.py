@@ -27,7 +27,8 @@ import torch
 from virtual_cuda import Tensor, from_library
 
 import gpudojo
-from gpudojo.grading.watching import KEPT
+from gpudojo.grading.source_locator import IN_THREADS, trace_threads
+from gpudojo.grading.watching import HOOK, KEPT
 from gpudojo.model.catalogue import registered
 
 Tell = Callable[[str, str, int | None], None]  # gets what was reached for, the file and the line
@@ -66,7 +67,7 @@ FRAMES: Final = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 VARIABLES: Final = ("__globals__", "__closure__")
 PARTS: Final = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__class__"})
 WATCHED: Final = frozenset(
-    {*DIRECT, "object.__getattr__", "object.__setattr__", "exec", "function.__new__", "compile", "import", "open", KEPT}
+    {*DIRECT, *f"object.__getattr__ object.__setattr__ exec function.__new__ compile import open {KEPT} {HOOK}".split()}
 )
 GIVING: Final = frozenset(
     {"walk_stack", "walk_tb", "getinnerframes", "get_stack", "<lambda>"}
@@ -79,8 +80,9 @@ NAMES: Final = {
     **dict.fromkeys((*VARIABLES, "cell_contents", "getclosurevars"), _FUNCTION),
     **dict.fromkeys(("ctypes", "_ctypes", "pythonapi", "memmove", "stride_tricks.as_strided"), _MEMORY),
     **dict.fromkeys(("__array_interface__", "__array_struct__", "_construct_storage_from_data_pointer"), _MEMORY),
+    **dict.fromkeys(("_new_with_weak_ptr", "_weak_ref", "TensorBase", "StorageBase"), "torch's own memory"),
     "__subclasses__": "all classes that are loaded",
-    **dict.fromkeys(("_inner", "_block"), "the inside of a tensor on the virtual device"),
+    **dict.fromkeys(("_inner", "_block", "object.__getstate__"), "the inside of a tensor on the virtual device"),
 }
 READ: Final = frozenset({"__array_interface__", "__array_struct__"})  # lead there only where they are defined
 TORCHS: Final = frozenset({"aten", "prims", "prim", "_"})  # namespaces of operators
@@ -136,7 +138,12 @@ def install() -> Reaching:
             return
         busy.add(me)
         try:
-            frame = frame_at(1)
+            try:
+                frame = frame_at(1)
+            except ValueError:  # no Python code: a thread that runs a function of C, or whose error is printed
+                if event not in ("open", "compile"):
+                    report(direct.get(event, f"had a thread do something without code ({event})"), None)
+                return
             if me in looking:  # at something of the student's, and a method of that may have been called
                 if event in direct and frame.f_globals is not own_names:
                     report(direct[event], frame)
@@ -230,6 +237,8 @@ def install() -> Reaching:
         setattr(cProfile.Profile, name, _by_cprofile(getattr(_lsprof.Profiler, name)))
     sys.addaudithook(hook)
     _audit_variables()
+    _hide_inside(files)
+    trace_threads()
     return Reaching(tell_to, remove_tracers, rewritten, memory)
 
 
@@ -284,6 +293,35 @@ def _audit_variables() -> None:
             ctypes.c_int.from_address(member + FLAGS_AT).value |= AUDITED
 
 
+INSIDE: Final = frozenset({"_inner", "_block", "_parts"})  # attributes of a tensor on the virtual device
+
+
+def _hide_inside(files: _ReachedFiles) -> None:
+    """Leave what a tensor has inside out of its `__dict__`, by whatever way student code asks for that."""
+    held = gc.get_referents(vars(torch.Tensor))[0]
+    attributes, frame_at, inside = held["__dict__"], sys._getframe, INSIDE
+    exchange = torch.utils.swap_tensors.__code__.co_consts  # which exchanges the attributes of two tensors
+
+    def shown(self: Any) -> dict[str, Any]:
+        found: dict[str, Any] = attributes.__get__(self)
+        if inside.isdisjoint(found):
+            return found
+        code = frame_at(1).f_code
+        if files.ours(code.co_filename) or any(code is each for each in exchange):
+            return found
+        return {name: value for name, value in found.items() if name not in inside}
+
+    def state(self: Any) -> Any:
+        found: dict[str, Any] = attributes.__get__(self)
+        if inside.isdisjoint(found):
+            return object.__getstate__(self)
+        return {name: value for name, value in found.items() if name not in inside} or None
+
+    if sys.implementation.name == "cpython":
+        held["__dict__"], held["__getstate__"] = property(shown, attributes.__set__), state
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.Tensor))
+
+
 def _by_cprofile(method: Any) -> Any:
     """The same method of C, called from here: Python reports its caller as one who sets a profiler."""
 
@@ -303,7 +341,7 @@ class _ReachedFiles:
     """Tells students' files from libraries' and from ours."""
 
     def __init__(self) -> None:
-        self._known: dict[str, bool] = {}
+        self._known: dict[str, bool] = {IN_THREADS: True}  # where a function of C may be all that runs
         self._ours: dict[str, bool] = {}
         days = (sys.modules[each.package].__path__ for each in registered().values() if each.package in sys.modules)
         self._roots = (*_ROOTS, *(os.path.join(os.path.realpath(path), "") for paths in days for path in paths))
@@ -340,6 +378,12 @@ def _reached(event: str, args: tuple[Any, ...], frame: FrameType, files: _Reache
         while frame.f_back is not None and frame.f_globals is names:
             frame = frame.f_back
         return "" if files.ours(frame.f_code.co_filename) else "asked for what a probe has recorded"
+    if event == HOOK:
+        while frame.f_back is not None and files.ours(frame.f_code.co_filename):
+            frame = frame.f_back
+        # In a thread of autograd's own there is nothing above the hook.
+        called = files.students(frame.f_code.co_filename)
+        return "called a hook by which a probe records, which only torch should call" if called else ""
     code = frame.f_code
     students = files.students(code.co_filename)
     if event in DIRECT:
@@ -480,7 +524,7 @@ def _named(code: CodeType) -> Iterator[tuple[str, int | None]]:
             yield from _named(each)
 
 
-TRIED: Final = OWN | {"as_strided"}  # what may lead there together with the name before it
+TRIED: Final = OWN | {"as_strided", "__getstate__"}  # what may lead there together with the name before it
 _NAMING: Final = frozenset(
     "LOAD_ATTR LOAD_METHOD STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM LOAD_CONST KW_NAMES".split()
 )

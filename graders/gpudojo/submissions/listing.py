@@ -64,10 +64,10 @@ def list_submissions(paths: Sequence[Path]) -> Listing:
 _CLASS: Final = entries.ReadLimits(entries=200_000, archive_bytes=1 << 30, total_bytes=4 << 30)
 
 
-def unpacked(path: Path, folder: Path) -> Path:
+def unpacked(path: Path, folder: Path, known: bool = False) -> Path:
     """The zip of a whole class as a platform packs it, unpacked below `folder`; any other path as it is.
 
-    Raises OSError where the folder cannot be written."""
+    With `known`, only one that was unpacked there before. Raises OSError where the folder cannot be written."""
     if not (path.is_file() and suffix(path.name, (".zip",)) and path.stat().st_size <= _CLASS.archive_bytes):
         return path
     try:
@@ -78,6 +78,8 @@ def unpacked(path: Path, folder: Path) -> Path:
     if len(entries.people_of(contents.files)) < 2:
         return path
     target = folder / hashlib.sha256(data).hexdigest()[:20]
+    if known and not target.is_dir():
+        return path
     if not target.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         left = _CLASS.total_bytes

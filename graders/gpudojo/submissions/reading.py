@@ -448,10 +448,11 @@ class _SourceReader:
             problem = faults[0]
         if (
             not problem
-            and len(students := entries.people_of(file.path for file in files)) > 1
+            and len(entries.people_of(file.path for file in files)) > 1
             and entry.kind in (entries.Kind.ZIP, entries.Kind.TAR)
         ):
-            problem = f"It holds the work of {len(students)} students; unpack it and give the folder instead."
+            instead = "give it by itself" if entry.kind is entries.Kind.ZIP else "unpack it and give the folder"
+            problem = f"It holds the work of several students; to grade them, {instead}: dojo grade PATH --out DIR."
         notes = [*faults, *dict.fromkeys(self.notes)]
         if self.too_many:
             taken = f"only the first {len(files)} were read" if len(files) > 1 else "only the first was read"

@@ -194,6 +194,10 @@ def _aside(work: ExerciseWork) -> Iterator[RenderableType]:
     if first is not None:
         blocked = [each.check for each in work.results[first.function] if each.blocked_by == first.check]
         yield Text(f"\nblocked until `{first.check}` passes: {', '.join(blocked)}" if blocked else "", "dim")
+        for name in work.names:
+            failed = [each for each in work.results.get(name, ()) if each.outcome is Outcome.FAILED]
+            if failed and name != first.function:
+                yield Text(f"then `{name}`: {compose(failed[0])[0]}", "dim")
     if work.stopped is not None:
         place = f" at line {work.stopped.line}" if work.stopped.line else ""
         yield Text(

@@ -12,6 +12,7 @@ from virtual_cuda.device.state import Block
 AUTOCAST: Final = DispatchKeySet(DispatchKey.AutocastCUDA)
 _STRIDED: Final = torch.strided
 make_shell: Final = torch.Tensor._make_wrapper_subclass
+attributes: Final = vars(torch.Tensor)["__dict__"].__get__  # of a tensor; `__dict__` itself may be hidden by others
 
 
 class Plans(dict[int, Any]):

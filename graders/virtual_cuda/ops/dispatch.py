@@ -221,6 +221,7 @@ def translate(func: Any, inner: Any, error: Exception) -> Exception | None:
     said = re.sub(r"\btorch\.(?=[A-Z]\w*Tensor\b)", "torch.cuda.", said)
     said = re.sub(r"\bCPU(?=[A-Z]\w*Type\b)", "CUDA", said)
     said = re.sub(r"(?<=from the ')(\w*)CPU(?=' backend)", r"\1CUDA", said)
+    said = said.replace("_out_cpu_template()", "_out_cuda_template()")
     said = said.removesuffix(" or input should be a MKLDNN tensor and weight is a dense tensor")
     said = said.replace("expected m1 and m2 to have", "expected mat1 and mat2 to have")
     return None if said == text else type(error)(said)

@@ -188,6 +188,20 @@ def _embedding_bag(inner: Any, kwargs: Any, out: Any) -> Any:
 
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
+
+def _index_select_words(inner: Any, text: str) -> Exception | None:
+    if "Index is supposed to be a vector" not in text:
+        return None
+    return RuntimeError("Index is supposed to be an empty tensor or a vector")
+
+
+def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
+    """Indices, one dimension after the other in memory."""
+    if out.stride() == (1, max(len(out), 1)):
+        return out
+    return torch.empty(out.shape[::-1], dtype=out.dtype).copy_(out.t()).t()
+
+
 operator("index", placement=_index, asserts=True)
 operator(
     "index.Tensor",
@@ -212,12 +226,15 @@ operator("where", placement=_where, binding=True)
 operator("where.self", waits=("copy", _where_waits))
 operator("masked_scatter_backward", waits=("boolean index", 1))
 operator("masked_select", waits=("masked_select", 1))
-operator("nonzero", waits=("nonzero", 1))
+operator("nonzero", output=_by_columns, waits=("nonzero", 1))
+operator("nonzero_static", output=_by_columns)
 operator(
-    *("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter", "scatter_"),
+    *("index_add", "index_add_", "index_copy", "index_copy_", "gather", "scatter", "scatter_"),
     *("scatter_add", "scatter_add_", "take", "embedding", "embedding_renorm_", "_embedding_bag_forward_only"),
     asserts=True,
 )
+operator("index_select", asserts=True, words=_index_select_words)
+operator("narrow_copy", kernel=lambda self, *where: self.narrow(*where).clone(memory_format=torch.contiguous_format))
 operator("index_reduce", "index_reduce_", asserts=True, nondeterministic="index_reduce_cuda")
 operator("put", "put_", asserts=True, nondeterministic="put_")
 operator(

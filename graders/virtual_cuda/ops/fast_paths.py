@@ -19,7 +19,7 @@ from torch import nn
 from torch._C import DispatchKey, DispatchKeySet
 
 from virtual_cuda.device.state import Place
-from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, refresh, wrap
+from virtual_cuda.device.tensor import PLANS, VIRTUAL, Parameter, Tensor, attributes, refresh, wrap
 from virtual_cuda.ledger.records import END, FORWARD, GRAD, OPERATION
 from virtual_cuda.ops.dispatch import (
     Rules,
@@ -852,7 +852,7 @@ def _overload(name: str, args: Any) -> str:
 def _foreach(name: str, original: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch._foreach_NAME` without gradients: straight to the CPU's, past the dispatcher in C++ and back."""
     step = thread_state.step
-    if step is not None and first and (id(first[0]) in step.lists or "_block" in first[0].__dict__):
+    if step is not None and first and (id(first[0]) in step.lists or "_block" in attributes(first[0])):
         return step.call(name, original, first, args, kwargs)
     if (
         (type(first) is not list and type(first) is not tuple)

@@ -103,6 +103,7 @@ class FusedRmsNorm(torch.autograd.Function):
         return found
 
 
+FusedRmsNorm._backward_cls.__name__ = "FusedRmsNormBackward0"
 _fused_rms_norm: Final[Any] = FusedRmsNorm.apply
 
 
@@ -215,7 +216,12 @@ class FusedAttention(torch.autograd.Function):
         return (*_refusing(results, refusal), None, None)
 
 
-_efficient: Final[Any] = FusedAttention.apply
+class FlashAttention(FusedAttention):
+    """The same under the name of the flash kernel."""
+
+
+for _cls, _name in ((FusedAttention, "Efficient"), (FlashAttention, "Flash")):
+    _cls._backward_cls.__name__ = f"ScaledDotProduct{_name}AttentionBackward0"
 
 
 def _fits(query: Any, key: Any, value: Any, mask: Any) -> bool:
@@ -264,7 +270,8 @@ def _attention(
             query, key, value, attn_mask = map(lower, (query, key, value, attn_mask))
             return _attention(original, query, key, value, attn_mask, dropout_p, is_causal, **named)
     if not named.get("enable_gqa") and _fits(query, key, value, attn_mask) and not _captured():
-        return _efficient(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
+        kernel: Any = FlashAttention if query.dtype in HALF and attn_mask is None else FusedAttention
+        return kernel.apply(query, key, value, attn_mask, (dropout_p, is_causal, named.get("scale")))
     together = type(query) in VIRTUAL and not _mixed(query, key, value)
     if together and query.dim() == 4 and _mixed(query, attn_mask):
         method = "wrapper_CUDA___scaled_dot_product_efficient_attention"

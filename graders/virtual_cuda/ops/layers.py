@@ -105,6 +105,13 @@ def _cholesky_solve(call: OperatorCall) -> Any:
     raise RuntimeError(f"Expected b and A to be on the same device, but found b on {right} and A on {left} instead.")
 
 
+def _refuse_hermitian(args: Any, kwargs: Any) -> None:
+    if args[0].is_complex() and kwargs.get("hermitian"):
+        raise RuntimeError(
+            "torch.linalg.ldl_solve: complex tensors with hermitian=True flag are not supported on CUDA."
+        )
+
+
 def _block_diag(call: OperatorCall) -> Any:
     first, *others = call.given["tensors"]
     for position, tensor in enumerate(others, 1):
@@ -125,7 +132,12 @@ for _name in ("mm", "bmm", "addmm", "baddbmm"):
     operator(_name, binding=True, product=True, **_slow)
     operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
 operator("mv", "dot", binding=True)
-operator("trace", emulate=widened((*HALF, torch.bool), torch.float32, torch.int64))
+operator(
+    "trace",
+    emulate=widened((*HALF, torch.bool), torch.float32, torch.int64),
+    words=lambda inner, text: RuntimeError("expected a matrix") if "expected a matrix" in text else None,
+)
+operator("linalg_ldl_solve", refuse=_refuse_hermitian)
 operator("block_diag", placement=_block_diag)
 operator("_linalg_check_errors", kernel=_check_errors)
 operator("cholesky", kernel=_cholesky)
@@ -294,6 +306,24 @@ def _in_single(func: Any, statistic: int, /, *args: Any, **kwargs: Any) -> Any:
     return tuple(None if out is None else out.to(half if i == 0 else parameters) for i, out in enumerate(outs))
 
 
+def contiguous(inner: Any, kwargs: Any, out: Any) -> Any:
+    return out.contiguous()
+
+
+_UNPOOLED: Final = re.compile(r"indices to be same as that of the input tensor \((.*)\) but got indices .*?: (.*)")
+
+
+def _unpool_words(inner: Any, text: str) -> Exception | None:
+    shapes = _UNPOOLED.search(text)
+    return shapes and RuntimeError(f"Expected shape of indices to be: {shapes[1]} but got: {shapes[2]}")
+
+
+def _channel_shuffle(self: torch.Tensor, groups: int) -> torch.Tensor:
+    batch, channels = self.shape[:2]
+    parts = self.view(batch, groups, channels // groups, -1)  # refused where pixels do not lie in one line
+    return parts.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
+
+
 # ---- other kernels ---------------------------------------------------------------------------------------------------
 
 
@@ -305,11 +335,28 @@ def _convolved(image: Any, weight: Any, bias: Any, *settings: Any) -> Any:
         out = torch.convolution(image.float(), weight.float(), bias, *settings).to(dtype)
     else:
         out = torch.convolution(image, weight, bias, *settings)
-    if dtype is torch.float64:
+    if dtype is torch.float64 or _not_by_cudnn(settings):
         return out.contiguous()  # as cuDNN writes it, which has channels last in single and half precision only
     if image.dim() == 5 and (channels_last(image) or channels_last(weight)):
         return out.contiguous(memory_format=torch.channels_last_3d)
     return out
+
+
+def _not_by_cudnn(settings: Any) -> bool:
+    """Whether a transposed convolution pads its result by its stride or more, which cuDNN does not."""
+    stride, _, _, transposed, more, _ = settings
+    return bool(transposed) and any(m >= s for m, s in zip(more, stride, strict=False))
+
+
+def _convolved_backward(*args: Any) -> Any:
+    outs = _in_single_backward(aten.convolution_backward.default, *args)
+    image, weight = args[1:3]
+    form = torch.contiguous_format
+    if not _not_by_cudnn(args[4:10]):
+        if image.dim() != 5 or image.dtype is torch.float64 or not (channels_last(image) or channels_last(weight)):
+            return outs
+        form = torch.channels_last_3d
+    return (*(None if g is None else g.contiguous(memory_format=form) for g in outs[:2]), outs[2])
 
 
 def _by_cudnn(image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool) -> Any:
@@ -373,7 +420,7 @@ operator(
     words=_convolution_words,
     by_hand=True,
 )
-operator("convolution_backward", kernel=partial(_in_single_backward, aten.convolution_backward.default))
+operator("convolution_backward", kernel=_convolved_backward)
 operator("_convolution", placement=_convolution)
 operator("cudnn_convolution", kernel=_by_cudnn, autocast="lower")
 operator("cudnn_convolution_transpose", kernel=_by_cudnn_transposed, autocast="lower")
@@ -430,18 +477,27 @@ operator(
 for _name in ("upsample_bilinear2d_aa_backward", "upsample_bicubic2d_aa_backward"):
     operator(f"_{_name}", emulate=_IN_SINGLE, nondeterministic=f"{_name}_out_cuda")
 operator("avg_pool3d_backward", emulate=_IN_SINGLE, nondeterministic="avg_pool3d_backward_cuda")
-operator("max_unpool2d", "max_unpool3d", emulate=widened(WHOLE, torch.float64))
+operator("max_unpool2d", emulate=widened(WHOLE, torch.float64), words=_unpool_words, output=contiguous)
+operator("max_unpool3d", emulate=widened(WHOLE, torch.float64), words=_unpool_words)
+# Kernels that do not keep channels last.
+operator("pixel_shuffle", "pixel_unshuffle", "roll", output=contiguous)
+operator("native_channel_shuffle", "channel_shuffle", kernel=_channel_shuffle)
+operator("reflection_pad2d", "reflection_pad2d_backward", output=contiguous)
+operator("reflection_pad3d", "replication_pad2d", "replication_pad3d", output=contiguous)
 
 # Sums whose order the GPU does not fix.
 for _name in """
     _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d fractional_max_pool2d fractional_max_pool3d
-    max_pool3d_with_indices replication_pad1d replication_pad2d replication_pad3d
+    max_pool3d_with_indices replication_pad1d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name.removeprefix('_')}_backward_cuda")
+for _name in ("replication_pad2d", "replication_pad3d"):
+    operator(f"{_name}_backward", nondeterministic=f"{_name}_backward_cuda", output=contiguous)
 for _name in """
-    reflection_pad1d reflection_pad3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_trilinear3d
+    reflection_pad1d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_trilinear3d
 """.split():
     operator(f"{_name}_backward", nondeterministic=f"{_name}_backward_out_cuda")
+operator("reflection_pad3d_backward", nondeterministic="reflection_pad3d_backward_out_cuda", output=contiguous)
 
 
 _TARGET: Final = re.compile(r"expected (?:scalar type Long but found|target dtype to be Long or Byte, but got) (\w+)")

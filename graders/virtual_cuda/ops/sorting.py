@@ -64,6 +64,12 @@ def _as_rows(tensor: torch.Tensor, dim: int) -> tuple[torch.Tensor, Any]:
     return moved.reshape(-1, shape[-1]), back
 
 
+def _laid_out_as(self: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """The same values with the strides that CUDA takes from the input."""
+    like = torch.empty_like(self, dtype=out.dtype)
+    return out if out.stride() == like.stride() else like.copy_(out)
+
+
 def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
     """`sort` without `stable`: up to 32 elements through the network."""
     if self.dim() and self.numel() and 2 <= self.shape[dim] <= _NETWORK and not self.is_complex():
@@ -71,7 +77,7 @@ def _sort(self: torch.Tensor, dim: int = -1, descending: bool = False) -> Any:
         ranks = _ranks(rows, descending)
         if int(ranks.max(1).values.min()) != rows.shape[1] - 1:  # else nothing is equal: any sort will do
             order = _network(ranks)
-            return back(rows.gather(1, order)), back(order)
+            return tuple(_laid_out_as(self, back(found)) for found in (rows.gather(1, order), order))
     return aten.sort.stable(self, stable=True, dim=dim, descending=descending)
 
 

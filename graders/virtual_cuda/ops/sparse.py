@@ -11,7 +11,18 @@ import torch
 import torch.nested
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from virtual_cuda.device.state import CPU, SPARSE, Block, Place, is_pinned, parts, place_named, place_of
+from virtual_cuda.device.state import (
+    CPU,
+    SPARSE,
+    Block,
+    Place,
+    argument_elsewhere,
+    is_pinned,
+    label_of,
+    parts,
+    place_named,
+    place_of,
+)
 from virtual_cuda.device.tensor import AUTOCAST, VIRTUAL, Tensor, make_shell
 from virtual_cuda.device.tensor import wrap as wrap_strided
 from virtual_cuda.ops import placement
@@ -157,7 +168,11 @@ def run_nested(func: Any, args: Any, kwargs: Any, place: Place | None = None) ->
 
 def _make_nested(original: Any, pieces: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.nested.nested_tensor` and its like, of tensors on the device or for it."""
-    here = next((leaf._block.place for leaf in tree_leaves(pieces) if isinstance(leaf, Tensor)), None)
+    leaves = [leaf for leaf in tree_leaves(pieces) if isinstance(leaf, torch.Tensor)]
+    here = next((leaf._block.place for leaf in leaves if isinstance(leaf, Tensor)), None)
+    away = next((leaf for leaf in leaves if leaf.device != leaves[0].device), None)
+    if kwargs.get("device") is None and away is not None:
+        raise argument_elsewhere("tensors", label_of(away), label_of(leaves[0]), "wrapper_CUDA_cat")
     place = here if kwargs.get("device") is None else place_named(kwargs["device"])
     if place is None or kwargs.get("layout") is torch.jagged:
         return original(pieces, *args, **kwargs)
@@ -363,14 +378,27 @@ def _in_single(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(narrow) if t.dtype is torch.float32 else t, out)
 
 
-_NO_MKL: Final = ("without MKL", "from the 'SparseCsrCPU' backend")
 _PRODUCTS: Final = (aten.mm.default, aten.addmm.default, aten._sparse_sparse_matmul.default)
+_FACTORS: Final = {  # what CUDA multiplies: a layout, and those of the second factor
+    torch.strided: (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsc),
+    torch.sparse_csr: (torch.strided, torch.sparse_csr, torch.sparse_csc),
+    torch.sparse_csc: (torch.strided, torch.sparse_csr, torch.sparse_csc),
+    torch.sparse_bsr: (torch.strided,),
+}
+_NO_MKL: Final = re.compile(
+    r"(addmm: computation on )CPU( is not implemented for .*) without MKL|'SparseCsrCPU' backend"
+)
 
 
-def _product(func: Any, inner: Any, named: Any) -> Any:
+def _product(func: Any, inner: Any, named: Any, error: Exception) -> Any:
     """A product with compressed tensors, which the CPU computes only if it was built with MKL."""
+    found = _NO_MKL.search(str(error)) if func in _PRODUCTS else None
+    if found is None:
+        return NOT_EMULATED
     *added, first, second = inner
-    if first.layout is torch.strided or second.layout is torch.strided or (added and added[0].layout is torch.strided):
+    if second.layout not in _FACTORS.get(first.layout, ()):
+        raise RuntimeError(f"{found[1]}CUDA{found[2]}") if found[1] else error
+    if any(t.layout is torch.strided for t in inner):
         return call_of(func)(*(t if t.layout is torch.strided else t.to_dense() for t in inner), **named)
     out = torch.sparse.mm(first.to_sparse_coo(), second.to_sparse_coo()) * named.get("alpha", 1)
     if added:
@@ -418,7 +446,15 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     if seen.place is not None and seen.place.shut:
         raise shut(seen.place)
     if (seen.plain and seen.place is not None) or len(seen.places) > 1:
-        placement.judge(func, args, kwargs)
+        try:
+            placement.judge(func, args, kwargs)
+        except RuntimeError as error:
+            first = next(v for v in args if type(v) is SparseTensor) if SparseTensor in map(type, args) else None
+            if first is None:
+                raise
+            wrapper = f"wrapper_Sparse{'' if first.is_sparse else 'Csr'}CUDA_{func._schema.overload_name}_"
+            name = func._schema.name.split("::")[1]
+            raise RuntimeError(re.sub(r"wrapper_CUDA_\w+", wrapper + name, str(error))) from None
     facts = facts_of(func)
     if facts.nondeterministic is not None:
         alert(facts, args, kwargs)
@@ -434,8 +470,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         if target is None:
             raise
         out = _in_single(func, inner, named, error)
-        if out is NOT_EMULATED and func in _PRODUCTS and any(text in str(error) for text in _NO_MKL):
-            out = _product(func, inner, named)
+        if out is NOT_EMULATED:
+            out = _product(func, inner, named, error)
         if out is NOT_EMULATED:
             out = rescue(func, inner, named, target, error)
     closed, nbytes = seen.close(out, target)
@@ -501,6 +537,10 @@ def _wanted(device: Any, given: tuple[Any, ...]) -> Place | None:
 
 def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = None, **kwargs: Any) -> Any:
     place = _wanted(kwargs.get("device"), (values, indices))
+    mixed = [v.device for v in (indices, values) if isinstance(v, torch.Tensor) and kwargs.get("device") is None]
+    if len(set(mixed)) > 1:
+        wrapper = "wrapper_SparseCUDA___sparse_coo_tensor_with_dims_and_tensors"
+        raise argument_elsewhere("values", label_of(values), label_of(indices), wrapper)
     if place is None:
         return original(*(value for value in (indices, values, size) if value is not None), **kwargs)
     if values is None:  # a size alone
@@ -515,10 +555,15 @@ def _coo(original: Any, indices: Any = None, values: Any = None, size: Any = Non
     return built.detach().requires_grad_() if kwargs.get("requires_grad") else built
 
 
-def _compressed(original: Any, *args: Any, **kwargs: Any) -> Any:
+def _compressed(kind: str, original: Any, *args: Any, **kwargs: Any) -> Any:
     place = _wanted(kwargs.get("device"), args)
     if place is None:
         return original(*args, **kwargs)
+    given = [value for value in args[:3] if isinstance(value, torch.Tensor)]
+    if kwargs.get("device") is None and len({value.device for value in given}) > 1:
+        names = ("ccol_indices", "row_indices") if kind in ("csc", "bsc") else ("crow_indices", "col_indices")
+        other = names[0] if args[0].device != args[2].device else names[1]
+        raise RuntimeError(f"Values and {other} need to be on the same device.")
     requires_grad = kwargs.pop("requires_grad", False)
     plain = original(*placement.inner_of(args), **{**kwargs, "device": "cpu"})
     if not all(type(value) in VIRTUAL for value in args[:3]):
@@ -544,7 +589,8 @@ def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
     yield from (
-        around(torch, f"sparse_{kind}_tensor", _compressed) for kind in ("compressed", "csr", "csc", "bsr", "bsc")
+        around(torch, f"sparse_{kind}_tensor", partial(_compressed, kind))
+        for kind in ("compressed", "csr", "csc", "bsr", "bsc")
     )
     yield around(torch, "sparse_coo_tensor", _coo)
     yield around(torch.Tensor, "to", _to)

@@ -1,4 +1,4 @@
-"""`torch.compile`, `torch.export`, fake tensors and flex_attention on the virtual device.
+"""`torch.compile`, `torch.export`, saved scripts, fake tensors and flex_attention on the virtual device.
 
 Nothing is compiled for it: a compiled function runs as it is written, and the ledger records what it does. Kernels that
 Inductor or Triton would make for a GPU are refused.
@@ -6,10 +6,12 @@ Inductor or Triton would make for a GPU are refused.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ import torch.export
 from torch._C import DispatchKey
 from torch.utils._python_dispatch import _get_current_dispatch_mode as _current_mode
 
-from virtual_cuda.device.state import CUDA, LAZY
+from virtual_cuda.device.state import CUDA, LAZY, place_named
 from virtual_cuda.device.tensor import VIRTUAL
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
 from virtual_cuda.recorder import from_library, tensors_in
@@ -26,7 +28,36 @@ from virtual_cuda.torch_api.imports import when_imported
 
 EAGER: Final = "torch.compile does not compile for the virtual GPU: the function runs eagerly"
 _NO_EXPORT: Final = "torch._dynamo.export cannot trace on the virtual GPU; use torch.export.export"
+_NO_FROZEN: Final = "a frozen script on the virtual GPU cannot be saved; save it before torch.jit.freeze"
 _NO_KERNELS: Final = "the virtual GPU cannot run kernels of {}; use operators of PyTorch there"
+
+
+_HOME: Final = "virtual_cuda"  # a file in a saved script: the virtual device that it was on
+
+
+def _save(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """C++ can write the tensors of the host only, so it is given a copy there."""
+    home = next((t.device for t in chain(self.parameters(), self.buffers()) if type(t) in VIRTUAL), None)
+    if home is not None:
+        kwargs["_extra_files"] = {**(kwargs.get("_extra_files") or {}), _HOME: str(home)}
+        with torch.no_grad():
+            self = copy.deepcopy(self).cpu()
+    try:
+        return original(self, *args, **kwargs)
+    except RuntimeError as error:
+        raise RuntimeError(_NO_FROZEN) if "lazy" in str(error) else error from None
+
+
+def _load(original: Any, f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> Any:
+    files = {**(_extra_files or {}), _HOME: ""}
+    mapped = None if map_location is None else place_named(map_location)
+    module = original(f, "cpu" if mapped else map_location, files, **kwargs)
+    home = files.pop(_HOME)
+    if _extra_files is not None:
+        _extra_files.update(files)
+    if mapped or (home and map_location is None):
+        module.to(mapped.cuda if mapped else home.decode() if isinstance(home, bytes) else home)
+    return module
 
 
 @torch_patches()
@@ -51,6 +82,9 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         # The module inside passes through the ledger, as it would without torch.compile.
         yield frames.OptimizedModule, "__call__", lambda self, *args, **kwargs: self._wrapped_call_impl(*args, **kwargs)
 
+    for scripts in (torch.jit.ScriptModule, torch.jit._script.RecursiveScriptModule):
+        yield from (around(scripts, name, _save) for name in ("save", "save_to_buffer"))
+    yield around(torch.jit, "load", _load)
     for name, maker in {
         "torch._dynamo": dynamo,
         "torch._subclasses.fake_tensor": _fake_tensors,

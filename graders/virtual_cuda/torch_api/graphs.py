@@ -22,6 +22,7 @@ from virtual_cuda.patching import Opening, Patch, torch_patches
 from virtual_cuda.recorder import tensors_in
 from virtual_cuda.torch_api.generators import Generator, generator_of, is_random, replayed
 from virtual_cuda.torch_api.memory import pool_numbers
+from virtual_cuda.torch_api.storage import as_bytes
 from virtual_cuda.torch_api.streams import capture
 
 _dispatch: Final = Tensor.__torch_dispatch__
@@ -120,7 +121,7 @@ class CUDAGraph:
         for tensor in _written(func, args, kwargs):
             storage = tensor._inner.untyped_storage()
             if storage._cdata not in self._before and storage._cdata not in self._made:
-                raw = torch.empty(0, dtype=torch.uint8).set_(storage)
+                raw = as_bytes(storage)
                 self._before[storage._cdata] = (raw, raw.clone())
         out = _dispatch(func, types, args, kwargs)
         results = [t for t in tensors_in(out) if isinstance(t, Tensor)]
@@ -158,7 +159,7 @@ class CUDAGraph:
         self._before.clear()
         for tensor in self._held:  # nothing was computed; what was written down will be
             if tensor._inner.untyped_storage()._cdata in self._made:
-                torch.empty(0, dtype=torch.uint8).set_(tensor._inner.untyped_storage()).zero_()
+                as_bytes(tensor._inner.untyped_storage()).zero_()
         for generator, state in self._undo:  # a capture draws nothing
             generator.set_state(state)
         self._undo.clear()

@@ -73,6 +73,7 @@ _C: Final[Any] = torch._C
 _Base: Final[Any] = torch.UntypedStorage
 _Raw: Final[Any] = torch._C.StorageBase
 _copy: Final = _Raw.copy_
+host_set: Final[Any] = torch._C.TensorBase.set_
 _new: Final = _Raw.__new__
 
 
@@ -112,6 +113,12 @@ class UntypedStorage(torch.UntypedStorage):
 
     def _shared_decref(self) -> Any:
         return self
+
+    def _share_fd_cpu_(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("_share_fd_: only available on CPU")
+
+    def _share_filename_cpu_(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("_share_filename_: only available on CPU")
 
     def new(self) -> Any:
         return _Base(0, device=self.device)
@@ -175,7 +182,7 @@ operator("_lazy_clone", plan=_lazy_clone)
 
 def as_bytes(storage: Any) -> torch.Tensor:
     """A host tensor over the bytes of a storage."""
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return host_set(torch.empty(0, dtype=torch.uint8, device="cpu"), storage)  # type: ignore[no-any-return]
 
 
 def _make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -209,16 +216,29 @@ def _place(storage: Any) -> Place | None:
     return storage._block.place if type(storage) is UntypedStorage else None
 
 
+def _elsewhere(target: Any, storage: Any) -> RuntimeError:
+    return RuntimeError(
+        f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on different device '
+        f'"{storage.device}".  This is no longer allowed; the devices must match.'
+    )
+
+
+def _set_on_host(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`x.set_(storage)`: C++ takes a storage on the device for the host's."""
+    source = args[0] if args else kwargs.get("source")
+    raw = source._untyped_storage if isinstance(source, torch.storage.TypedStorage) else source
+    if type(raw) is UntypedStorage and not isinstance(self, Tensor):
+        raise _elsewhere(self, raw)
+    return host_set(self, *args, **kwargs)
+
+
 def _set_(func: Any, args: Any, kwargs: Any) -> Any:
     target, source, *rest = args
     storage = storage_of(source) if isinstance(source, Tensor) and rest else source
     if isinstance(storage, torch.Tensor) is not isinstance(storage, Tensor) or storage.device != target.device:
-        raise RuntimeError(
-            f'Attempted to set the storage of a tensor on device "{target.device}" to a storage on different device '
-            f'"{storage.device}".  This is no longer allowed; the devices must match.'
-        )
+        raise _elsewhere(target, storage)
     place = open_place(target)
-    target._inner.set_(getattr(storage, "_inner", storage), *rest, **kwargs)
+    host_set(target._inner, getattr(storage, "_inner", storage), *rest, **kwargs)
     target._block = storage._block
     if not isinstance(storage, Tensor):
         write(str(func), place, 0)
@@ -336,6 +356,7 @@ def _patches(opening: Opening) -> Iterator[Patch]:
         yield around(home, "to_dlpack", _to_dlpack)
     yield torch.UntypedStorage, "__new__", staticmethod(_make)
     yield torch.UntypedStorage, "copy_", _copy_
+    yield torch.Tensor, "set_", _set_on_host
     yield around(torch.UntypedStorage, "_share_cuda_", _share_cuda)
     for name in ("_is_cow_tensor", "_storage_address", "_data_address"):
         yield around(_C, name, lambda original, tensor: original(getattr(tensor, "_inner", tensor)))

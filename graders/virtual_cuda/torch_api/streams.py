@@ -339,10 +339,14 @@ def _default_of(device: Any = None) -> Stream:
 
 def _current(device: Any = None) -> Stream:
     assert now.gpu is not None
-    index, count = index_of(now.gpu, device), len(now.gpu.places)
+    return _thread.current(_in_range(index_of(now.gpu, device))) or _default_of(device)
+
+
+def _in_range(index: int) -> int:
+    count = 0 if now.gpu is None else len(now.gpu.places)
     if not 0 <= index < count:
         raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
-    return _thread.current(index) or _default_of(device)
+    return index
 
 
 def _record_stream(self: Any, stream: Any) -> None:
@@ -475,8 +479,8 @@ def _patches(opening: Opening) -> Iterator[Patch]:
     yield torch.cuda, "ExternalStream", ExternalStream
     yield torch.cuda.streams, "ExternalStream", ExternalStream
     internals = {
-        "_cuda_getCurrentStream": lambda index: _packed(_thread.current(index), index),
-        "_cuda_getDefaultStream": lambda index: _packed(None, index),
+        "_cuda_getCurrentStream": lambda index: _packed(_thread.current(_in_range(index)), index),
+        "_cuda_getDefaultStream": lambda index: _packed(None, _in_range(index)),
         "_cuda_getCurrentRawStream": lambda index: _packed(_thread.current(index), index)[0],
         "_cuda_getStreamFromExternal": lambda pointer, index: (pointer, index, Stream.device_type),
         "_cuda_setStream": _set_stream,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from virtual_cuda.device.state import Place, not_on_host, type_name, without_lazy
-from virtual_cuda.device.tensor import Parameter, Tensor, wrap
+from virtual_cuda.device.tensor import Parameter, Tensor, attributes, wrap
 from virtual_cuda.ops.dispatch import allocate, open_place, write
 from virtual_cuda.ops.placement import HOST, record_copy
 from virtual_cuda.patching import Opening, Patch, Stage, torch_patches
@@ -50,12 +50,12 @@ class _Members:
 
     @property
     def grad(self: Any) -> Any:
-        stray = self.__dict__.get("_stray_grad")
+        stray = attributes(self).get("_stray_grad")
         return _Base.grad.__get__(self) if stray is None else stray
 
     @grad.setter
     def grad(self: Any, gradient: Any) -> None:
-        self.__dict__.pop("_stray_grad", None)
+        attributes(self).pop("_stray_grad", None)
         set_grad(self, gradient)
 
     @grad.deleter
@@ -173,7 +173,8 @@ class _Members:
                 copied = storage.as_bytes(inner.untyped_storage()).clone().untyped_storage()
                 storages[key] = storage.on_device(copied, allocate(place, copied.nbytes()))
             copied, block = storages[key], storages[key]._block
-            fresh = torch.empty(0, dtype=inner.dtype).set_(copied, inner.storage_offset(), inner.shape, inner.stride())
+            where = inner.storage_offset(), inner.shape, inner.stride()
+            fresh = storage.host_set(torch.empty(0, dtype=inner.dtype), copied, *where)
         twin = _twin(self, fresh, block)
         if self.grad is not None:
             twin.grad = copy.deepcopy(self.grad, memo)

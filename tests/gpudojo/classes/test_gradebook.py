@@ -6,6 +6,7 @@ import csv
 import os
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,9 @@ def test_points_that_people_give(term: Path) -> None:
         (("bo", "reprt", "--points", "1"), "there is no check, exercise or item 'reprt'; did you mean report?"),
         (("bo", "report", "--points", "9"), "report is worth 8 points, not 9"),
         (("bo", "report"), "--points is missing"),
+        (("bo", "report", "--points", "nan"), "--points: points must be 0 or more, not nan"),
+        (("bo", "report", "--points", "much"), "--points: 'much' is not a number of points"),
+        (("bo", "select_device::takes_the_g", "--points", "1"), "did you mean select_device::takes_the_gpu?"),
         (("ada", failed.id, "--undo"), "ada has no override for"),
     ):
         assert told in dojo("override", *words, *out, fails=True)
@@ -235,7 +239,7 @@ def test_points_from_a_table(term: Path) -> None:
     grade(term / "out", term / "class")
     listed = dojo("override", "--out", term / "out")
     assert "There are no overrides." in listed
-    assert "Still to grade by hand: 3\n  ada: essay" in listed
+    assert "  essay (essay; 4 points): 3 students\n    ada, bo, cy\n" in listed
     marks = term / "marks.csv"
     marks.write_text(
         'student,item,points,comment\nada,essay,4,good\nbo,essay,,\ncy,essay,"2,5",=1+1\n', encoding="utf-8"
@@ -250,11 +254,60 @@ def test_points_from_a_table(term: Path) -> None:
         ("dee,essay,1,", "line 3: no student is called 'dee'"),
         ("bo,essay,5,", "line 3: essay is worth 4 points, not 5"),
         ("bo,essay,much,", "line 3: 'much' is not a number of points"),
+        ("Ada,essay,2,", "line 3: essay of ada is in line 2, too"),
     ):
         marks.write_text(f"student,item,points,comment\nada,essay,1,\n{line}\n", encoding="utf-8")
         assert told in dojo("override", "--from", marks, "--out", term / "out", fails=True)
+    for empty in ("student,item,points,comment\n", "student,item,points\nada,essay\n"):
+        marks.write_text(empty, encoding="utf-8")
+        assert "no line of it has points" in dojo("override", "--from", marks, "--out", term / "out", fails=True)
     dojo("override", "--undo", "--out", term / "out")
     assert not any(row.overrides for row in read(term / "out" / "results.json").submissions)
+
+
+def test_an_option_that_was_refused_is_not_used_again(term: Path) -> None:
+    before = (term / "out" / ".dojo" / "class.json").read_bytes()
+    with pytest.raises(BadClass, match="the reference solution"):
+        grade(term / "out", term / "class", memory=1000)
+    assert (term / "out" / ".dojo" / "class.json").read_bytes() == before
+
+
+def test_results_are_nobodys_submission(term: Path) -> None:
+    """Not those of this class beside or among the submissions, and not those of another."""
+    _, rows, _ = grade(term / "class" / "graded", term / "class")
+    (term / "class" / "graded" / "report").mkdir()
+    again, same, _ = grade(term / "class" / "graded", term / "class")
+    assert (same, again.ran) == (rows, 0)
+    _, inside, _ = grade(term / "class", term / "class")
+    (term / "class" / "report").mkdir()
+    _, others, _ = grade(term / "class", term / "class")
+    assert inside.keys() == others.keys() == rows.keys()
+    with pytest.raises(BadClass, match="out holds results of `dojo grade`; give the folder of submissions"):
+        grade(term / "more", term / "out")
+
+
+def test_the_zip_of_a_class_is_opened_where_it_was_given_by_itself(term: Path) -> None:
+    """Among submissions it may be a student's, who must not hand in for others."""
+    with zipfile.ZipFile(term / "class" / "submissions.zip", "w") as packed:
+        for name in ("byronada_101_9001", "okaforbo_102_9002"):
+            packed.writestr(f"{name}_{FIRST}", WRONG)
+    _, rows, _ = grade(term / "out", term / "class")
+    assert (len(rows), "give it by itself" in rows["submissions"].reason) == (4, True)
+    _, rows, _ = grade(term / "out", term / "class" / "submissions.zip")
+    assert rows.keys() == {"ada", "bo", "cy", "byronada", "okaforbo"}
+    again, same, _ = grade(term / "out", term / "class")
+    assert (same.keys(), again.ran) == (rows.keys(), 0)
+
+
+def test_a_few_are_listed_with_their_points(term: Path) -> None:
+    outcome, rows, _ = grade(term / "out", term / "class" / "bo")
+    assert outcome.tally.now == [f"bo: {rows['bo'].score:g} of {rows['bo'].max_score:g}"]
+
+
+def test_who_is_on_the_roster_stands_in_the_order_of_names(term: Path) -> None:
+    (term / "roster.csv").write_text("id,name,github\n1,Zoe,ada\n2,Bo,bo\n3,Ann,\n", encoding="utf-8")
+    _, rows, _ = grade(term / "out", term / "class", roster=term / "roster.csv")
+    assert list(rows) == ["Ann", "bo", "cy", "ada"]
 
 
 def test_a_group_has_one_submission(term: Path) -> None:

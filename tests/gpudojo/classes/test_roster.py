@@ -66,6 +66,12 @@ def test_the_date_of_moodles_worksheet(tmp_path: Path) -> None:
         ("", None, "it is empty"),
         ("id,name\n", None, "there is nobody in it"),
         ("ident,nmae\n1,Ada\n", 1, "did you mean"),
+        (
+            "Ada Byron,ada@x\n",
+            1,
+            "the first line has to name the columns, one of them id, name, email or github; it has Ada",
+        ),
+        ("PK\3\4...", None, "this is a workbook, not CSV; save the table as CSV"),
         ("id,name\n1,Ada\n\n1,Bo\n", 4, "'1' is the id of line 2, too"),
         ("id,section\n,Mon\n", 2, "neither an id"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from gpudojo import __version__
 from gpudojo.cli import COMMANDS, main
+from gpudojo.sandbox.fork_client import ForkClient
 
 from tests.sharing import WarmPython
 
@@ -76,3 +77,18 @@ def test_run_passes_its_options_on(warm_python: WarmPython, tmp_path: Path) -> N
     assert done.stderr == "\nscript.py did nothing on the virtual GPU.\n"
     told = warm_python.run("gpudojo", "run", "--help", cwd=tmp_path, env=os.environ).stdout
     assert told.startswith("usage: dojo run [options] FILE")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a class is graded on Linux and macOS")
+def test_the_fork_server_starts_with_the_command_where_something_will_run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, known, steps = str(tmp_path / "new"), str(tmp_path), list[str]()
+    monkeypatch.setattr(ForkClient, "start", lambda self: steps.append("started"))
+    monkeypatch.setattr(ForkClient, "close", lambda self: steps.append("closed"))
+    wrong = ["--no-such-option"]  # so that nothing is graded
+    for more in (["--out", known], ["--out", new, "--rejudge"], ["--out", new, "--scheduler=x"], ["--help"]):
+        CliRunner().invoke(main, ["grade", known, *more, *wrong])
+    assert steps == []
+    assert CliRunner().invoke(main, ["grade", known, "--out", new, *wrong]).exit_code == 2
+    assert steps == ["started", "closed"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
+from pathlib import Path
 
 import pytest
-from gpudojo.grading.load import asks, mentions
+from gpudojo.grading.load import asks, load, load_again, mentions
 
 REMEMBERING = {
     "a constant": "import torch\nCUDA = torch.cuda.is_available()\n",
@@ -44,3 +46,28 @@ def test_a_file_that_remembers_its_machine(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_REMEMBERING)
 def test_a_file_that_asks_each_time(name: str) -> None:
     assert not asks(ast.parse(NOT_REMEMBERING[name]).body)
+
+
+def test_a_file_is_run_again_as_it_was_read(tmp_path: Path) -> None:
+    """In a module of its own; what it finds there, and whether it fails, may be something else than before."""
+    path, machine = tmp_path / "answer.ipynb", tmp_path / "machine"
+    read = f"MACHINE = open({str(machine)!r}).read()"
+    sources = [
+        f"seen = []\n{read}",
+        "def f():\n    seen.append(1)\n    return MACHINE, seen",
+        "return 1",
+        "def g(: pass",
+    ]
+    cells = [{"cell_type": "code", "source": source, "metadata": {}, "outputs": []} for source in sources]
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}), encoding="utf-8")
+    first = load(path)
+    assert first.broken is not None
+    assert first.broken.type == "SyntaxError", "a cell that was to define something says more"
+    assert set(first.names) >= {"f", "seen"}
+    assert "MACHINE" not in first.names
+    path.unlink()
+    machine.write_text("another", encoding="utf-8")
+    again = load_again(first)
+    assert again.names["f"]() == ("another", [1])
+    assert first.names["seen"] == []
+    assert (again.lines, again.cells, again.todo, again.broken) == (first.lines, first.cells, first.todo, first.broken)

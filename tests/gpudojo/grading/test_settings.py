@@ -10,6 +10,7 @@ import pytest
 import torch
 import virtual_cuda as bench
 from gpudojo.grading.call import Call, StudentRaised, settled
+from gpudojo.grading.load import Submission
 
 CHANGES: dict[str, Callable[[], Any]] = {
     "the default device": lambda: torch.set_default_device("cuda"),
@@ -26,7 +27,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 
 
 def by(student: Callable[[], Any], opened: Any) -> tuple[Any, list[str]]:
-    return settled(Call(student, Path("answer.py"), opened, 8))
+    return settled(Call(student, Submission(Path("answer.py")), opened, 8))
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import _thread
 import ast
 import sys
+import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
-from gpudojo.grading.source_locator import MOST, RAN, marked, pattern_lines, taken
+from gpudojo.grading import source_locator
+from gpudojo.grading.load import load
+from gpudojo.grading.source_locator import MOST, RAN, marked, pattern_lines, taken, trace_threads
 from gpudojo.model.exercise import Lines, executed, line_to_show
 
 SOURCE = """
@@ -236,6 +241,22 @@ def test_marks_are_not_seen_by_a_debugger_or_in_a_traceback() -> None:
     assert hash(names["choose"].__code__)
 
 
+ADDED = """
+def f(loader, loss_fn):
+    total = hits = 0
+    for x, y in loader:
+        loss = loss_fn(x, y)
+        hits += (x == y).sum().item()
+        total += loss.item()
+        total += other(x) * len(y)
+""".lstrip("\n")
+
+
+@pytest.mark.parametrize(("pattern", "line"), [("f += loss_fn(", 6), ("f += other(", 7), ("f += sum(", None)])
+def test_where_the_result_of_a_call_is_added(pattern: str, line: int | None) -> None:
+    assert pattern_lines(ast.parse(ADDED).body).get(pattern) == line
+
+
 WITHOUT_EFFECT = """
 DEVICE = "cuda"
 def f(model, device, flag=True):
@@ -244,6 +265,7 @@ def f(model, device, flag=True):
     device = DEVICE
     model.add_(1)
     g(model, flag=True)
+    flag / 2
 def g(model, device, flag):
     return DEVICE
 """.lstrip("\n")
@@ -254,6 +276,7 @@ def g(model, device, flag):
     [
         ("f eval not called", 3),
         ("f unused no_grad(", 4),
+        ("f unused /", 8),
         ("f device =", 5),
         ("f global device", 5),
         ("f in place", 6),
@@ -266,3 +289,40 @@ def g(model, device, flag):
 )
 def test_a_statement_without_an_effect_and_a_parameter_not_used(pattern: str, line: int | None) -> None:
     assert pattern_lines(ast.parse(WITHOUT_EFFECT).body).get(pattern) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "has_marks"),
+    [
+        ("import re\nWORDS = re.compile('x')", True),
+        ("import torch\n@torch.compile", False),
+        ("from torch import compile\n@compile", False),
+        ("def g(model): model.compile()\n", False),
+    ],
+)
+def test_a_file_for_torch_s_compiler_has_no_marks(tmp_path: Path, text: str, has_marks: bool) -> None:
+    path = tmp_path / "solution.py"
+    path.write_text(f"{text}\ndef f(x):\n    return x\n")
+    function = load(path).names["f"]
+    code = getattr(function, "_torchdynamo_orig_callable", function).__code__
+    assert any(each is RAN for each in code.co_consts) is has_marks
+
+
+def test_lines_of_all_threads_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner in (_thread, threading):  # to be put back
+        for name in [name for name in vars(owner) if name.lstrip("_").startswith("start_")]:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    trace_threads()
+    names: dict[str, Any] = {}
+    exec(compile("def work(times, done):\n    for _ in range(times):\n        pass\n    done()", "x.py", "exec"), names)
+    lines: list[int] = []
+    source_locator.tracing.append(lambda frame: lines.append(frame.f_lineno))
+    try:
+        for start in (_thread.start_new_thread, lambda work, args: threading.Thread(target=work, args=args).start()):
+            done = threading.Event()
+            lines.clear()
+            start(names["work"], (30, done.set))
+            assert done.wait(10)
+            assert lines.count(3) == 30
+    finally:
+        source_locator.tracing.clear()

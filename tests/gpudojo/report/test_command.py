@@ -43,6 +43,9 @@ def test_only_one_student(class_of_sixty: Path, tmp_path: Path) -> None:
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.html")] == ["students/student-33.html"]
     page = (tmp_path / "students" / "student-33.html").read_text(encoding="utf-8")
     assert "index.html" not in page  # there is no class page to go back to
+    one = read(class_of_sixty).submissions[20]
+    assert dojo(class_of_sixty, "--out", tmp_path / "more", "--only", str(one.student).upper())[0] == 0
+    assert [path.stem for path in (tmp_path / "more").rglob("*.html")] == [one.submission]
     code, said = dojo(class_of_sixty, "--out", tmp_path, "--only", "studnet-33")
     assert code == 1
     assert "has no submission 'studnet-33'; did you mean 'student-33'" in said
@@ -148,7 +151,37 @@ def test_unreadable_results_get_a_page_with_the_reason(tmp_path: Path) -> None:
     assert dojo(tmp_path / "none.json")[0] == 2
     code, said = dojo(tmp_path / "report")
     assert code == 1
-    assert "it cannot be read: No such file or directory" in said
+    assert "report has no results.json; give the folder that `dojo grade --out` made" in said
+
+
+def test_a_mistyped_argument_leaves_the_class_page(class_of_sixty: Path, tmp_path: Path) -> None:
+    (graded := tmp_path / "graded").mkdir()
+    (graded / "results.json").write_bytes(class_of_sixty.read_bytes())
+    (graded / "results.csv").write_text("submission,score\n", encoding="utf-8")
+    dojo(graded, "--no-students")
+    page = (graded / "report" / "index.html").read_bytes()
+    for wrong, told in {
+        "results.csv": "give results.json or its folder",
+        "resluts.json": "did you mean results.json?",
+    }.items():
+        code, said = dojo(graded / wrong)
+        assert (code > 0, told in said) == (True, True), said
+    code, said = dojo(tmp_path)
+    assert (code, f"there are {graded}" in said) == (1, True), said
+    assert (graded / "report" / "index.html").read_bytes() == page
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_order_of_anonymous_pages_says_nothing(class_of_sixty: Path, tmp_path: Path) -> None:
+    assert dojo(class_of_sixty, "--out", tmp_path, "--anonymous")[0] == 0
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    listed = re.findall(r"students/([\w-]+)\.html", page[page.index('id="students"') :])
+    assert listed == sorted(path.stem for path in (tmp_path / "students").iterdir())
+    second = (tmp_path / "students" / f"{listed[1]}.html").read_text(encoding="utf-8")
+    assert re.findall(r'href="../students/([\w-]+)\.html" rel="(\w+)"', second) == [
+        (listed[0], "prev"),
+        (listed[2], "next"),
+    ]
 
 
 def test_truncated_results_get_a_page_with_the_reason(class_of_sixty: Path, tmp_path: Path) -> None:

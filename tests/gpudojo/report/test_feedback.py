@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from gpudojo.cli import main
-from gpudojo.model.results import RosterRow, SubmissionRow, SubmissionStatus, Timing, Visibility
+from gpudojo.model.results import ExerciseRow, Override, RosterRow, SubmissionRow, SubmissionStatus, Timing, Visibility
 from gpudojo.model.results_file import write
 from gpudojo.report import writing
 
@@ -52,6 +52,23 @@ def test_pages_stand_alone_and_the_table_says_whom_to_send_them(tmp_path: Path) 
         page = (tmp_path / "out" / line["file"]).read_text(encoding="utf-8")
         assert not re.search(r'href="(?!#)', page), "a mailed page leads nowhere but into itself"
         assert f"{line['points']} of {line['max_points']} points" in line["feedback"]
+
+
+def test_who_handed_in_nothing_and_was_given_points_gets_a_page(tmp_path: Path) -> None:
+    *others, eve = rows()
+    oral = ExerciseRow("oral", "Oral exam", 8.0, 20.0, by_hand=True, override=Override(8.0, comment="Well prepared."))
+    due = Timing(deadline="2026-11-23T23:59:00+01:00", extended=True)
+    write(
+        tmp_path / "results.json",
+        header(),
+        [*others, msgspec.structs.replace(eve, score=8.0, exercises=[oral], timing=due)],
+    )
+    result = CliRunner().invoke(main, ["feedback", str(tmp_path), "--out", str(tmp_path / "out"), "--only", "eve"])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "out" / "students" / "eve.html").read_text(encoding="utf-8")
+    assert "Well prepared." in page
+    assert "Extended to 2026-11-23 23:59" in page
+    assert 'href="#oral"> Oral exam' in page  # an item has no number
 
 
 def test_moodle_finds_whose_feedback_it_is(tmp_path: Path) -> None:

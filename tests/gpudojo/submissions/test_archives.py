@@ -240,7 +240,7 @@ def test_a_zip_name_that_is_not_utf8_or_holds_a_null(tmp_path: Path) -> None:
 
 
 def test_a_whole_class_in_one_archive_is_nobodys_submission(tmp_path: Path) -> None:
-    said = "It holds the work of 2 students; unpack it and give the folder instead."
+    said = "It holds the work of several students; to grade them, give it by itself: dojo grade PATH --out DIR."
     canvas = [(f"examplead_101_9001_{FILE}", SOURCE), ("samplebo_102_9002_day8.zip", zipped((FILE, SOURCE)))]
     moodle = [(f"{name}_assignsubmission_file_/{FILE}", SOURCE) for name in ("Ada Example_12", "Bo Sample_13")]
     gradescope = [(f"export/submission_{number}/{FILE}", SOURCE) for number in (1, 2)]

@@ -12,7 +12,7 @@ from virtual_cuda import Patch, patch, patch_imported_names
 
 from gpudojo.grading.call import Call, StudentRaised, settled, torch, tried
 from gpudojo.grading.checks import expect_settings_kept, runs
-from gpudojo.grading.load import load
+from gpudojo.grading.load import load_again
 from gpudojo.model.evidence import Case, Cases
 from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called
 
@@ -84,7 +84,7 @@ def _answers(call: Call) -> Cases[DeviceAnswer]:
 def _load_again(call: Call) -> None:
     """A file that asked torch when it was imported did so on another machine: run it again on this one."""
     if _remembers(call.function):
-        again = load(call.path).names.get(select.name)
+        again = load_again(call.submission).names.get(select.name)
         if callable(again):
             call.function = again
 

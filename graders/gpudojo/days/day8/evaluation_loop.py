@@ -95,7 +95,11 @@ def _class() -> Any:
             parts = (("model", self), ("batch norm", self.norm), ("dropout", self.dropout))
             training = sorted(name for name, part in parts if part.training)
             devices = sorted({str(pictures.device), *(str(p.device) for p in self.parameters())})
-            kept(self.key).append(Pass(training, outputs.requires_grad, devices))
+            # A hook that detaches the outputs has built a graph all the same.
+            graph = outputs.requires_grad or (
+                torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+            )
+            kept(self.key).append(Pass(training, graph, devices))
             return outputs
 
     return WatchedClassifier
@@ -525,7 +529,7 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             continue
         seen.about(None, name)
         note = ""
-        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "loss_fn(")
+        at: tuple[str, ...] = ("argmax(", "max(") if place else ("autocast(", "half(", "+= loss_fn(", "loss_fn(")
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
         if len(case.passes) < len(case.sizes):

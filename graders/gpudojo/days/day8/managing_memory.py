@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
-from unittest import mock
 
 import msgspec
 from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
@@ -15,6 +14,7 @@ from virtual_cuda.ledger import Backward, Forward, OptimizerStep, questions
 from gpudojo.days.day8.pixel_race import (
     CLASSES,
     SIZE,
+    Hook,
     Sealed,
     WatchedBatches,
     expect_ran_on,
@@ -353,6 +353,8 @@ class Search(Case, frozen=True):
 
 
 def _search(call: Call, start: int, fits: int, instead: Exception | None = None, at: int = 0) -> Search:
+    from virtual_cuda import patch
+
     if call.device.type == "cuda":
         torch.cuda.empty_cache()  # of an earlier search
     trial = _Trial(call, fits, instead, at)
@@ -360,7 +362,9 @@ def _search(call: Call, start: int, fits: int, instead: Exception | None = None,
     # On the plain CPU `torch.accelerator.empty_cache()` raises, where `torch.cuda.empty_cache()` does nothing.
     missing = call.device.type == "cpu" and hasattr(torch.accelerator, "empty_cache")
     try:
-        with mock.patch.object(torch.accelerator, "empty_cache") if missing else contextlib.nullcontext():
+        with contextlib.ExitStack() as undo:
+            if missing:
+                patch([(torch.accelerator, "empty_cache", lambda: None)], undo)
             value = call(Sealed(trial), start)
     except StudentRaised as error:
         raised = error.evidence
@@ -548,7 +552,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         places.add(str(inputs[0].device))
 
     for child in model.children():
-        child.register_forward_pre_hook(Sealed(called_with))
+        child.register_forward_pre_hook(Hook(called_with))
     scales: list[Any] = []
     clean: list[bool] = []
     bias = model[1].bias  # as clean as the weights, and smaller
@@ -560,7 +564,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
     def loss_fn(outputs: Any, targets: Any) -> Any:
         loss = nn.functional.cross_entropy(outputs, targets)
         if loss.requires_grad:
-            loss.register_hook(Sealed(backward_begins))
+            loss.register_hook(Hook(backward_begins))
         return loss
 
     batches = WatchedBatches(call, torch.utils.data.DataLoader(data, batch_size=2))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gpudojo.grading.call import Call, StudentRaised, array, copied, lines_under, nn, torch
 from gpudojo.grading.checks import between_gpus, diagnosis
 from gpudojo.grading.limits import Skipping, running
-from gpudojo.grading.watching import keep, kept
+from gpudojo.grading.source_locator import tracing
+from gpudojo.grading.watching import hooked, keep, kept
 from gpudojo.model.evidence import Array, Case, Fact, Modelled, Race, Raised
 from gpudojo.model.exercise import Failed, Seen
 
@@ -55,6 +56,13 @@ class Sealed:
 
     def __call__(self, *args: Any) -> Any:
         return kept(self.key)(*args)
+
+
+class Hook(Sealed):
+    """A hook of torch's, which student code gets to hold but does not call."""
+
+    def __call__(self, *args: Any) -> Any:
+        return hooked(self.key)(*args)
 
 
 class Values(Case, frozen=True):
@@ -219,7 +227,8 @@ class Steps(Counter[int]):
 def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
     """Call the student's function and count the executed lines; none while a debugger is tracing.
 
-    Lines of files beside the student's, and of text that is executed, count under the number 0.
+    Lines of files beside the student's, and of text that is executed, count under the number 0. In the sandbox lines
+    of all threads count.
     """
     from virtual_cuda import from_library  # and torch with it
 
@@ -246,12 +255,17 @@ def stepped(call: Call, *args: Any) -> tuple[Any, Steps]:
             lines.codes.add(frame.f_code)
         return None if count is None else count(frame, "line", value)
 
+    def in_thread(frame: FrameType) -> None:
+        lines[frame.f_lineno if counting.get(frame.f_code.co_filename) is here else 0] += 1
+
     if sys.gettrace() is not None:  # a debugger's or coverage's
         return call(*args), lines
     sys.settrace(enter)
+    tracing.append(in_thread)
     try:
         return call(*args), lines
     finally:
+        tracing.remove(in_thread)
         if sys.gettrace() is enter:  # a `breakpoint()` in the student's code sets its own
             sys.settrace(None)
 
@@ -297,19 +311,18 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
     """
     given = tuple(tensor.to(call.device, copy=True) for tensor in make(0))
     watch = Skipping()  # knows how long the student slept
-    virtual = call.bench.kind == "virtual"
-    allocated = _allocated(call) if virtual else 0
+    virtual, before = call.bench.kind == "virtual", allocated(call)
     try:
         with running(watch):
             result, lines = stepped(call, *given)
-            allocated = _allocated(call) - allocated if virtual else 0
+            after = allocated(call)
             output = arrived(result)
     except StudentRaised as error:
         return Modelled(0.0, 0.0, None, error.evidence)
     if not virtual:  # what a real GPU's ledger lacks for the model is measured there
         return Modelled(0.0, 0.0, output)
     student = _seconds(call.ledger) + watch.now() + PYTHON * lines.total()
-    if 2 * len(call.ledger.allocations()) + 16 < allocated:  # the allocator knows of work that the ledger does not have
+    if unseen(call.ledger, after - before):
         student = 0.0
     took = []
     for number in (1, 2) if call.reference else ():
@@ -320,9 +333,17 @@ def modelled(call: Call, loop: Callable[..., Any], make: Inputs, pixels: int) ->
     return Modelled(student, took[0] + (took[1] - took[0]) * (pixels - 1) if took else 0.0, output)
 
 
-def _allocated(call: Call) -> int:
+def allocated(call: Call) -> int:
+    """How often memory has been allocated on the virtual device so far; 0 on others."""
+    if call.bench.kind != "virtual":
+        return 0
     found: int = torch.cuda.memory_stats(call.device)["allocation.all.allocated"]
     return found
+
+
+def unseen(ledger: Ledger, allocations: int) -> int:
+    """The number of allocations where the allocator knows of work that the ledger does not have; else 0."""
+    return allocations if 2 * len(ledger.allocations()) + 16 < allocations else 0
 
 
 def _seconds(ledger: Ledger) -> float:

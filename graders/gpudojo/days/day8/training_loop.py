@@ -20,7 +20,7 @@ from gpudojo.grading.checks import (
     runs,
     times,
 )
-from gpudojo.grading.watching import keep, kept
+from gpudojo.grading.watching import hooked, keep, kept
 from gpudojo.model.evidence import Array, Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Seen, called
 
@@ -101,7 +101,9 @@ class Watch:
                 frame = frame.f_back
             self.walks.append(None if frame is None else frame.f_lineno)
 
-    def stepping(self) -> None:
+    def stepping(self, optimizer: Any) -> None:
+        if optimizer is not self.optimizer:
+            return
         self.state = self.state if self.steps else len(self.optimizer.state)
         self.steps.append(self.model[-1].bias.grad is not None)
 
@@ -156,7 +158,7 @@ def _classes() -> tuple[Any, Any, Any]:
             watch.loss_devices.append([str(input.device), str(target.device)])
             watch.as_they_are.append(watch.output is not None and watch.output() is input)
             if value.requires_grad:
-                value.register_hook(lambda gradient: kept(key).keep_gradients())
+                value.register_hook(lambda gradient: hooked(key).keep_gradients())
             return value
 
     return Sequential, DataLoader, CrossEntropyLoss
@@ -235,7 +237,7 @@ def _epoch(call: Call, device: Any, samples: int = SAMPLES, moved: bool = False,
             parameter.grad = torch.full_like(parameter, gradient)  # must not leak into the first step
         if gradient != 1.0:
             optimizer.step()  # it has momentum from before, which only this optimizer knows
-    optimizer.register_step_pre_hook(lambda *_: kept(key).stepping())
+    optimizer.register_step_pre_hook(lambda stepped, *_: hooked(key).stepping(stepped))
     options, state = _options(optimizer), len(optimizer.state)
     start = [array(p) for p in model.parameters()]
     watch.optimizer = optimizer
@@ -434,9 +436,8 @@ def _learned_wrongly(case: Epoch) -> Failed:
         return Failed("step() came before backward()", expected, case.step_lines[0], "step-before-backward")
     if not all(case.steps):
         line = case.step_lines[case.steps.index(False)]
-        return Failed(
-            "the gradients were zeroed between backward() and step()", "zero_grad(), backward(), step()", line
-        )
+        happened = "the gradients were zeroed between backward() and step()"
+        return Failed(happened, "zero_grad(), backward(), step()", line, at=("last zero_grad(",))
     if True in case.leftovers:
         which = case.leftovers.index(True)
         stale = which == 0 and len(case.leftovers) > 1 and not any(case.leftovers[1:])

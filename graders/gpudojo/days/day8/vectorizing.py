@@ -10,7 +10,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from gpudojo.days.day8 import pixel_race
-from gpudojo.days.day8.pixel_race import Steps, arrived, judge_outputs, judge_speed, modelled, race, stepped
+from gpudojo.days.day8.pixel_race import (
+    Steps,
+    allocated,
+    arrived,
+    judge_outputs,
+    judge_speed,
+    modelled,
+    race,
+    stepped,
+    unseen,
+)
 from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
 from gpudojo.grading.checks import numbers, runs, times
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
@@ -116,6 +126,9 @@ def _every_color() -> Any:
 
 # Every dimension but the palette grows twice. torch may switch algorithms at some size, but not at both steps.
 GROWING: Final[tuple[Size, ...]] = ((2, 4, 4, 4), (3, 5, 7, 4), (4, 6, 9, 4))
+# One side much longer: a loop over it takes that much more, and one of constant length does not reach the end.
+SIDE: Final = 40
+LONG: Final[tuple[Size, ...]] = ((SIDE, 2, 2, 4), (2, SIDE, 2, 4), (2, 2, SIDE, 4))
 SMALLEST: Final[tuple[Size, ...]] = ((1, 4, 3, 5), (2, 1, 1, 3), (3, 3, 2, 1), (1, 1, 1, 1))
 TIED: Final[tuple[Size, ...]] = ((2, 4, 4, 3), (3, 3, 5, 6))
 ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
@@ -142,17 +155,19 @@ class Picture(Case, frozen=True):
 
 
 class Trip(Case, frozen=True):
-    """What a call brought to the host."""
+    """What a call brought to the host, and back."""
 
     transfers: int
     bytes: int
     reads: int
     lists: int
     line: int | None
+    uploaded: int = 0  # bytes
+    uploading_line: int | None = None
 
 
 class Growth(Case, frozen=True):
-    """What pictures of growing size took."""
+    """What pictures of growing size took, and then the long ones."""
 
     operations: list[int]
     steps: list[int]  # lines of Python executed
@@ -186,20 +201,22 @@ class Painter:
         self.call, self.names = call, names
         self.ledgers: list[Ledger] = []
         self.lines: list[Steps] = []
+        self.allocated: list[int] = []
         self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may be cached by it
 
     def growing(self, make: Make) -> tuple[dict[str, Picture], Growth]:
         """Pictures of growing size, and how many operations and lines of Python they took."""
         found, trips = {}, []
-        for size in GROWING:
+        for size in (*GROWING, *LONG):
             found[str(size)] = self._called(make(self.call.seed, size), stepping=True)
             trips.append(self._trip())
             self.ledgers.append(self.call.ledger)
-        first, last = self.ledgers[0], self.ledgers[-1]
+        largest = len(GROWING) - 1
+        first, last = self.ledgers[0], self.ledgers[largest]
         grown = {line: b - a for (file, line), (a, b) in first.grown_lines(last).items() if file == str(self.call.path)}
-        again = {line: count - self.lines[0][line] for line, count in self.lines[-1].items()}
+        again = {line: count - self.lines[0][line] for line, count in self.lines[largest].items()}
         if any(count > 0 for count in again.values()):  # the loop, rather than what it calls
-            loops = self.lines[-1].in_loops()
+            loops = self.lines[largest].in_loops()
             looping = ({line: n for line, n in each.items() if n > 0 and line in loops} for each in (grown, again))
             grown = next(filter(None, looping), grown)
         grown = grown or again
@@ -207,7 +224,10 @@ class Painter:
         # `torch.where` and others make a tensor of a number, which computes nothing.
         single = Counter(self.call.line_of(each) for each in small if not each.name.startswith(NUMBERS))
         return found, Growth(
-            operations=[len(ledger.operations()) for ledger in self.ledgers],
+            operations=[
+                max(len(ledger.operations()), unseen(ledger, each))
+                for ledger, each in zip(self.ledgers, self.allocated, strict=True)
+            ],
             steps=[lines.total() for lines in self.lines],
             line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
             single=single.total(),
@@ -224,8 +244,10 @@ class Painter:
         words = " and ".join(f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True))
         try:
             if stepping:
+                before = allocated(self.call)
                 result, lines = stepped(self.call, *given)
                 self.lines.append(lines)
+                self.allocated.append(allocated(self.call) - before)
             else:
                 result = self.call(*given)
         except StudentRaised as error:
@@ -258,12 +280,15 @@ class Painter:
     def _trip(self) -> Trip:
         transfers = self.call.ledger.transfers_to_host()
         reads = [sync for sync in self.call.ledger.syncs() if sync.what in ("item", "tolist")]
+        back = self.call.ledger.transfers_to_device()
         return Trip(
             transfers=len(transfers),
             bytes=sum(transfer.bytes for transfer in transfers),
             reads=len(reads),
             lists=sum(read.what == "tolist" for read in reads),
             line=self.call.first_line((*transfers, *reads)),
+            uploaded=sum(transfer.bytes for transfer in back),
+            uploading_line=self.call.first_line(back),
         )
 
 
@@ -388,7 +413,8 @@ def _weights(found: Picture, right: Picture) -> tuple[str, str | None]:
     weights = np.linalg.lstsq(pixels, a.reshape(-1), rcond=None)[0]
     if np.isfinite(a).all() and np.allclose(pixels @ weights, a.reshape(-1), atol=1e-4):
         red, green, blue = weights
-        return f"the result is {red:.3f} red {green:+.3f} green {blue:+.3f} blue", "wrong-weights"
+        sum_of = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
+        return f"the result is {sum_of}", "wrong-weights"
     return _differing(found, right)
 
 
@@ -452,7 +478,8 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
         (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
-        for what, counts in (("operations", growth.operations), ("lines of Python", growth.steps)):
+        for what, every in (("operations", growth.operations), ("lines of Python", growth.steps)):
+            counts = every[: len(GROWING)]
             if all(a < b for a, b in pairwise(counts)):
                 happened = (
                     f"{few} sprites of {high} x {wide} pixels took {counts[0]} {what}, "
@@ -461,6 +488,13 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
                 right = wanted[pictures].growth.operations[-1]
                 expected = f"the same number for more and larger sprites; the reference takes {right} operations"
                 raise Failed(happened, expected, growth.line, "python-loop-over-elements")
+            # A loop may be as long as most of these pictures need, and operations for all of them be recorded in the
+            # first call. Lines that only prepare something there are no matter.
+            later = every[what != "operations" :] or [0]
+            if max(later) - min(later) >= SIDE - max(GROWING[-1]):
+                happened = f"one picture took {min(later)} {what}, another {max(later)}"
+                expected = "the same number for more and larger sprites"
+                raise Failed(happened, expected, growth.line, "python-loop-over-elements", ("for",))
         # A loop as long as the largest picture it is meant for, whatever the size of this one.
         if growth.single >= many * higher * wider:
             happened = f"{many} sprites of {higher} x {wider} pixels took {growth.single} operations on single pixels"
@@ -472,13 +506,20 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         """The result is on the input's device, without a trip through NumPy or the host."""
         trips = seen[pictures].growth.trips
         # Pixels in a Python list are processed one by one, by `map` or a C function if not by a line of Python.
-        listed = all(trip.lists for trip in trips) and all(a.bytes < b.bytes for a, b in pairwise(trips))
+        growing = trips[: len(GROWING)]
+        listed = all(trip.lists for trip in growing) and all(a.bytes < b.bytes for a, b in pairwise(growing))
         for trip in trips:
             if trip.transfers or trip.lists or trip.reads > GUARD_READS:
                 what = "copied from the device to the host" if trip.transfers else "a value was read back"
                 happened = f"{what} {times(trip.transfers or trip.reads)} in one call"
                 key = "python-loop-over-elements" if listed else "trip-through-numpy"
                 raise Failed(happened, "never: every step on the device", trip.line, key)
+        # As many bytes as there are pixels, for every size: these are the result's. Weights or a palette are no more.
+        sizes = [count * height * width for count, height, width, _ in (*GROWING, *LONG)]
+        growth = [trip.uploaded for trip in growing]
+        if all(a < b for a, b in pairwise(growth)) and all(t.uploaded >= s for t, s in zip(trips, sizes, strict=False)):
+            happened = f"for {sizes[0]} pixels {growth[0]} bytes were copied to the device, for {sizes[2]} {growth[-1]}"
+            raise Failed(happened, "a result made on the device", trips[0].uploading_line, "trip-through-numpy")
         for found in _all_calls(seen[pictures], wanted[pictures]):
             if found.device != found.input_device:
                 happened = f"the input is on {found.input_device}, the result on {found.device or 'no device'}"

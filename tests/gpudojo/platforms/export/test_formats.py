@@ -262,6 +262,8 @@ def test_what_a_person_graded_is_published(tmp_path: Path) -> None:
     lines = told(row, ())
     assert lines[:2] == ["15.5 of 20 points (3.5 of 4 in the exercises)", "Submitted late by 25.0 hours: 2 points off."]
     assert "The essay: 1 of 2 points, by hand. short" in lines
+    waiting = msgspec.structs.replace(row, exercises=[msgspec.structs.replace(by_hand, score=0.0, override=None)])
+    assert [line for line in told(waiting, ()) if "essay" in line] == ["Still to be graded by hand: The essay."]
     checks = of_submission(row, ())
     assert (sum(each.points for each in checks), sum(each.max_points for each in checks)) == (3.5, 4.0)
     header = msgspec.structs.replace(CLASS, max_score=4.0, scale=20.0, submissions=[row])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from gpudojo.model.errors import CannotExport
-from gpudojo.model.results import ClassResults
+from gpudojo.model.results import ClassResults, ExerciseRow, Override, SubmissionRow, SubmissionStatus
 from gpudojo.platforms import Options, exporter
 from gpudojo.platforms._entries import spellings
 
@@ -65,11 +65,21 @@ def test_canvas_says_what_fits_nobody_or_several(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_given_to_the_absent_is_filled_in(tmp_path: Path) -> None:
+    oral = ExerciseRow("oral", "Oral exam", 2.0, 3.0, by_hand=True, override=Override(2.0))
+    eve = SubmissionRow("x", SubmissionStatus.ABSENT, 2.0, 3.0, [oral], student="Ada Lovelace")
+    for row, there in ((eve, "2"), (msgspec.structs.replace(eve, exercises=[], score=0.0), "")):
+        lines = export("canvas", tmp_path, GRADEBOOK, msgspec.structs.replace(CLASS, submissions=[row]))
+        assert next(line for line in lines if line[0] == "Lovelace, Ada")[5] == there
+
+
 def test_canvas_is_told_of_a_new_assignment(tmp_path: Path) -> None:
     said: list[str] = []
     lines = export("canvas", tmp_path, GRADEBOOK, title="Day 9", say=said.append)
     assert lines[0][5] == "Day 9"
-    assert said[0] == "the gradebook has no assignment 'Day 9': Canvas will offer to create it."
+    assert said[0] == "the gradebook has no assignment 'Day 9': Canvas will offer to create it. " + (
+        "For one that is there, give --title: 'Day 7', 'Day 0'."
+    )
 
 
 def test_canvas_refuses_what_does_not_fit(tmp_path: Path) -> None:

@@ -1,0 +1,13 @@
+# fails: average_gradients::makes_them_the_mean as gradients-summed-not-averaged
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def average_gradients(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad / dist.get_world_size()
