@@ -160,6 +160,38 @@ def test_losses_are_the_cpus(name: str) -> None:
         assert run("cuda") == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_products_are_rounded_once(dtype: torch.dtype) -> None:
+    rows, columns, more = (floats(*size).to(dtype) for size in ((3, 4, 300), (3, 300, 5), (3, 4, 5)))
+    expected = [0.5 * more.float() + 2 * torch.bmm(rows.float(), columns.float())]
+    expected += [torch.bmm(rows.float(), columns.float()), expected[0][1], expected[0][1]]
+    with virtual_cuda():
+        a, b, c = rows.cuda(), columns.cuda(), more.cuda()
+        products = [torch.baddbmm(c, a, b, beta=0.5, alpha=2), torch.bmm(a, b)]
+        products += [torch.addmm(c[1], a[1], b[1], beta=0.5, alpha=2), 2 * torch.mm(a[1], b[1]) + 0.5 * c[1]]
+        for product, wide in zip(products, expected, strict=True):
+            assert product.dtype is dtype
+            torch.testing.assert_close(product.cpu().float(), wide, rtol=2 * torch.finfo(dtype).eps, atol=0.1)
+        with pytest.raises(RuntimeError, match="same dtype"):
+            torch.mm(a[0], b[0].float())
+
+
+@pytest.mark.parametrize("mask", [None, torch.bool, torch.bfloat16])
+def test_attention_in_bfloat16_is_rounded_once(mask: torch.dtype | None) -> None:
+    query, key, value = (floats(2, 2, 8, 16).roll(i, 2).bfloat16() for i in range(3))
+    bias = None if mask is None else torch.ones(8, 8, dtype=mask).tril()
+    outs = []
+    for convert in (torch.Tensor.float, lambda t: t.to("cuda")):
+        with virtual_cuda():
+            q, k, v = (convert(t).requires_grad_() for t in (query, key, value))
+            given = None if bias is None else bias.to(q.device) if bias.dtype is torch.bool else convert(bias)
+            F.scaled_dot_product_attention(q, k, v, attn_mask=given).square().sum().backward()
+            outs.append([g.grad.cpu().float() for g in (q, k, v) if g.grad is not None])
+    assert len(outs[0]) == len(outs[1]) == 3
+    for wide, narrow in zip(*outs, strict=True):
+        torch.testing.assert_close(narrow, wide, rtol=0.05, atol=0.1)
+
+
 def test_what_students_do_with_tensors() -> None:
     with virtual_cuda():
         scores = torch.tensor([[0.1, 0.9], [0.8, 0.2]], device="cuda")

@@ -252,6 +252,15 @@ operator("embedding_dense_backward", kernel=partial(summed_in_single, aten.embed
 
 
 HALF: Final = (torch.float16, torch.bfloat16)
+
+
+def _without_units() -> tuple[torch.dtype, ...]:
+    """The dtypes whose products this CPU computes a hundred times slower than those of single precision."""
+    known = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return () if known else (torch.bfloat16,)
+
+
+SLOW: Final = _without_units()
 WHOLE: Final = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _NARROW: Final = (torch.int8, torch.int16, torch.int32)
 

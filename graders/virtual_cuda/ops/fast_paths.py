@@ -34,6 +34,7 @@ from virtual_cuda.ops.dispatch import (
     thread_state,
     write,
 )
+from virtual_cuda.ops.elementwise import SLOW
 from virtual_cuda.ops.placement import on_host
 from virtual_cuda.ops.registry import facts_of
 from virtual_cuda.patching import Opening, Patch, around, torch_patches
@@ -428,7 +429,7 @@ PLANS.maker = make_plan
 # ---- linear layers ---------------------------------------------------------------------------------------------------
 
 _ORDINARY: Final = (Tensor, Parameter)
-_FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_FLOATS: Final = {torch.float32, torch.float64, torch.float16, torch.bfloat16}.difference(SLOW)
 _host: Final = torch._C._VariableFunctions
 _addmm, _mm, _sum = _host.addmm, _host.mm, _host.sum
 _engine: Final = torch.autograd.Variable._execution_engine

@@ -16,7 +16,7 @@ from virtual_cuda.device.state import Block, Place, argument_elsewhere, label_of
 from virtual_cuda.device.tensor import VIRTUAL, refresh, wrap
 from virtual_cuda.ops import placement
 from virtual_cuda.ops.dispatch import allocate, open_place, shut, work_of, write
-from virtual_cuda.ops.elementwise import HALF
+from virtual_cuda.ops.elementwise import HALF, SLOW
 from virtual_cuda.ops.placement import compare, on_host
 from virtual_cuda.ops.registry import ALLOWED, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -168,7 +168,11 @@ class FusedAttention(torch.autograd.Function):
             bias = bias & past if bias.dtype is torch.bool else bias.masked_fill(~past, float("-inf"))
             causal = False
         with torch.enable_grad() if needs else torch.no_grad():
-            out = _host_attention(*inner, bias, dropout, causal, scale=scale)
+            if (dtype := query.dtype) in SLOW:
+                wide = bias if bias is None or bias.dtype is torch.bool else bias.float()
+                out = _host_attention(*(t.float() for t in inner), wide, dropout, causal, scale=scale).to(dtype)
+            else:
+                out = _host_attention(*inner, bias, dropout, causal, scale=scale)
         # Queries before heads, as the kernel writes them.
         plain = out.detach().transpose(1, 2).contiguous().transpose(1, 2)
         flash = plain.dtype is not torch.float32 and mask is None

@@ -19,7 +19,7 @@ from virtual_cuda.device.state import (
     type_name,
 )
 from virtual_cuda.ops import placement
-from virtual_cuda.ops.elementwise import HALF, WHOLE, widened
+from virtual_cuda.ops.elementwise import HALF, SLOW, WHOLE, widened
 from virtual_cuda.ops.placement import (
     OperatorCall,
     anywhere,
@@ -89,6 +89,14 @@ def _into(name: str, /, *args: Any, out: Any = None, **named: Any) -> Any:
     return made if out is None else out.resize_(made.shape).copy_(made)
 
 
+def _in_single_product(product: Any, *operands: Any, **named: Any) -> Any:
+    """A product for which this CPU has no units: in single precision, rounded once, as GPUs do it."""
+    dtype = operands[-1].dtype
+    if dtype not in SLOW or any(tensor.dtype is not dtype for tensor in operands):
+        return product(*operands, **named)
+    return product(*(tensor.float() for tensor in operands), **named).to(dtype)
+
+
 # ---- placement -------------------------------------------------------------------------------------------------------
 
 
@@ -117,8 +125,11 @@ def _block_diag(call: OperatorCall) -> Any:
 
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
-operator("mm", "addmm", "bmm", "baddbmm", binding=True, product=True)
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
+    _slow: dict[str, Any] = (
+        {"kernel": partial(_in_single_product, getattr(torch._C._VariableFunctions, _name))} if SLOW else {}
+    )
+    operator(_name, binding=True, product=True, **_slow)
     operator(f"{_name}.dtype", f"{_name}.dtype_out", kernel=partial(_into, _name), product=False)
 operator("mv", "dot", binding=True)
 operator(
