@@ -309,7 +309,12 @@ def load(
 
 
 def load_again(submission: Submission) -> Submission:
-    """The same file, as it was read, run anew: on another machine it may find other answers."""
+    """The same file, as it was read, run anew: on another machine it may find other answers.
+
+    The cells of a notebook in use are read from where they were left.
+    """
+    if not submission.parts:
+        return load(submission.path)
     found = replace(submission, names={}, broken=None)
     _run(found, {})
     return found

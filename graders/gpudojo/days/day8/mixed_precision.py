@@ -116,9 +116,9 @@ def _classes() -> tuple[Any, Any]:
             log, overflow = kept(self.key)
             hidden = nn.functional.linear(pictures.flatten(1), self.first, self.shift).relu()
             outputs = nn.functional.linear(hidden, self.last)
-            log.forward.append(
-                regions() if outputs.element_size() < 4 else []
-            )  # what autocast makes, and not only says
+            # What autocast makes of the outputs counts, and not only that it says it is on.
+            whole = outputs.device.type if outputs.element_size() == 4 else None
+            log.forward.append([kind for kind in regions() if kind != whole])
             if overflow and outputs.requires_grad:
                 outputs.register_hook(lambda gradient: torch.full_like(gradient, math.inf))
             return outputs
