@@ -166,7 +166,8 @@ def test_a_stopped_command_says_so_and_can_be_resumed(
         # a shell that starts many tests may have told its children to ignore it
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    until(lambda: len(list((tmp_path / ".dojo" / "records").rglob("*.mp"))) >= 2, process)
+    # Two are of the reference: what it did, and the drawings of it.
+    until(lambda: len(list((tmp_path / ".dojo" / "records").rglob("*.mp"))) >= 3, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
