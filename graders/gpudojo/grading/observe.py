@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -217,11 +218,11 @@ def _set_seeds(seed: str) -> None:
 
     The seeds tell nothing of the one that scenarios are drawn from.
     """
-    numbers = random.Random(seed)
-    torch.default_generator.manual_seed(numbers.getrandbits(63))
-    random.setstate(numbers.getstate())
+    number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7])
+    torch.default_generator.manual_seed(number)
+    random.seed(number)
     if numpy := sys.modules.get("numpy.random"):
-        numpy.seed(numbers.getrandbits(32))
+        numpy.seed(number >> 24)
 
 
 @contextlib.contextmanager

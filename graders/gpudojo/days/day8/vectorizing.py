@@ -129,6 +129,8 @@ GROWING: Final[tuple[Size, ...]] = ((2, 4, 4, 4), (3, 5, 7, 4), (4, 6, 9, 4))
 # One side much longer: a loop over it takes that much more, and one of constant length does not reach the end.
 SIDE: Final = 40
 LONG: Final[tuple[Size, ...]] = ((SIDE, 2, 2, 4), (2, SIDE, 2, 4), (2, 2, SIDE, 4))
+# A loop of constant length that is enough for the other pictures takes at least so many operations, or lines.
+FEW_OPERATIONS, FEW_LINES = max(GROWING[-1]), 3 * max(GROWING[-1])
 SMALLEST: Final[tuple[Size, ...]] = ((1, 4, 3, 5), (2, 1, 1, 3), (3, 3, 2, 1), (1, 1, 1, 1))
 TIED: Final[tuple[Size, ...]] = ((2, 4, 4, 3), (3, 3, 5, 6))
 ON_THE_CPU: Final[tuple[Size, ...]] = ((2, 3, 4, 3),)
@@ -198,9 +200,18 @@ def _grows(counts: list[int]) -> bool:
     return all(a < b for a, b in pairwise(counts))
 
 
-def _left_out(size: str, seen: dict[str, Picture]) -> bool:
-    """Whether this is one of the long pictures, which are not tried where there is a loop."""
-    return size not in seen and size in map(str, LONG)
+def _known(operations: list[int], steps: list[int]) -> bool:
+    """Whether it is known without the long pictures that there is a loop, or that there can be none."""
+    loops = _grows(steps[: len(GROWING)])
+    return loops or (max(operations) < FEW_OPERATIONS and max(steps) < FEW_LINES)
+
+
+def _usual(seen: Pictures, wanted: Pictures) -> dict[str, Picture]:
+    """The reference's pictures of usual size; without the long ones where these were rightly left out."""
+    left_out = {str(size) for size in LONG} - seen.usual.keys()
+    if not _known(seen.growth.operations, seen.growth.steps):
+        left_out = set()
+    return {size: found for size, found in wanted.usual.items() if size not in left_out}
 
 
 class Painter:
@@ -213,13 +224,21 @@ class Painter:
         self.allocated: list[int] = []
         self.kept: list[Any] = []  # alive, so that no two pictures have one address: an answer may be cached by it
 
+    @property
+    def operations(self) -> list[int]:
+        both = zip(self.ledgers, self.allocated, strict=True)
+        return [max(len(ledger.operations()), unseen(ledger, count)) for ledger, count in both]
+
+    @property
+    def steps(self) -> list[int]:
+        return [lines.total() for lines in self.lines]
+
     def growing(self, make: Make) -> tuple[dict[str, Picture], Growth]:
         """Pictures of growing size, and how many operations and lines of Python they took."""
         found: dict[str, Picture] = {}
         trips: list[Trip] = []
         for size in (*GROWING, *LONG):
-            # A loop over pixels is known by then, and takes long for more of them.
-            if size in LONG and not trips[len(GROWING) :] and _grows([lines.total() for lines in self.lines]):
+            if size == LONG[0] and not self.call.reference and _known(self.operations, self.steps):
                 break
             found[str(size)] = self._called(make(self.call.seed, size), stepping=True)
             trips.append(self._trip())
@@ -237,11 +256,8 @@ class Painter:
         # `torch.where` and others make a tensor of a number, which computes nothing.
         single = Counter(self.call.line_of(each) for each in small if not each.name.startswith(NUMBERS))
         return found, Growth(
-            operations=[
-                max(len(ledger.operations()), unseen(ledger, each))
-                for ledger, each in zip(self.ledgers, self.allocated, strict=True)
-            ],
-            steps=[lines.total() for lines in self.lines],
+            operations=self.operations,
+            steps=self.steps,
             line=max(grown, key=lambda line: grown[line], default=None) or None,  # 0 is another file
             single=single.total(),
             single_line=max(single, key=lambda line: single[line], default=None),
@@ -380,8 +396,6 @@ def same(found: Array | None, right: Array | None) -> bool:
 
 def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose: Diagnose) -> None:
     for size, right in wanted.items():
-        if _left_out(size, seen):
-            continue
         found = seen[size]
         if found.kind != "Tensor" or found.values is None:
             key = "trip-through-numpy" if found.kind == "ndarray" else None
@@ -456,8 +470,8 @@ def _reshaped(found: Picture, right: Picture) -> tuple[str, str | None]:
 def _all_calls(seen: Pictures, wanted: Pictures) -> Iterator[Picture]:
     for group in ("usual", "smallest", "tied", "on_the_cpu"):
         if group not in seen.errors:  # its own check reports it
-            found = getattr(seen, group)
-            yield from (found[size] for size in getattr(wanted, group) if not _left_out(size, found))
+            sizes = _usual(seen, wanted) if group == "usual" else getattr(wanted, group)
+            yield from (getattr(seen, group)[size] for size in sizes)
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
@@ -481,7 +495,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     @function.check(points=values)
     def right_values(seen: Seen, wanted: Seen) -> None:
         """It gives the same values as the loop, for every size."""
-        _judge_values(seen[pictures].usual, wanted[pictures].usual, diagnose)
+        _judge_values(seen[pictures].usual, _usual(seen[pictures], wanted[pictures]), diagnose)
         _judge_values(seen[pictures].on_the_cpu, wanted[pictures].on_the_cpu, diagnose)
 
     @function.check(points=0.25, needs=VALUES)
