@@ -99,6 +99,8 @@ class Generator(_HostGenerator):
 
     def set_state(self, new_state: torch.Tensor) -> Generator:
         core = self.core
+        if new_state.dtype is not torch.uint8 or new_state.device.type != "cpu":
+            raise TypeError("RNG state must be a torch.ByteTensor")
         if capture.graph is not None:
             capture.graph.add(functools.partial(self._return, bytes(new_state)))
         if new_state.numel() == _STATE + _EXTRA:
