@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,16 @@ def test_together_and_alone(tmp_path: Path) -> None:
     assert first["some"]["gradients"][1] is None
     assert first["alone"]["gradients"][0][:3] == pytest.approx([scale, 2 * scale, 3 * scale])
     assert second["alone"]["gradients"][0][:3] == pytest.approx([3 * scale, 8 * scale, 13 * scale])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
+def test_ranks_are_run_again_where_something_kills_one(tmp_path: Path) -> None:
+    once = f"import os, pathlib; mark = pathlib.Path({str(tmp_path / 'mark')!r})"
+    kill = "if dist.get_rank() and not mark.exists(): mark.touch(); os.kill(os.getpid(), 9)"
+    first, second = ranks(tmp_path, f"{once}\n    {kill}")
+    assert first["some"] == second["some"]
+    with pytest.raises(StudentRaised):
+        ranks(tmp_path, "import os\n    if dist.get_rank(): os.kill(os.getpid(), 9)")
 
 
 def test_a_rank_that_waits_for_nobody_is_told_where_it_stands(tmp_path: Path) -> None:

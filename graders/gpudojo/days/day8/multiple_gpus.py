@@ -28,6 +28,8 @@ from gpudojo.model.evidence import Case, Cases, Raised
 from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called
 
 RANK_COUNT: Final = 2
+ATTEMPTS: Final = 3  # of a run in which something else kills a process
+KILLED: Final = -9  # the exit code of a process that was killed
 FORKS: Final = sys.platform == "linux"  # a Mac can fork too, but its system libraries do not survive it
 # No result depends on this: processes that wait forever report that they stand still.
 PATIENCE: Final = timedelta(minutes=10)
@@ -47,6 +49,7 @@ class RankProcess:
     def __init__(self, process: Any, end: Any) -> None:
         self.process, self.end = process, end
         self.answer: dict[str, Any] | None = None
+        self.ended = False  # by us
         self.still = 0  # how often it has reported, since something last happened, that it stands still
 
     def listen(self) -> None:
@@ -62,13 +65,22 @@ class RankProcess:
 
 
 def two_ranks(student: Callable[..., Any], path: Path, function: str, seed: int = 0) -> list[dict[str, Any]]:
-    """The results of each rank, in a group of two and then alone. Raises what the student's function raised."""
-    with _started(student, path, function, seed) as ranks:
-        together = _answers(ranks)
-        for rank in ranks:  # neither continues, and breaks the connection, while the other is still working
-            rank.end.send_bytes(b"go on")
-            rank.answer = None
-        alone = _answers(ranks)
+    """The results of each rank, in a group of two and then alone. Raises what the student's function raised.
+
+    Where something else has killed a rank, as when memory is short, both are run again.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        with _started(student, path, function, seed) as ranks:
+            try:
+                together = _answers(ranks)
+                for rank in ranks:  # neither continues, and breaks the connection, while the other is still working
+                    rank.end.send_bytes(b"go on")
+                    rank.answer = None
+                alone = _answers(ranks)
+                break
+            except (StudentRaised, OSError):
+                if not left or not any(rank.process.exitcode == KILLED and not rank.ended for rank in ranks):
+                    raise
     return [{**some, **one} for some, one in zip(together, alone, strict=True)]
 
 
@@ -115,7 +127,9 @@ def _answers(ranks: list[RankProcess]) -> list[dict[str, Any]]:
             if len(alive) < RANK_COUNT:
                 raise StudentRaised(Raised("TimeoutError", STUCK, None))
             # Its connections break, and the one that waits for it raises at that line.
-            next((rank for rank in alive if rank.answer is not None), alive[-1]).process.kill()
+            chosen = next((rank for rank in alive if rank.answer is not None), alive[-1])
+            chosen.ended = True
+            chosen.process.kill()
             _begin(ranks)
     # An error in one process says more than that the other one is gone.
     for answer in sorted(told, key=lambda answer: (answer["text"] == GONE, answer["text"] == ALONE)):
