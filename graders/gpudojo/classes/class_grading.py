@@ -161,7 +161,7 @@ class ClassGrading:
             self.secret = "" if self.recorded else self.store.secret(options.secret, keep=not options.alone)
             self.reference = self._reference_files()
             self._terms_of = functools.lru_cache(4)(self._make_terms)
-            self._set()
+            self._note_settings()
             if options.rejudge and self.course.seed == "per-class":
                 self.judges = judging.Judges(self._terms_of(self.secret).verdicts, len(entries), options.jobs - 1)
             ready = {} if options.fresh else self._ready(entries)
@@ -225,8 +225,8 @@ class ClassGrading:
                 "grade all of them the same way, or use another --out"
             )
 
-    def _set(self) -> None:
-        """Later runs use the settings again."""
+    def _note_settings(self) -> None:
+        """Puts the settings into the state: later runs use them again."""
         options, state = self.options, self.state
         state.day, state.bench, state.only = options.day, options.bench, sorted(options.only)
         state.seed = self.recorded.name if self.recorded else name_of(self.secret)
