@@ -219,6 +219,7 @@ def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -
 
     if result.misconception is None:
         forgotten = pattern_key(function.name, "no return") in lines or (executes(["end"]) and not executes(["return"]))
+        forgotten = forgotten or executes(["unused itself("])
         return "return-forgotten" if forgotten and NONE.search(result.happened) else None
     known = misconceptions()
     mistake = known.get(result.misconception)

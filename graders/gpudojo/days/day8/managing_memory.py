@@ -509,6 +509,7 @@ class Accumulated(Case, frozen=True):
     after: list[Array]  # the weights
     taken: int  # optimizer steps
     own: bool  # whether it was the optimizer passed in that stepped
+    moved: bool  # whether any weight changed
     step_line: int | None
     extra_line: int | None  # of the first step with no backward pass since the one before, else of the first
     backward_line: int | None
@@ -541,6 +542,7 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         if dirty:
             parameter.grad = torch.ones_like(parameter)
     momentum = [array(each["momentum_buffer"]) for each in optimizer.state.values()]
+    weights = [array(p) for p in model.parameters()]
     model.train(mode)
     model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
     whole: list[bool] = []
@@ -572,14 +574,16 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         value = call(model, batches, Sealed(loss_fn), optimizer, device, steps)
     records = tuple(r for r in call.ledger if isinstance(r, Forward | Backward | OptimizerStep))
     taken, passes = questions.optimizer_steps(records), questions.backward_passes(records)
+    after = [array(p) for p in model.parameters()]
     return Accumulated(
         value=int(value) if isinstance(value, int) and not isinstance(value, bool) else None,
         shown=f"{value!r:.60}",
         devices=sorted(places),
         wanted_device=name_of(device),
-        after=[array(p) for p in model.parameters()],
+        after=after,
         taken=len(taken),
         own=[array(each["momentum_buffer"]) for each in optimizer.state.values()] != momentum,
+        moved=after != weights,
         step_line=call.first_line(taken),
         extra_line=call.first_line((*questions.steps_without_backward(records), *taken)),
         backward_line=call.first_line(passes),
@@ -684,6 +688,10 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         stepped = f"stepped {times(found.taken)}" if found.taken else "never stepped"
         line = found.extra_line if found.taken > right.taken else step_line
         return Failed(f"{where}the optimizer {stepped}", times(right.taken), line, key)
+    if not found.moved:
+        happened = f"{where}the optimizer stepped without gradients, and no weight changed"
+        expected = "backward(), then step(), and zero_grad() after it"
+        return Failed(happened, expected, at=("deepcopy(", ".grad =", "last zero_grad(", "step("))
     if not found.own:
         happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
         return Failed(happened, "the optimizer that was passed in", None, "another-optimizer")
@@ -712,7 +720,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         happened = f"{where}the gradients were zeroed in the middle of a group, so a step used its last batch only"
         expected = f"the gradients of {steps} batches added up"
         return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
-    return Failed(f"{where}the weights differ from the reference's", "each batch's gradient divided by `steps`")
+    happened = f"{where}every loss was scaled as it should be, but the weights differ from the reference's"
+    at = (".grad =", "div_(", "mul_(", "clip_grad_norm_(", "clip_grad_value_(")
+    return Failed(happened, "steps with the mean of the gradients, not changed otherwise", at=at)
 
 
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))

@@ -550,6 +550,7 @@ def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
                 "model.eval() before the loop",
                 found.forward_line,
                 None if graph else "no-grad-without-eval",
+                ("eval not called",),
             )
 
 
