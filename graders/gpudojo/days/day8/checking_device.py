@@ -264,7 +264,8 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
 def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -> str | None:
     kind = asked.partition(":")[0]
     if present and asked.endswith(":1") and _same(answer, kind):
-        return "device-index-dropped"
+        first = seen[machine].get("prefer cuda:0")
+        return None if first is not None and first.text == "cuda:0" else "device-index-dropped"
     if not present and answer == asked and machine is one_gpu and kind == "cuda":
         asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
         return "index-not-checked" if asks else None
