@@ -223,16 +223,14 @@ def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -
         return "return-forgotten" if forgotten and NONE.search(result.happened) else None
     known = misconceptions()
     mistake = known.get(result.misconception)
+    if mistake is not None and executes(mistake.unless):
+        return None
     if mistake is None or executes(mistake.cause):
         return result.misconception
     other = known.get(mistake.rather)
     if other is not None and executes(other.cause):
         return mistake.rather
-    return (
-        None
-        if (mistake.from_source and lines and not function.is_value) or executes(mistake.unless)
-        else result.misconception
-    )
+    return None if mistake.from_source and lines and not function.is_value else result.misconception
 
 
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:

@@ -38,9 +38,10 @@ select.when(
     "depends_on_the_machine",
     "takes_the_gpu",
     hint=(1, 2, 3),
-    at=('skipped "cuda"', '"cuda"', "is_available(", "return"),
+    at=("is_available not called", 'skipped "cuda"', '"cuda"', "is_available(", "return"),
 )
-select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=("is_available(", "return"))
+ASKING = ("is_available not called", "is_available(", "return")
+select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=ASKING)
 select.when("keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",))
 select.when("device-index-dropped", "index-not-checked", at=("last return",))
 select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
