@@ -356,12 +356,19 @@ def _model() -> Any:
     return nn.BatchNorm1d(2).eval()
 
 
+def _spreads(wrapper: Any) -> bool:
+    """Whether a DataParallel, or one of a student's own class, runs the model as torch's does."""
+    own, torchs = type(wrapper), nn.DataParallel
+    steps = ("__call__", "forward", "replicate", "scatter", "parallel_apply", "gather")
+    return all(getattr(own, name) is getattr(torchs, name) and name not in vars(wrapper) for name in steps)
+
+
 def _one(call: Call, device: Any) -> Spread:
     model = _model()
     parameters = list(model.parameters())
     result = call(model, device)
     wraps, core = 0, result
-    while isinstance(core, nn.DataParallel):
+    while isinstance(core, nn.DataParallel) and _spreads(core):
         wraps, core = wraps + 1, core.module
     there = isinstance(core, nn.Module)
     return Spread(

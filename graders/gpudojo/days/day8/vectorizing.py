@@ -178,6 +178,7 @@ class Growth(Case, frozen=True):
     single: int  # operations on the largest picture that made the numbers of one pixel
     single_line: int | None  # the line with most of them
     trips: list[Trip]
+    elsewhere: bool = False  # whether another process of the submission was there, whose lines are not counted
 
 
 class Pictures(Case, frozen=True):
@@ -263,6 +264,7 @@ class Painter:
             single=single.total(),
             single_line=max(single, key=lambda line: single[line], default=None),
             trips=trips,
+            elsewhere=any(lines.elsewhere for lines in self.lines),
         )
 
     def each(self, make: Make, sizes: tuple[Size, ...], device: Any = None) -> dict[str, Picture]:
@@ -519,6 +521,11 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
     def no_loop_over_pixels(seen: Seen, wanted: Seen) -> None:
         """The number of operations does not grow with the number or the size of the sprites."""
         growth = seen[pictures].growth
+        if growth.elsewhere and any(trip.bytes for trip in growth.trips):  # what stays on the device is counted
+            happened = "the values were copied to the host while your code had another process running"
+            raise Failed(
+                happened, "all work in the function itself", growth.trips[-1].line, "python-loop-over-elements"
+            )
         (few, high, wide, _), (many, higher, wider, _) = GROWING[0], GROWING[-1]
         for what, every in (("operations", growth.operations), ("lines of Python", growth.steps)):
             counts = every[: len(GROWING)]
