@@ -69,6 +69,23 @@ class Watch:
         synchronize(size % 2)
 
 
+def gray(sprites, flags):
+    made = torch.zeros(3)
+    made += torch.ones(3, device=sprites.device)
+    moved = torch.tensor([1]).to(sprites.device)
+    red, green = sprites.unbind(1)
+    made.add_(red)
+    green *= 2
+    count = 4
+    for flag in flags:
+        if flag == made:
+            break
+    with torch.cuda.amp.autocast():
+        made = made / count
+    if count == 4:
+        return made
+
+
 def everything(x):
     return CALLS
 """.replace("CALLS", " + ".join(f"f{number}(x)" for number in range(2 * MOST)))
@@ -119,6 +136,18 @@ def found() -> dict[str, int]:
         ("loaded at=", 45),
         ("loaded synchronize(", 50),
         ("loaded %", 50),
+        ("gray made on cpu", 54),
+        ("gray made on cpu 2", None),
+        ("gray in place", 59),
+        ("gray in place 2", None),
+        ("gray / number", 60),
+        ("gray ==", 62),
+        ("gray == 2", None),
+        ("gray leaves loop", 63),
+        ("gray leaves loop 2", None),
+        ('gray "cuda"', 64),
+        ("gray end", 66),
+        ("loaded end", None),
     ],
 )
 def test_a_sign_and_its_line(found: dict[str, int], sign: str, line: int | None) -> None:
@@ -133,6 +162,21 @@ def test_a_function_has_only_so_many(found: dict[str, int]) -> None:
 
 def test_what_is_no_function_shows_nothing() -> None:
     assert pattern_lines(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
+
+
+def test_numbers_a_reversed_slice_and_a_result_of_itself_that_is_dropped() -> None:
+    text = """def f(x):
+    weights = (0.2126, 0.7152, 0.0722)
+    scale = 0.5
+    mixed = [0.5, 1]
+    if x:
+        f(x[::-1])
+    return x[::2]
+"""
+    found = pattern_lines(ast.parse(text).body)
+    assert (found["f numbers 0.213, 0.715, 0.0722"], found["f number 0.213"], found["f number 0.5"]) == (2, 2, 3)
+    assert (found["f [::-1]"], found["f unused itself("]) == (6, 6)
+    assert not {"f numbers 0.5", "f [::-1] 2"} & found.keys()
 
 
 def test_keys_of_a_dict_that_has_a_name() -> None:

@@ -328,6 +328,7 @@ parallel.when("runs", "moves_the_model", "keeps_the_model_itself", hint=(1, 2, 3
 parallel.when("wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return"))
 inside.when("runs", "finds_the_model_inside", at=("eval(", "deepcopy(", "isinstance(", "return"))
 inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"))
+UNUSED = ("unused mean(", "unused div(", "unused sum(", "unused stack(", "unused /")  # results thrown away
 DIVIDING = ("//", "/", "div_(", "*", "mul_(")
 average.when("makes_them_the_mean", hint=(1, 2, 3), at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
 average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
@@ -592,8 +593,7 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     elif all(_equal(answer, doubled) for answer in answers):
         misconception = "gradients-summed-not-averaged"
     elif all(map(_equal, answers, own)):
-        unused = (f"unused {name}(" for name in ("mean", "sum", "div", "mul"))
-        happened, at = f"{happened}: no gradient has changed", (".data", "clone(", "unused /", *unused)
+        happened, at = f"{happened}: no gradient has changed", (".data", "clone(", *UNUSED)
     elif all(_equal([a[number]], [b[number]]) for a, b in zip(answers, own, strict=True)):
         happened, at = f"{happened}, as before the call", ("leaves loop", "for")
     elif all(map(_equal, answers, halved)):

@@ -339,12 +339,17 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     # Only the defaults may be wrong, or `warmup` may not be used.
     ignored = len({found.calls - found.repeats for _, found, _ in every}) == 1
     at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
-    timed = seen[beside_a_gpu]["uneven_calls"]  # whose mean tells which calls were timed
-    if timed.value and timed.calls != timed.repeats and _near(timed.value * timed.repeats, math.fsum(timed.took)):
-        at = ("last for",)
+    timed = seen[beside_a_gpu]["uneven_calls"]  # whose mean may tell which calls were timed
+    shown = None
+    if len({found.calls - right.calls for _, found, right in every}) == 1:  # in every call the same number
+        if timed.value and _near(timed.value * timed.repeats, math.fsum(timed.took)):
+            at = ("last for",)
+        else:  # no loop is more likely than the other
+            shown = ()
     for name, found, right in every:
         if found.calls != right.calls:
-            raise Failed(f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}", f"{right.calls} calls", at=at)
+            happened = f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}"
+            raise Failed(happened, f"{right.calls} calls", at=at, ran=shown)
 
 
 @clock.check(points=0.25)

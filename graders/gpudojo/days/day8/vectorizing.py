@@ -401,7 +401,6 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
 
 
 GUARD_READS: Final = 2  # numbers that a call may read back, for an assertion about its input
-COARSE: Final = {"float16": 2e-3, "bfloat16": 2e-2}  # how far rounding to these takes a value, relative to it
 Told = tuple[str, str | None, tuple[str, ...]]  # what happened, the misconception, and patterns for its line
 Diagnose = Callable[[Picture, Picture], Told]
 
@@ -430,26 +429,15 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
             transposed = len(right.shape) == 4 and found.shape == [right.shape[i] for i in (0, 2, 3, 1)]
             happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
             raise Failed(happened, expected, None, "channels-last" if transposed else None, at=("return",))
-        if found.dtype != right.dtype and (
-            not found.dtype.startswith(right.dtype.rstrip("0123456789")) or _only_rounded(found, right)
-        ):
-            expected = "int64 or int32" if right.dtype == "int64" else right.dtype
-            raise Failed(f"the result's dtype is {found.dtype}", expected, at=("return",))
+        dtypes = ("int64", "int32") if right.dtype == "int64" else (right.dtype, "float64")
+        if found.dtype not in dtypes:
+            expected = " or ".join(dtypes) if right.dtype == "int64" else right.dtype
+            raise Failed(f"the result's dtype is {found.dtype}", expected, at=("half(", "return"))
         happened, key, at = diagnose(found, right)
         if key is None and found.changed:
             happened, key = f"{happened}, and `{found.changed[0]}` was modified", "input-modified"
         line = found.changing_line if key == "input-modified" else None
         raise Failed(f"{right.given}: {happened}", "the loop's values", line, key, at)
-
-
-def _only_rounded(found: Picture, right: Picture) -> bool:
-    """Whether the values are right, as far as their dtype can tell."""
-    import numpy as np
-
-    assert found.values is not None
-    assert right.values is not None
-    a, b = numbers(found.values).astype("float64"), numbers(right.values)
-    return bool(np.allclose(a, b, rtol=COARSE.get(found.dtype, 0), atol=1e-4))
 
 
 def _differing(found: Picture, right: Picture) -> Told:
@@ -506,6 +494,13 @@ def _nearest(found: Picture, right: Picture) -> Told:
     for words, distances in others.items():
         if len(palette) > 1 and (distances.argmin(1) == indices).all():
             return f"the colours are {words}", None, ()
+    assert right.values is not None
+    wished = numbers(right.values).reshape(-1)
+    became = dict(zip(wished.tolist(), indices.tolist(), strict=True))
+    if len({*became.values()}) == len(became) > 1 and [became[each] for each in wished.tolist()] == indices.tolist():
+        at = ("palette =",) if len({*(indices - wished).tolist()}) > 1 else ()  # not all shifted: another order
+        first = next(each for each in sorted(became) if became[each] != each)
+        return f"every index {first} became {became[first]}", None, at
     return _differing(found, right)
 
 
