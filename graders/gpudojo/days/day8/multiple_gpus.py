@@ -600,6 +600,8 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
         happened, at = f"{happened}: half of its own, with nothing added", ("async_op=",)
     elif all(_equal(answer, _times(0.5, wished)) for answer in answers):
         happened = f"{happened}: half of the mean"
+    elif not _equal(*answers):  # after a sum that has arrived, both have the same
+        at = ("async_op=True",)
     raise Failed(happened, f"{_values(wished, number)} in both", None, misconception, at)
 
 
