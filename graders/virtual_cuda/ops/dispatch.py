@@ -51,6 +51,7 @@ class Rules(NamedTuple):
     refuse: Refuse | None  # function(args, kwargs): raises what CUDA raises before it computes
     output: Any  # function(inner, kwargs, out) -> out: the form of the results
     count_waits: Callable[[Any, Any], None] | None  # function(args, kwargs): records the waits afterwards
+    name: str
 
 
 @functools.cache
@@ -59,7 +60,7 @@ def rules_of(func: Any) -> Rules:
     facts, call = facts_of(func), call_of(func)
     if "linalg" in func.name() or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU"):
         call = functools.partial(_taken_apart, call)
-    return Rules(call, _refusal(func, facts), facts.output, waits_of(func))
+    return Rules(call, _refusal(func, facts), facts.output, waits_of(func), str(func))
 
 
 _BITS: Final = DispatchKeySet(DispatchKey.Conjugate) | DispatchKeySet(DispatchKey.Negative)
@@ -415,7 +416,7 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         if decided is not ALLOWED:
             return decided
     where = target or place
-    call, refuse, output, count_waits = rules_of(func)
+    call, refuse, output, count_waits, name = rules_of(func)
     if refuse is not None and where is not None:
         refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
@@ -431,7 +432,7 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         out = output(inner, named, out)
     wrapped, nbytes = seen.close(out, target)
     if where is not None:
-        write(str(func), where, nbytes, work_of(out, (*inner, *named.values())))
+        write(name, where, nbytes, work_of(out, (*inner, *named.values())))
         if count_waits is not None:
             count_waits(args, kwargs)
     # Python's own binding of `_foreach_mul_` hands its list back; the operator itself returns nothing.
