@@ -36,6 +36,7 @@ from virtual_cuda.ledger.records import GRAD, INFERENCE, OPERATION
 from virtual_cuda.ops import elementwise, layers, placement, sorting
 from virtual_cuda.ops.placement import waits_of
 from virtual_cuda.ops.registry import ALLOWED, NOT_EMULATED, Operator, call_of, facts_of, measured
+from virtual_cuda.patching import identity
 from virtual_cuda.recorder import site, tensors_in
 
 # The families whose entries need no dispatcher. `fused`, `sparse` and the device's own modules declare the others.
@@ -352,7 +353,7 @@ class Unwrapped:
             if place not in self.places:
                 self.places.append(place)
             inner = value._inner
-            self.back.setdefault(id(inner), value)  # two shells may share an inner tensor: `x` and `x.detach()`
+            self.back.setdefault(identity(inner), value)  # two shells may share an inner tensor: `x` and `x.detach()`
             if inner.layout is torch.strided:
                 self.blocks[inner.untyped_storage()._cdata] = value._block
             return inner
@@ -365,7 +366,7 @@ class Unwrapped:
     def close(self, value: Any, place: Place | None) -> tuple[Any, int]:
         """Wrap results; also says how many bytes are new on the device."""
         if isinstance(value, _TENSOR):
-            known = self.back.get(id(value))
+            known = self.back.get(identity(value))
             if known is not None:
                 if known.shape != value.shape or known.stride() != value.stride():
                     refresh(known)
@@ -421,7 +422,7 @@ def general(func: Any, args: Any, kwargs: Any) -> Any:
         refuse(args, kwargs)
     if torch.Tag.inplace_view in func.tags and type(args[0]) in VIRTUAL:
         inner[0] = args[0]._inner = args[0]._inner.detach()  # one that no other shell holds: its shape changes
-        seen.back[id(inner[0])] = args[0]
+        seen.back[identity(inner[0])] = args[0]
     try:
         out = call(*inner, **named)
     except Exception as error:
