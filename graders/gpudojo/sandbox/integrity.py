@@ -19,7 +19,7 @@ from operator import attrgetter, getitem, is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 import torch
-from virtual_cuda import keep_patches, open_device, operators_run
+from virtual_cuda import Parameter, Tensor, keep_patches, open_device, operators_run
 
 from gpudojo.grading import call
 from gpudojo.model.catalogue import registered
@@ -90,8 +90,9 @@ def watch(
 
     def compare() -> None:
         first()
-        if (changed_now := torchs()) is not None:
-            noticed.append(changed_now)
+        for changed_now in (torchs(), devices()):
+            if changed_now is not None:
+                noticed.append(changed_now)
         # Short functions are called dozens of times; of these only some calls are checked, at random.
         now = clock()
         if now - last[0] < often and chance() > sometimes:
@@ -102,7 +103,7 @@ def watch(
             noticed.append(found)
 
     def after_call() -> Callable[[], None]:
-        torchs()
+        torchs(), devices()
         return compare
 
     call.after_call = after_call  # first, since it must not change either
@@ -112,6 +113,7 @@ def watch(
     every = tuple(_namespaces())
     spaces = tuple(Namespace(*found, tuple(found[1][name] for name in found[2])) for found in every if found[2])
     kernels, torchs = _kernels(), _exchanged([space for space in spaces if space.where.startswith("torch.")], memory)
+    devices = _spied((Tensor, Parameter), memory)
     replaced, named = list[str](), list[str]()
     with keep_patches() as restore:
         every_time = None if rewritten is None else lambda: bool(memory)
@@ -169,6 +171,28 @@ def _exchanged(spaces: Sequence[Namespace], memory: Sequence[str]) -> Callable[[
         return found
 
     return exchanged
+
+
+def _spied(kinds: Sequence[type], memory: Sequence[str]) -> Callable[[], str | None]:
+    """A function that returns the name of a class in which something was replaced and put back since its last call.
+
+    A method that is there for a moment, such as `__setattr__`, is told what the device keeps in a tensor. Where we
+    exchange something there ourselves, we put another object in its place.
+    """
+    held = tuple(vars(kind) for kind in kinds)
+    touched, known, copied = _touched(held, memory), [*map(dict, held)], dict
+    same, every, each, size, numbered = is_, all, map, len, _has_versions()
+
+    def spied() -> str | None:
+        found = None
+        for place in touched() if numbered else ():
+            before, now = known[place], held[place]
+            known[place] = copied(now)
+            if not memory and size(before) == size(now) and every(each(same, before.values(), each(now.get, before))):
+                found = f"a method of {kinds[place].__qualname__} (and put it back)"
+        return found
+
+    return spied
 
 
 VERSION_AT: Final = 24  # bytes into a dict: a number that each change of the dict replaces by one never used before
