@@ -139,8 +139,8 @@ def _across(func: Any) -> Callable[[Any], tuple[int, ...]] | None:
 
 def _from_tensors(func: Any, rules: Rules, slots: tuple[int, ...]) -> Any:
     """Tensors given by position, all on one device: one is changed and returned, or new ones are made."""
-    name, returns = str(func), func._schema.returns
-    call, refuse, output, count_waits = rules
+    returns = func._schema.returns
+    call, refuse, output, count_waits, name = rules
     product = facts_of(func).product
     in_place, single = returns[0].alias_info is not None, len(returns) == 1
     reshapes = torch.Tag.inplace_view in func.tags
@@ -415,7 +415,7 @@ def make_plan(func: Any) -> Any:
         return _from_tensors(func, rules, slots)
     if len(returns) != 1 or not tensors or slots[:1] != (0,):
         return in_general
-    if fresh and slots in _FEW and rules[1:] == (None, None, None):
+    if fresh and slots in _FEW and rules[1:4] == (None, None, None):
         return _FEW[slots](func, rules.call)
     alias = returns[0].alias_info
     if fresh or (alias is not None and alias.is_write):
