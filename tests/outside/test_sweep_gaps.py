@@ -121,6 +121,18 @@ def test_batch_norm_asked_directly_keeps_its_statistics() -> None:
         torch.ops.aten._batch_norm_with_update(x, *given, 0.1, 1e-5)
 
 
+def test_the_gradient_of_dropout_is_contiguous_or_has_channels_last() -> None:
+    x = torch.ones(2, 3, 4, 4, device="cuda")
+    for given, wanted in (
+        (x.transpose(0, 3), (24, 8, 2, 1)),
+        (x.to(memory_format=torch.channels_last), (48, 1, 12, 3)),
+    ):
+        given = given.detach().clone().requires_grad_()
+        made = F.dropout(given, 0.5)
+        (gradient,) = torch.autograd.grad(made, given, torch.ones_like(made))
+        assert gradient.stride() == wanted
+
+
 def test_strides_where_a_size_is_0_or_1() -> None:
     last = torch.randn(1, 9, 2, 2, device="cuda").contiguous(memory_format=torch.channels_last)
     assert F.pixel_shuffle(last, 3).stride() == (36, 36, 6, 1)
@@ -203,6 +215,12 @@ def test_names_of_fused_nodes() -> None:
 
 MIXED = "Expected all tensors to be on the same device, but got {} is on {}, different from other tensors on {} "
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "mask": (lambda: EYE.cuda().masked_scatter(EYE.cuda(), EYE.cuda()), "got mask with dtype float$"),
+    "mask of integers": (lambda: EYE.cuda().masked_scatter_(EYE.cuda().long(), EYE.cuda()), "with dtype long$"),
+    "jiterator": (
+        lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
+        "the virtual GPU cannot run kernels of the jiterator",
+    ),
     "nested": (lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]), MIXED.format("tensors", "cpu", "cuda:0")),
     "coo": (lambda: torch.sparse_coo_tensor(ZERO, ONE.cuda()), MIXED.format("values", "cuda:0", "cpu")),
     "coo indices": (lambda: torch.sparse_coo_tensor(ZERO.cuda(), ONE), MIXED.format("values", "cpu", "cuda:0")),

@@ -201,6 +201,15 @@ def _index_select_words(inner: Any, text: str) -> Exception | None:
     return RuntimeError("Index is supposed to be an empty tensor or a vector")
 
 
+_IN_CPP: Final = {"Byte": "unsigned char", "Char": "signed char", "Half": "c10::Half", "BFloat16": "c10::BFloat16"}
+
+
+def _masked_scatter_words(inner: Any, text: str) -> Exception | None:
+    """CUDA calls the mask's dtype by its name in C++."""
+    start, found, dtype = text.partition("only supports boolean masks, but got mask with dtype ")
+    return RuntimeError(f"{start}{found}{_IN_CPP.get(dtype, dtype.lower())}") if found else None
+
+
 def _by_columns(inner: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     """Indices, one dimension after the other in memory."""
     if out.stride() == (1, max(len(out), 1)):
@@ -231,6 +240,7 @@ operator("index_fill", "index_fill_", placement=_index_fill)
 operator("index_fill.int_Tensor", "index_fill_.int_Tensor", waits=("fill value", device_values("value")))
 operator("where", placement=_where, binding=True)
 operator("where.self", waits=("copy", _where_waits))
+operator("masked_scatter", "masked_scatter_", words=_masked_scatter_words)
 operator("masked_scatter_backward", waits=("boolean index", 1))
 operator("masked_select", waits=("masked_select", 1))
 operator("nonzero", output=_by_columns, waits=("nonzero", 1))
