@@ -586,8 +586,17 @@ def _to(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     return move(self, place, bool(kwargs.get("non_blocking", False)), dtype)
 
 
+def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch._validate_sparse_…_args`, which `torch.load` asks: the check reads the indices, so that the CPU waits."""
+    if any(type(value) in VIRTUAL for value in args):
+        placement.note("item")
+    return original(*placement.inner_of(args), **kwargs)
+
+
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
+    names = (name for name in vars(torch) if name.startswith("_validate_sparse_") and name.endswith("_args"))
+    yield from (around(torch, name, _validate) for name in names)
     yield from (
         around(torch, f"sparse_{kind}_tensor", partial(_compressed, kind))
         for kind in ("compressed", "csr", "csc", "bsr", "bsc")
