@@ -121,6 +121,20 @@ def test_batch_norm_asked_directly_keeps_its_statistics() -> None:
         torch.ops.aten._batch_norm_with_update(x, *given, 0.1, 1e-5)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_a_mask_that_is_trained(causal: bool) -> None:
+    operands = [torch.randn(2, 4, 5, 8).requires_grad_() for _ in range(3)]
+    mask = torch.randn(5, 5, requires_grad=True)
+    past = mask.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf")) if causal else mask
+    wanted = torch.autograd.grad(F.scaled_dot_product_attention(*operands, past).sum(), (*operands, mask))
+    there = [each.detach().cuda().requires_grad_() for each in (*operands, mask)]
+    made = F.scaled_dot_product_attention(*there, is_causal=causal)
+    assert type(made.grad_fn).__name__ == "ScaledDotProductEfficientAttentionBackward0"
+    gradients = torch.autograd.grad(made.sum(), there)
+    torch.testing.assert_close([each.cpu() for each in gradients], list(wanted))
+    assert [each.stride() for each in gradients] == [*[(160, 8, 32, 1)] * 3, (5, 1)]
+
+
 def test_the_gradient_of_dropout_is_contiguous_or_has_channels_last() -> None:
     x = torch.ones(2, 3, 4, 4, device="cuda")
     for given, wanted in (
@@ -221,6 +235,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
         "the virtual GPU cannot run kernels of the jiterator",
     ),
+    "sparse result": (lambda: torch.smm(EYE.cuda().to_sparse(), EYE.cuda()), "NYI: CUDA sspaddmm is not implemented"),
+    "type": (lambda: EYE.cuda().to_sparse_csr().type(), "Unimplemented backend SparseCsrCUDA"),
     "nested": (lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]), MIXED.format("tensors", "cpu", "cuda:0")),
     "coo": (lambda: torch.sparse_coo_tensor(ZERO, ONE.cuda()), MIXED.format("values", "cuda:0", "cpu")),
     "coo indices": (lambda: torch.sparse_coo_tensor(ZERO.cuda(), ONE), MIXED.format("values", "cpu", "cuda:0")),
