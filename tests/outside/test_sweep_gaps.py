@@ -135,6 +135,18 @@ def test_attention_with_a_mask_that_is_trained(causal: bool) -> None:
     assert [each.stride() for each in gradients] == [*[(160, 8, 32, 1)] * 3, (5, 1)]
 
 
+def test_the_sampler_of_cudnn() -> None:
+    image, grid = torch.randn(2, 3, 4, 4, requires_grad=True), torch.rand(2, 5, 5, 2, requires_grad=True)
+    wanted = F.grid_sample(image, grid, align_corners=True)
+    there = [each.detach().cuda().requires_grad_() for each in (image, grid)]
+    made = torch.cudnn_grid_sampler(*there)
+    torch.testing.assert_close(made.cpu(), wanted)
+    gradients = torch.autograd.grad(made.sum(), there), torch.autograd.grad(wanted.sum(), (image, grid))
+    torch.testing.assert_close([each.cpu() for each in gradients[0]], list(gradients[1]))
+    with pytest.raises(RuntimeError, match="expected grid and input to have same batch size"):
+        torch.cudnn_grid_sampler(there[0], there[1][:1])
+
+
 def test_the_gradient_of_dropout_is_contiguous_or_has_channels_last() -> None:
     x = torch.ones(2, 3, 4, 4, device="cuda")
     for given, wanted in (

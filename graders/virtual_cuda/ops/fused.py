@@ -167,7 +167,7 @@ class FusedAttention(torch.autograd.Function):
         place = query._block.place
         needs = any(ctx.needs_input_grad)
         inner = [t._inner.detach().requires_grad_(t.requires_grad) for t in (query, key, value)]
-        bias = None if mask is None else mask._inner
+        bias: Any = None if mask is None else mask._inner
         trained = [] if mask is None or not mask.requires_grad else [bias := bias.detach().requires_grad_()]
         dropout, causal, scale = settings
         with torch.enable_grad() if needs else torch.no_grad():

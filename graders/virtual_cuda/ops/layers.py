@@ -525,6 +525,11 @@ operator(
 )
 for _sampler in (aten.grid_sampler_2d, aten.grid_sampler_3d):
     operator(_sampler.__name__, kernel=partial(_grid_sampler, _sampler.default))
+operator("cudnn_grid_sampler", kernel=lambda image, grid: in_single(torch.grid_sampler, image, grid, 0, 0, True))
+operator(
+    "cudnn_grid_sampler_backward",
+    kernel=lambda image, grid, grad: aten.grid_sampler_2d_backward.default(grad, image, grid, 0, 0, True, [True, True]),
+)
 for _sampler in (aten.grid_sampler_2d_backward, aten.grid_sampler_3d_backward):
     operator(
         _sampler.__name__,
