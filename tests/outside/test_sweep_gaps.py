@@ -247,6 +247,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T same(T x) { return x; }")(ONE.cuda()),
         "the virtual GPU cannot run kernels of the jiterator",
     ),
+    "scattered": (
+        lambda: torch.as_strided_scatter(torch.ones(2, 3, device="cuda").t().requires_grad_(), ONE.cuda(), (1,), (1,)),
+        "as_strided_scatter is currently only supported for contiguous inputs",
+    ),
     "sparse result": (lambda: torch.smm(EYE.cuda().to_sparse(), EYE.cuda()), "NYI: CUDA sspaddmm is not implemented"),
     "type": (lambda: EYE.cuda().to_sparse_csr().type(), "Unimplemented backend SparseCsrCUDA"),
     "nested": (lambda: torch.nested.nested_tensor([ONE.cuda(), ONE]), MIXED.format("tensors", "cpu", "cuda:0")),

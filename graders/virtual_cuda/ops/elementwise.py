@@ -131,6 +131,16 @@ def _refuse_products(args: Any, kwargs: Any) -> None:
         raise not_implemented(f"cuda_scatter_{kernel}", SPELLED[dtype])
 
 
+def _refuse_gaps_in_graphs(args: Any, kwargs: Any) -> None:
+    """The CPU's kernel asserts it, too; the tensors that it is given here are in no graph."""
+    if args[0].requires_grad and not args[0].is_contiguous():
+        raise RuntimeError(
+            "!self.requires_grad() || self.is_contiguous() INTERNAL ASSERT FAILED at "
+            '"/pytorch/aten/src/ATen/native/TensorShape.cpp":4916, please report a bug to PyTorch. '
+            "as_strided_scatter is currently only supported for contiguous inputs"
+        )
+
+
 # ---- kernels and outputs ---------------------------------------------------------------------------------------------
 
 
@@ -440,7 +450,8 @@ operator("addcmul_", placement=_addcmul, binding=True)
 operator("addcdiv_", strict=("self", "tensor1", "tensor2"), binding=True)
 
 operator("fill_", placement=_copies, binding=True)
-operator("as_strided_scatter", "copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
+operator("as_strided_scatter", placement=_copies, refuse=_refuse_gaps_in_graphs)
+operator("copy", "diagonal_scatter", "select_scatter", "slice_scatter", placement=_copies)
 operator("resize_as_", placement=lambda call: stays(call, call.given["self"]))
 operator("is_same_size", "linspace", "logspace", placement=anywhere)
 for _name in ("linspace", "logspace"):
