@@ -100,7 +100,10 @@ def type_name(tensor: Any) -> str:
     inner = getattr(tensor, "_inner", None)
     if inner is None:
         return str(tensor.type())
-    return str(inner.type()).replace("torch.", "torch.cuda.", 1)
+    try:
+        return str(inner.type()).replace("torch.", "torch.cuda.", 1)
+    except RuntimeError as error:  # compressed sparse tensors have no such type on any device
+        raise RuntimeError(str(error).replace("CPU", "CUDA")) from None
 
 
 def label_of(tensor: Any) -> str:

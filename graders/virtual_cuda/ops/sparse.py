@@ -593,8 +593,17 @@ def _validate(original: Any, *args: Any, **kwargs: Any) -> Any:
     return original(*placement.inner_of(args), **kwargs)
 
 
+def _no_sparse_sum(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """`smm` and `sspaddmm`, whose result would be sparse."""
+    if any(type(value) is SparseTensor or type(value) in VIRTUAL for value in args):
+        raise RuntimeError("NYI: CUDA sspaddmm is not implemented")
+    return original(*args, **kwargs)
+
+
 @torch_patches(Stage.WRAP)
 def _patches(opening: Opening) -> Iterator[Patch]:
+    for owner in (torch, torch.Tensor):
+        yield from (around(owner, name, _no_sparse_sum) for name in ("smm", "sspaddmm"))
     names = (name for name in vars(torch) if name.startswith("_validate_sparse_") and name.endswith("_args"))
     yield from (around(torch, name, _validate) for name in names)
     yield from (
