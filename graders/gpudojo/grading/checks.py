@@ -281,9 +281,15 @@ def _scenarios(function: Function, seen: Seen) -> Iterator[tuple[str, Raised | N
 def scenario_raised(raised: Raised, misconception: str | None) -> Failed:
     """The failure of a check that looks at a scenario in which the student's function raised."""
     line, misconception = raised.line, misconception or general(raised)
-    if misconception in _LEFT_BEHIND and _LEFT_BEHIND[misconception] in raised.copied:
+    left = _LEFT_BEHIND.get(misconception or "")
+    if misconception != "numpy-on-device-tensor" and left in raised.copied and BACK in raised.copied:
+        line, misconception = (
+            raised.copied[BACK] or line,
+            None,
+        )  # something was copied to the device, and something back
+    elif left is not None and left in raised.copied:
         # It was copied to the device by this line just before; what was used is the original.
-        line, misconception = raised.copied[_LEFT_BEHIND[misconception]], "result-thrown-away"
+        line, misconception = raised.copied[left], "result-thrown-away"
     elif misconception == "outputs-on-cpu":
         line = raised.copied.get(BACK) or line
     expected = EXPECTED.get(misconception or "", "no error")

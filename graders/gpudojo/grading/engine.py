@@ -218,20 +218,19 @@ def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -
         return line_to_show(patterns, function.name, lines, result.ran) is not None
 
     if result.misconception is None:
-        forgotten = pattern_key(function.name, "no return") in lines or (executes(["end"]) and not executes(["return"]))
+        lost = executes([f"unused {function.name}("]) or (executes(["end"]) and not executes(["return"]))
+        forgotten = lost or pattern_key(function.name, "no return") in lines
         return "return-forgotten" if forgotten and NONE.search(result.happened) else None
     known = misconceptions()
     mistake = known.get(result.misconception)
+    if mistake is not None and executes(mistake.unless):
+        return None
     if mistake is None or executes(mistake.cause):
         return result.misconception
     other = known.get(mistake.rather)
     if other is not None and executes(other.cause):
         return mistake.rather
-    return (
-        None
-        if (mistake.from_source and lines and not function.is_value) or executes(mistake.unless)
-        else result.misconception
-    )
+    return None if mistake.from_source and lines and not function.is_value else result.misconception
 
 
 def shown(result: CheckResult, function: Function, lines: Mapping[str, int]) -> int | None:

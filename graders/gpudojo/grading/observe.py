@@ -150,7 +150,9 @@ def _out_of_time(limits: Limits, line: int | None) -> Observation:
 
 
 def _unusable(name: str, error: Exception, line: int | None, source: str = "") -> Raised:
-    said = f"what `{name}` did or returned cannot be used: {': '.join(described(error))}"
+    first = ": ".join(described(error)).partition("\n")[0]
+    why = "; most often, an index was out of range" if "device-side assert" in first else ""
+    said = f"what `{name}` did or returned cannot be used: {first}{why}"
     return Raised("Unusable", said[:LONGEST], line, source=source)
 
 

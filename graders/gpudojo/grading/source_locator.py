@@ -36,6 +36,7 @@ _MAKERS = frozenset(
     "tensor as_tensor from_numpy zeros ones full empty eye arange linspace rand randn randint randperm Tensor "
     "FloatTensor LongTensor".split()
 )
+_QUESTIONS = frozenset({"is_available", "is_built", "is_initialized", "device_count"})
 _MOVERS = frozenset({"to", "cuda", "type_as"})
 SHORT: Final = 12  # characters of a text that is compared
 _ASKING = frozenset({ast.Compare, ast.Call})
@@ -141,6 +142,7 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
             views |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
         elif type(node) is ast.Call and isinstance(node.func, ast.Attribute) and node.func.attr in _MOVERS:
             moved |= {*ast.walk(node.func.value)}
+    called_ones = {node.func for node in nodes if type(node) is ast.Call}
     results = {target: name for node in nodes if type(node) is ast.Assign for target, name in _called(node)}
     for name in names:
         if name.id in parameters:
@@ -177,6 +179,8 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
         elif isinstance(node, ast.Attribute):
             line = node.end_lineno or node.lineno
             yield f"{how}.{node.attr}", line
+            if node.attr in _QUESTIONS and node not in called_ones:
+                yield f"{node.attr} not called", line
             if node.attr == "amp" and isinstance(node.value, ast.Attribute) and node.value.attr == "cuda":
                 yield '"cuda"', line  # `torch.cuda.amp.autocast()` is for one kind of device
             if isinstance(node.ctx, ast.Store):

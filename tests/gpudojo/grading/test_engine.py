@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import os
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 from gpudojo.grading import engine
-from gpudojo.grading.engine import FileGrader, grade_function
+from gpudojo.grading.engine import FileGrader, explained, grade_function, result_of
 from gpudojo.grading.limits import Limits
 from gpudojo.grading.observe import load_file, observe
 from gpudojo.grading.references import Written
-from gpudojo.model.exercise import Exercise, Failed, Probe
+from gpudojo.grading.source_locator import pattern_lines
+from gpudojo.model.exercise import Check, Exercise, Failed, Probe
 from gpudojo.model.results import CheckResult, Outcome
 
 REFERENCE = "def double(x):\n    # BEGIN SOLUTION\n    return 2 * x\n    # END SOLUTION\n"
@@ -239,3 +241,35 @@ def test_an_exception_may_be_the_user_s_wish_to_stop(files: Files) -> None:
 def test_the_judging_half_imports_no_torch() -> None:
     code = "import sys, gpudojo.grading.engine, gpudojo.classes.judging; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SHOWN = """
+def train(device):
+    if device:
+        model.to("cuda")
+    for batch in loader:
+        torch.cuda.synchronize()
+    index = device_count()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ran", "key", "named"),
+    [
+        (((2, 3), (4, 6)), "hard-coded-cuda", "hard-coded-cuda"),
+        (((2, 2), (4, 6)), "hard-coded-cuda", None),  # the line with "cuda" was not executed
+        (((2, 2), (4, 6)), "cuda-for-every-device", "cuda-for-every-device"),
+        (((2, 3), (4, 6)), "cuda-for-every-device", "hard-coded-cuda"),
+        (((2, 6),), "index-not-checked", None),  # it is checked
+        (((2, 5),), "index-not-checked", "index-not-checked"),
+    ],
+)
+def test_a_mistake_is_named_only_where_the_source_does_not_say_otherwise(
+    ran: tuple[tuple[int, int], ...], key: str, named: str | None
+) -> None:
+    exercise = Exercise("01_some", "Some", 1)
+    function = exercise.function("train")
+    check = Check("runs", "It runs.", 1, lambda seen, wanted: None)
+    result = result_of(exercise, function, check, Outcome.FAILED, Failed("it ran elsewhere", "here", 2, key, ran=ran))
+    lines = pattern_lines(ast.parse(SHOWN.lstrip()).body)
+    assert explained(result, function, {}, lines, "()").misconception == named

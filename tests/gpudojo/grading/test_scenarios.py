@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from pathlib import Path
 
 import numpy
@@ -64,3 +65,16 @@ def test_random_numbers_are_the_same_whatever_ran_before(tmp_path: Path, drawn: 
     other = observe(exercise, function, submission, "virtual", 9)
     assert first.observations["loaders"].facts == again.observations["loaders"].facts
     assert first.observations["loaders"].facts != other.observations["loaders"].facts
+
+
+def test_a_warning_of_several_calls_is_shown_once(tmp_path: Path) -> None:
+    exercise = next(each for each in day("day8") if each.number == "01")
+    file = tmp_path / f"{exercise.stem}.py"
+    source = (
+        'import torch\nimport warnings\n\n\ndef select_device(prefer=None):\n    warnings.warn("old", stacklevel=1)\n'
+    )
+    file.write_text(f'{source}    return torch.device("cpu")\n')
+    for _ in range(2):  # another submission of the same file shows it again
+        with warnings.catch_warnings(record=True) as shown:
+            observe(exercise, exercise.functions[0], load_file(file), "virtual", 8)
+        assert [str(each.message) for each in shown] == ["old"]

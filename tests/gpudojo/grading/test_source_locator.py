@@ -69,6 +69,23 @@ class Watch:
         synchronize(size % 2)
 
 
+def gray(sprites, flags):
+    made = torch.zeros(3)
+    made += torch.ones(3, device=sprites.device)
+    moved = torch.tensor([1]).to(sprites.device)
+    red, green = sprites.unbind(1)
+    made.add_(red)
+    green *= 2
+    count = 4
+    for flag in flags:
+        if flag == made:
+            break
+    with torch.cuda.amp.autocast():
+        made = made / count
+    if count == 4:
+        return made
+
+
 def everything(x):
     return CALLS
 """.replace("CALLS", " + ".join(f"f{number}(x)" for number in range(2 * MOST)))
@@ -119,6 +136,18 @@ def found() -> dict[str, int]:
         ("loaded at=", 45),
         ("loaded synchronize(", 50),
         ("loaded %", 50),
+        ("gray made on cpu", 54),
+        ("gray made on cpu 2", None),
+        ("gray in place", 59),
+        ("gray in place 2", None),
+        ("gray / number", 60),
+        ("gray ==", 62),
+        ("gray == 2", None),
+        ("gray leaves loop", 63),
+        ("gray leaves loop 2", None),
+        ('gray "cuda"', 64),
+        ("gray end", 66),
+        ("loaded end", None),
     ],
 )
 def test_a_sign_and_its_line(found: dict[str, int], sign: str, line: int | None) -> None:

@@ -12,6 +12,7 @@ WORDS = {
     "ndarray": "an ndarray",
     "Tensor": "a Tensor",
     "NoneType": "None",
+    "min": "the values and the indices of `torch.min`",
 }
 
 

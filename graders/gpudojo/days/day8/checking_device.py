@@ -38,9 +38,10 @@ select.when(
     "depends_on_the_machine",
     "takes_the_gpu",
     hint=(1, 2, 3),
-    at=('skipped "cuda"', '"cuda"', "is_available(", "return"),
+    at=("is_available not called", 'skipped "cuda"', '"cuda"', "is_available(", "return"),
 )
-select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=("is_available(", "return"))
+ASKING = ("is_available not called", "is_available(", "return")
+select.when("takes_apples_gpu", "falls_back_to_the_cpu", hint=(1, 2, 3), at=ASKING)
 select.when("keeps_what_is_preferred", "replaces_what_is_absent", hint=(4, 5, 6), at=("last return",))
 select.when("device-index-dropped", "index-not-checked", at=("last return",))
 select.when("lets_torch_refuse_nonsense", hint=(4, 5, 6), at=("except", "first return"))
@@ -264,7 +265,8 @@ def _preferences(seen: Seen, wanted: Seen, present: bool) -> None:
 def _why(machine: Machine, asked: str, answer: str, present: bool, seen: Seen) -> str | None:
     kind = asked.partition(":")[0]
     if present and asked.endswith(":1") and _same(answer, kind):
-        return "device-index-dropped"
+        first = seen[machine].get("prefer cuda:0")
+        return None if first is not None and first.text == "cuda:0" else "device-index-dropped"
     if not present and answer == asked and machine is one_gpu and kind == "cuda":
         asks = "prefer mps" in seen[machine] and seen[machine]["prefer mps"].text != "mps"
         return "index-not-checked" if asks else None

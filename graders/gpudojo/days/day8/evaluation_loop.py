@@ -447,7 +447,8 @@ def evaluates_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
             continue
         parts = "the whole model" if "model" in training[0] and len(training[0]) == 3 else " and ".join(training[0])
         happened = f"{len(training)} of {len(case.passes)} forward passes ran with {parts} in training mode"
-        raise Failed(happened, "model.eval() before the first pass", case.forward_line, *_mode_mistake(case))
+        expected = "evaluation mode in every pass, with model.eval() before the first"
+        raise Failed(happened, expected, case.forward_line, *_mode_mistake(case))
 
 
 def _mode_mistake(case: Evaluated) -> tuple[str | None, tuple[str, ...]]:
@@ -461,7 +462,9 @@ def _mode_mistake(case: Evaluated) -> tuple[str | None, tuple[str, ...]]:
         misconception = "batch-norm-changed"
     if not any("model" in parts for parts in training):  # parts of a model in evaluation mode
         return misconception, ("train(", ".training")
-    return misconception, ("eval not called", ".training", "eval(") if len(training) == len(case.passes) else ()
+    return misconception, ("eval not called", "train(", ".training", "eval(") if len(training) == len(
+        case.passes
+    ) else ()
 
 
 @evaluate.check(points=2, needs=CALLED)
@@ -570,7 +573,11 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
             continue
         seen.about(None, name)
         note = ""
-        at: tuple[str, ...] = ("==", "eq(") if place else ("softmax(", "sigmoid(", "autocast(", "half(", "+= loss_fn(")
+        # A number of hits over another than that of the samples is divided wrongly.
+        counted = _close(round(found * sum(reference.sizes)), found * sum(reference.sizes))
+        at: tuple[str, ...] = (
+            ("==", "eq(") * counted if place else ("softmax(", "sigmoid(", "autocast(", "half(", "+= loss_fn(")
+        )
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)
         if len(case.passes) < len(case.sizes):

@@ -443,7 +443,8 @@ def halves_until_it_fits(seen: Seen, wanted: Seen) -> None:
         if found.value != right.value:
             line, at = found.error.line if found.error else None, ()
             if found.error is None:  # of what was returned, or of the try that fitted
-                line, at = (found.lines[-1], ()) if found.shown == "None" else (None, ("return",))
+                again = ("unused largest_batch(",)
+                line, at = (found.lines[-1], again) if found.shown == "None" else (None, ("return",))
             raise Failed(f"{where} it {raised or 'returned ' + found.shown}", f"{right.value} returned", line, None, at)
 
 
@@ -509,6 +510,7 @@ class Accumulated(Case, frozen=True):
     after: list[Array]  # the weights
     taken: int  # optimizer steps
     own: bool  # whether it was the optimizer passed in that stepped
+    emptied: bool  # whether one of its steps found no gradients
     step_line: int | None
     extra_line: int | None  # of the first step with no backward pass since the one before, else of the first
     backward_line: int | None
@@ -540,7 +542,8 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
             optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.25)
         if dirty:
             parameter.grad = torch.ones_like(parameter)
-    momentum = [array(each["momentum_buffer"]) for each in optimizer.state.values()]
+    stepped: list[bool] = []
+    optimizer.register_step_pre_hook(Hook(lambda *_: stepped.append(model[1].bias.grad is not None)))
     model.train(mode)
     model[0].train(not mode)  # one part in the other mode, as batch norm may be for fine-tuning
     whole: list[bool] = []
@@ -579,7 +582,8 @@ def _accumulated(call: Call, device: Any, count: int, steps: int, mode: bool = T
         wanted_device=name_of(device),
         after=[array(p) for p in model.parameters()],
         taken=len(taken),
-        own=[array(each["momentum_buffer"]) for each in optimizer.state.values()] != momentum,
+        own=bool(stepped),
+        emptied=False in stepped,
         step_line=call.first_line(taken),
         extra_line=call.first_line((*questions.steps_without_backward(records), *taken)),
         backward_line=call.first_line(passes),
@@ -687,6 +691,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
     if not found.own:
         happened = f"{where}another optimizer than the one passed in stepped, without its momentum"
         return Failed(happened, "the optimizer that was passed in", None, "another-optimizer")
+    if found.emptied and all(found.per_step):
+        happened = f"{where}the gradients were zeroed between backward() and step()"
+        return Failed(happened, "backward(), step(), zero_grad()", step_line, None, ("zero_grad( 2", "zero_grad("))
     together = len(found.scales) > sum(found.per_step) + found.unused  # several losses in one backward pass
     if found.per_step != right.per_step and not together:
         early = found.unused and found.ahead and found.batches == right.batches
@@ -712,7 +719,8 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         happened = f"{where}the gradients were zeroed in the middle of a group, so a step used its last batch only"
         expected = f"the gradients of {steps} batches added up"
         return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
-    return Failed(f"{where}the weights differ from the reference's", "each batch's gradient divided by `steps`")
+    happened, expected = f"{where}the weights differ from the reference's", "those of steps with the mean gradients"
+    return Failed(happened, expected, at=("clip_grad_norm_(", "clip_grad_value_(", ".grad"))
 
 
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))
@@ -941,7 +949,7 @@ def _beside(name: str, seen: Seen, wanted: Seen) -> tuple[Through, Through, Thro
 def _same_output(name: str, seen: Seen, wanted: Seen) -> None:
     (found, right, values), where = _beside(name, seen, wanted), f"({NAMES.get(name, name)})"
     if found.out is None:
-        raise Failed(f"{where} it returned {called(found.kind)}", "a tensor")
+        raise Failed(f"{where} it returned {called(found.kind)}", "a tensor", at=("return",))
     if found.device != right.device:
         raise Failed(f"{where} the output is on {found.device}", right.device, at=("cpu(", "return", "last return"))
     if not close(found.out, values.out):

@@ -327,7 +327,11 @@ def _made_there(found: Draws, right: Draws) -> None:
     place = right.wanted_device
     for draw in found.draws.values():
         if draw.value is None or not draw.value.data:
-            raise Failed(f"it returned {called(draw.kind)}{' without values' * (draw.value is not None)}", "sprites")
+            raise Failed(
+                f"it returned {called(draw.kind)}{' without values' * (draw.value is not None)}",
+                "sprites",
+                at=("return",),
+            )
         if draw.device != place:
             dropped = place == "cuda:1" and draw.device == "cuda:0"
             key = "hard-coded-cuda" if place == "cpu" else "device-index-dropped" if dropped else None
@@ -352,7 +356,7 @@ def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
             assert draw is not None
             assert right.value is not None
             if draw.value is None:
-                raise Failed(f"it returned {called(draw.kind)}", "a tensor")
+                raise Failed(f"it returned {called(draw.kind)}", "a tensor", at=("return",))
             if draw.default_device != right.default_device:
                 happened = f"{draw.default_device} is the default device of the whole program afterwards"
                 raise Failed(happened, "`device=` for these sprites only")
@@ -399,7 +403,7 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
                     said = found.refused.message if found.refused else "nothing was recorded"
                     raise Failed(f"with {what} it raised: {said}", "sprites drawn from it")
                 if draw.value is None:
-                    raise Failed(f"it returned {called(draw.kind)}", "a tensor")
+                    raise Failed(f"it returned {called(draw.kind)}", "a tensor", at=("return",))
                 value[name] = draw.value.data
             if value["first"] == value["next"]:
                 raise Failed(f"with {what}, two draws in a row were the same", "new sprites: set no seed inside")
@@ -579,7 +583,7 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
     for found, right in _predicted(seen, wanted):
         assert right.value is not None
         if found.value is None:
-            raise Failed(f"it returned {called(found.kind)}", "one tensor")
+            raise Failed(f"it returned {called(found.kind)}", "one tensor", at=("return",))
         if found.device != "cpu":
             copied = found.copies_back > 0  # the copy was made, and the original returned
             line, key = (found.copy_line, "result-thrown-away") if copied else (None, None)
@@ -703,7 +707,7 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
     """It returns a DataLoader that yields every sample once, in batches of `batch_size`."""
     for name, epoch, right in _epochs(seen, wanted):
         if not epoch.is_loader:
-            raise Failed(f"it returned {called(epoch.kind)}", "a DataLoader")
+            raise Failed(f"it returned {called(epoch.kind)}", "a DataLoader", at=("return",))
         count = len(right.order)
         missing = set(right.order) - set(epoch.order)
         if missing:

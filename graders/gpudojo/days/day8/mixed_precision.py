@@ -540,7 +540,7 @@ def _learned(name: str, seen: Seen, wanted: Seen) -> None:
     _nothing_added(name, case)
     happened = f"{WHERE[name]}the update of the weights is {size(ratio)}"
     at = ("last zero_grad(", "zero_grad(") if ratio < 0.01 / SCALE else (*CLIPPING, "step(")
-    at = (*WITHOUT, *at) if name in UNSCALED else at
+    at = (*WITHOUT, *at) if name in UNSCALED else (".state", *at) if name == "after_a_clipped_step" else at
     key = _other_way(name, case)
     raise Failed(happened, "the update of one step with this batch", None, key, () if key else at)
 
@@ -568,7 +568,7 @@ def _nothing_added(name: str, case: Stepped) -> None:
             "gradients of this batch only: zeroed before backward",
             case.backward_line,
             "stale-gradients" if case.zeroed_after else "missing-zero-grad",
-            () if case.zeroed_after else ("zero_grad(",),
+            () if case.zeroed_after else ("skipped zero_grad(", "zero_grad("),
         )
 
 

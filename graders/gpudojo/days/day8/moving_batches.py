@@ -46,7 +46,11 @@ move.when("runs", "moves_a_pair", hint=(1, 2, 3), at=("if list", "if tuple", "fo
 move.when("does_not_copy_what_is_there", "already-there-copied", hint=(7, 8, 9), at=("deepcopy(", "clone(", *TENSOR))
 move.when("keeps_the_structure", hint=(4, 5, 6))
 move.when("moves_every_tensor", "targets-on-cpu", hint=(1, 2, 3), at=("if list", "if tuple", "for", "return"))
-move.when("leaves_other_things_alone", hint=(1, 2, 3), at=("tensor(", "as_tensor(", "deepcopy(", "last return"))
+move.when(
+    "leaves_other_things_alone",
+    hint=(1, 2, 3),
+    at=("tensor(", "as_tensor(", "deepcopy(", "if str", "if __iter__", "iter(", "last return"),
+)
 move.when("leaves_the_input_alone", "input-modified", hint=(1, 2, 3), at=("set_default_device(", "[] =", ".data"))
 move.when("uses_the_device_it_is_given", "hard-coded-cuda", hint=(7, 8, 9), at=TENSOR)
 move.when("device-index-dropped", at=("if type", *TENSOR))
@@ -606,7 +610,7 @@ def _answers_right(group: str, points: float, name: str, claim: str, keys: Mappi
                 raise Failed(f"{title} raised {raised.short}", str(right.value), raised.line)
             answer = found[title]
             if answer.kind != "bool":
-                raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool")
+                raise Failed(f"{title}: it returned {called(answer.kind)}", f"{right.value}, a bool", at=("return",))
             if answer.value != right.value:
                 at = ("return",) if title == BETWEEN else ()
                 key = keys.get(title) or ("loop-left-early" if answer.value else None)

@@ -405,7 +405,8 @@ def tells_the_device(seen: Seen, wanted: Seen) -> None:
             kind = case.kinds[name]
             shown = repr(case.told[name]) if kind == "str" else case.told[name]
             key = "string-for-device" if kind == "str" else None
-            raise Failed(f"the value for `{name}` is {shown}, {called(kind)}", "a torch.device", misconception=key)
+            happened = f"the value for `{name}` is {shown}, {called(kind)}"
+            raise Failed(happened, "a torch.device", None, key, ("str(", "[] =", "return"))
         for name, device in case.told.items():
             actual = case.actual.get(name)
             if actual is not None and device.removesuffix(":0") != actual.removesuffix(":0"):

@@ -328,6 +328,7 @@ parallel.when("runs", "moves_the_model", "keeps_the_model_itself", hint=(1, 2, 3
 parallel.when("wraps_for_several_gpus", hint=(4, 5, 6), at=("DataParallel(", "return", "last return"))
 inside.when("runs", "finds_the_model_inside", at=("eval(", "deepcopy(", "isinstance(", "return"))
 inside.when("leaves_other_models_whole", at=("eval(", "deepcopy(", "last return"))
+UNUSED = ("unused mean(", "unused div(", "unused sum(", "unused stack(", "unused /")  # results thrown away
 DIVIDING = ("//", "/", "div_(", "*", "mul_(")
 average.when("makes_them_the_mean", hint=(1, 2, 3), at=(*DIVIDING, "all_reduce(", "reduce(", "last .grad", ".grad"))
 average.when("gradients-summed-not-averaged", at=("all_reduce(", "for"))
@@ -420,7 +421,7 @@ def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
     for name, found, right in _calls(seen, wanted, no_gpu):
         if not found.is_module:
-            raise Failed(f"{name} it returned {called(found.kind)}", "a model")
+            raise Failed(f"{name} it returned {called(found.kind)}", "a model", at=("return",))
         if found.devices != right.devices and found.wraps == right.wraps:  # a wrapper moves it too
             key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
             happened = f"{name} its parameters are on {', '.join(found.devices)}"
@@ -434,7 +435,7 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
         if found.wraps != right.wraps:
             wrapped = {0: f"{called(found.kind)}, not wrapped", 1: "a DataParallel"}
             shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
-            at = ("device_count(", '== "cuda"') if found.wraps < 2 else ()
+            at = ("unused DataParallel(", "device_count(", '== "cuda"') if found.wraps < 2 else ()
             raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself", at=at)
         if found.gpus != right.gpus:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
@@ -447,7 +448,7 @@ def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
         if not found.same or not found.same_parameters:
             happened = f"{name} the model in the result is not the one passed in"
             expected = "the same object, with the same parameters"
-            raise Failed(happened, expected, misconception="copied-before-wrapping")
+            raise Failed(happened, expected, misconception=None if found.same_parameters else "copied-before-wrapping")
 
 
 # ---- unwrap ----------------------------------------------------------------------------------------------------------
@@ -498,6 +499,7 @@ def wrappers(call: Call) -> Cases[Inside]:
 def plain_models(call: Call) -> Cases[Inside]:
     models = {"a Sequential": nn.Sequential(_model()), "a Linear": nn.Linear(2, 2)}
     models["a model with a part called `module`"] = _own_module()
+    models["a model whose class is called ParallelHeads"] = type("ParallelHeads", (nn.Sequential,), {})(_own_module())
     return tried({name: partial(_inside, call, lambda model: model, model) for name, model in models.items()})
 
 
@@ -584,8 +586,10 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
         misconception = "gradients-summed-not-averaged"
     happened = f"gradient {number + 1} of {len(wished)} is {found}"
     own = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
-    if all(_equal(answer, before) for answer, before in zip(answers, own, strict=True)):
-        happened, at = f"{happened}: no gradient has changed", (".data", "clone(")
+    unchanged = [_close(answer[number], before[number] or []) for answer, before in zip(answers, own, strict=True)]
+    if all(unchanged):
+        happened, at = f"{happened}: it has not changed", (".data", "clone(", *UNUSED)
+        at = at if number == 0 else ("leaves loop", "continue", "for")
     raise Failed(happened, f"{_values(wished, number)} in both", None, misconception, at)
 
 

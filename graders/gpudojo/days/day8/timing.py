@@ -337,9 +337,12 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     # Only the defaults may be wrong, or `warmup` may not be used.
     ignored = len({found.calls - found.repeats for _, found, _ in every}) == 1
     at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
+    # The same number too many or too few in every call: no loop is more likely than the other.
+    shown = () if len({found.calls - right.calls for _, found, right in every}) == 1 else None
     for name, found, right in every:
         if found.calls != right.calls:
-            raise Failed(f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}", f"{right.calls} calls", at=at)
+            happened = f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}"
+            raise Failed(happened, f"{right.calls} calls", at=at, ran=shown)
 
 
 @clock.check(points=0.25)
@@ -461,7 +464,7 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     """The keys are the devices as strings, in the order given."""
     for _, found, right in pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
-            raise Failed(f"it returned {called(found.kind)}", "a dict")
+            raise Failed(f"it returned {called(found.kind)}", "a dict", at=("return",))
         keys, wished = [row.key for row in found.rows], [row.key for row in right.rows]
         if not all(row.is_text for row in found.rows):
             raise Failed("for devices given as torch.device the keys are devices too", "strings: str(device)")
@@ -622,7 +625,7 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     for probe, count in ((on_the_cpu, 3), (on_the_gpu, 2)):
         answer = seen[probe].some
         if answer.kind != "list":
-            raise Failed(f"it returned {called(answer.kind)}", "a list of strings")
+            raise Failed(f"it returned {called(answer.kind)}", "a list of strings", at=("return",))
         if not answer.texts:
             raise Failed(f"it returned a list of other things: {answer.names[:1]}", "a list of strings")
         if len(answer.names) != count:
@@ -651,7 +654,10 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
             most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
             work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
             happened = f"{work} gave {', '.join(found.some.names)}"
-            raise Failed(happened, f"{', '.join(right)}: by the time of all calls together")
+            backwards = found.some.names[::-1] == right
+            at = ("return",) if backwards else ()
+            happened += ": the right ones, the shortest first" if backwards else ""
+            raise Failed(happened, f"{', '.join(right)}: by the time of all calls together", at=at)
 
 
 # ---- read_nvidia_smi -------------------------------------------------------------------------------------------------
@@ -729,7 +735,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(f"it raised {raised.short}", "no error", raised.line)
         found = seen[texts][name]
         if found.kind != "list":
-            raise Failed(f"it returned {called(found.kind)}", "a list of dicts")
+            raise Failed(f"it returned {called(found.kind)}", "a list of dicts", at=("return",))
         if (count := len(found.gpus)) != len(right.gpus):
             happened = f"{right.text!r} gave {count} dict{'s' * (count != 1)}"
             raise Failed(happened, f"{len(right.gpus)}", at=("first return",))

@@ -456,7 +456,7 @@ def _learned_wrongly(case: Epoch) -> Failed:
             "in every step, the gradients of this batch only",
             case.backward_lines[which] if which < len(case.backward_lines) else None,
             "stale-gradients" if stale else "missing-zero-grad",
-            ("zero_grad(",),
+            ("skipped zero_grad(", "zero_grad("),
         )
     if unused := _unused(case):
         return unused
@@ -477,14 +477,14 @@ def _learned_wrongly(case: Epoch) -> Failed:
     if not all(case.as_they_are):
         expected = "`loss_fn(outputs, targets)`, with the outputs as they are"
         return Failed("`loss_fn` got something else than the model's outputs", expected, at=("softmax(", "loss_fn("))
-    happened, at = "the weights after the epoch differ from the reference's", (*CLIPPING, ".grad")
+    happened, at = "the weights after the epoch differ from the reference's", (*CLIPPING, ".grad", "loss_fn(")
     return Failed(happened, "the weights that this optimizer gives", at=at)
 
 
 def _unused(case: Epoch) -> Failed | None:
     """The failure of a loop that leaves batches out."""
     count = len(case.forwards)
-    happened, at = f"only {count} of {case.batches} batches were used", ("continue", "return", "for")
+    happened, at = f"only {count} of {case.batches} batches were used", ("continue", "next(", "for")
     return Failed(happened, "all of them", None, "loop-left-early", at) if count < case.batches else None
 
 

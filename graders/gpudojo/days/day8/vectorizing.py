@@ -402,21 +402,23 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         found = seen[size]
         if found.kind != "Tensor" or found.values is None:
             key = "trip-through-numpy" if found.kind == "ndarray" else None
-            raise Failed(f"it returned {called(found.kind)}", "a tensor", misconception=key)
+            raise Failed(f"it returned {called(found.kind)}", "a tensor", None, key, ("return",))
         if same(found.values, right.values):
             continue
         if found.shape != right.shape:
             transposed = len(right.shape) == 4 and found.shape == [right.shape[i] for i in (0, 2, 3, 1)]
             happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
             raise Failed(happened, expected, None, "channels-last" if transposed else None, at=("return",))
-        if found.dtype != right.dtype and not found.dtype.startswith(right.dtype.rstrip("0123456789")):
-            expected = "int64 or int32" if right.dtype == "int64" else right.dtype
-            raise Failed(f"the result's dtype is {found.dtype}", expected)
+        dtypes = ("int64", "int32") if right.dtype == "int64" else (right.dtype, "float64")
+        if found.dtype not in dtypes:
+            expected = " or ".join(dtypes) if right.dtype == "int64" else right.dtype
+            raise Failed(f"the result's dtype is {found.dtype}", expected, at=("half(", "return"))
         happened, key = diagnose(found, right)
         if key is None and found.changed:
             happened, key = f"{happened}, and `{found.changed[0]}` was modified", "input-modified"
         line = found.changing_line if key == "input-modified" else None
-        raise Failed(f"{right.given}: {happened}", "the loop's values", line, key)
+        at = ("return",) if key == "wrong-weights" and SCALED in happened else ()
+        raise Failed(f"{right.given}: {happened}", "the loop's values", line, key, at)
 
 
 def _differing(found: Picture, right: Picture) -> tuple[str, str | None]:
@@ -432,6 +434,7 @@ def _differing(found: Picture, right: Picture) -> tuple[str, str | None]:
 
 
 WEIGHTS: Final = (0.299, 0.587, 0.114)
+SCALED: Final = "the right weights with another factor or without a channel"
 MIXED: Final = ("red, green and blue of one pixel were taken from different pixels", "reshape-for-permute")
 
 
@@ -448,6 +451,10 @@ def _weights(found: Picture, right: Picture) -> tuple[str, str | None]:
     if np.isfinite(a).all() and np.allclose(pixels @ weights, a.reshape(-1), atol=1e-4):
         red, green, blue = weights
         sum_of = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
+        ratios = weights / WEIGHTS
+        known = ratios[abs(ratios) > 1e-2]
+        if len(known) and np.allclose(known, known[0], rtol=1e-2):  # numbers as in the docstring, used otherwise
+            sum_of += f", {SCALED}"
         return f"the result is {sum_of}", "wrong-weights"
     return _differing(found, right)
 

@@ -1,4 +1,4 @@
-# fails: mixed_precision_step::unscales_before_clipping as missing-zero-grad
+# fails: mixed_precision_step::unscales_before_clipping as zero-grad-skipped
 import torch
 from torch import nn
 
