@@ -531,10 +531,10 @@ MOST: Final = 20  # lines of a list
 
 
 class Display:
-    """Shows progress in the terminal, and a summary at the end."""
+    """Shows progress in the terminal, and a summary at the end; without a console, nothing."""
 
-    def __init__(self, console: Console, quiet: bool = False) -> None:
-        self.console, self.quiet = console, quiet
+    def __init__(self, console: Console | None) -> None:
+        self.console = console
         self.count = self.done = self.known = 0
         self.doing = "looking for submissions"
         self.tasks: Sequence[GradingTask] = ()
@@ -572,14 +572,14 @@ class Display:
     def graded(self, row: SubmissionRow, ran: bool) -> None:
         self.done += 1
         self._ran += ran
-        if not self.quiet:
+        if self.console is not None:
             self.tally.add(row)
         self._refresh()
 
     # while it runs
 
     def __enter__(self) -> Display:
-        if self.console.is_terminal and not self.quiet:
+        if self.console is not None and self.console.is_terminal:
             from rich.live import Live
 
             self._live = Live(console=self.console, refresh_per_second=8, transient=True, get_renderable=self._picture)
@@ -592,12 +592,12 @@ class Display:
             self._live = None
 
     def _say(self, text: str, style: str = "") -> None:
-        if not self.quiet:
+        if self.console is not None:
             text = printable(text, keep="\n")
             self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _refresh(self) -> None:
-        if self._live is not None or self.quiet:
+        if self._live is not None or self.console is None:
             return
         now = time.monotonic()
         if now - self._spoken >= EVERY and self.done < self.count and self._running:
@@ -648,7 +648,7 @@ class Display:
 
         With the outcome of a run, all that is known of the class is counted, and not only what was graded now.
         """
-        if self.quiet:
+        if self.console is None:
             return
         from gpudojo.model.catalogue import misconceptions
 
