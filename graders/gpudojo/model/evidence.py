@@ -339,8 +339,6 @@ def _make_whole(facts: Any, depth: int, left: Callable[[], int]) -> None:
             raise BadEvidence("a name that is no text is no fact")
     else:
         items = enumerate(facts)
-    if PLAIN.issuperset(map(type, facts.values() if type(facts) is dict else facts)):
-        return
     for key, value in items:
         kind = type(value)
         if kind in PLAIN:
