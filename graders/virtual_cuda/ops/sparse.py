@@ -38,7 +38,7 @@ from virtual_cuda.ops.dispatch import (
     wrap_output,
     write,
 )
-from virtual_cuda.ops.elementwise import summed_in_single
+from virtual_cuda.ops.elementwise import in_single
 from virtual_cuda.ops.placement import HOST, record_copy, waits_of
 from virtual_cuda.ops.registry import NOT_EMULATED, call_of, facts_of, operator
 from virtual_cuda.patching import Opening, Patch, Stage, around, torch_patches
@@ -522,7 +522,7 @@ operator("embedding_sparse_backward", "_embedding_bag_sparse_backward", plan=run
 operator(
     "_embedding_bag_backward",
     plan=run,
-    kernel=partial(summed_in_single, aten._embedding_bag_backward.default),
+    kernel=partial(in_single, aten._embedding_bag_backward.default),
     nondeterministic=lambda args: "embedding_bag_backward_cuda_max" if args[8] == 2 else None,
 )
 operator("_gather_sparse_backward", plan=run)

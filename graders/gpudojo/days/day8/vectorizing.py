@@ -76,7 +76,8 @@ for each in (grayscale, recolor, nearest):
     each.when("runs", "no_loop_over_pixels", hint=(1, 2, 3))
     each.when("faster_than_the_loop", hint=(1, 2, 3), at=("sleep(", "for", "return"))
 VALUE = ("sprites =", "indices =", "palette =")  # a parameter that gets another value may be why others come out
-grayscale.when("right_values", "wrong-weights", hint=(1, 2, 3), at=(*VALUE, "mean(", "tensor(", "return"))
+grayscale.when("right_values", hint=(1, 2, 3), at=(*VALUE, "return"))
+grayscale.when("wrong-weights", at=("mean(", "tensor(", *VALUE, "return"))
 recolor.when("right_values", "channels-last", hint=(1, 2, 3), at=(*VALUE, "permute(", "movedim(", "return"))
 nearest.when("right_values", hint=(1, 2, 3), at=(*VALUE, "argmin(", "return", "last return"))
 nearest.when("lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "return", "last return"))
@@ -407,7 +408,7 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         if found.shape != right.shape:
             transposed = len(right.shape) == 4 and found.shape == [right.shape[i] for i in (0, 2, 3, 1)]
             happened, expected = f"{right.given} gave the shape {tuple(found.shape)}", f"the shape {tuple(right.shape)}"
-            raise Failed(happened, expected, misconception="channels-last" if transposed else None)
+            raise Failed(happened, expected, None, "channels-last" if transposed else None, at=("return",))
         if found.dtype != right.dtype and not found.dtype.startswith(right.dtype.rstrip("0123456789")):
             expected = "int64 or int32" if right.dtype == "int64" else right.dtype
             raise Failed(f"the result's dtype is {found.dtype}", expected)
@@ -423,6 +424,8 @@ def _differing(found: Picture, right: Picture) -> tuple[str, str | None]:
     assert right.values is not None
     a, b = numbers(found.values), numbers(right.values)
     differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # a NaN is not near anything
+    if a.ndim > 2 and a.shape[-1] == a.shape[-2] and (abs(a.astype("float64") - b.swapaxes(-1, -2)) <= 1e-4).all():
+        return "height and width are swapped", None
     where = tuple(int(i) for i in next(iter(zip(*differ.nonzero(), strict=True)), (0,) * a.ndim))
     count = f"{int(differ.sum())} of {a.size} values differ"
     return f"{count}; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}", None
@@ -481,6 +484,8 @@ def _diagnose(raised: Raised, seen: Seen) -> str | None:
     if "to numpy" in raised.message:
         return "numpy-on-device-tensor"
     first = raised.message.partition("\n")[0]
+    if "same device" in first and first.endswith("on cuda:0)"):
+        return "made-on-the-cpu"  # all inputs are on the GPU
     if first.endswith("on cpu)") and ("same device" in first or "cuda" in first.partition(" (with ")[0].lower()):
         return "hard-coded-cuda"
     return None
