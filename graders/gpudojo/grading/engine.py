@@ -228,7 +228,7 @@ def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -
     if mistake is None or executes(mistake.cause):
         return result.misconception
     other = known.get(mistake.rather)
-    if other is not None and executes(other.cause):
+    if other is not None and executes(other.cause) and not executes(other.unless):
         return mistake.rather
     return None if mistake.from_source and lines and not function.is_value else result.misconception
 

@@ -576,7 +576,9 @@ def _number(place: int, seen: Seen, wanted: Seen) -> None:
         # A number of hits over another than that of the samples is divided wrongly.
         counted = _close(round(found * sum(reference.sizes)), found * sum(reference.sizes))
         at: tuple[str, ...] = (
-            ("==", "eq(") * counted if place else ("softmax(", "sigmoid(", "autocast(", "half(", "+= loss_fn(")
+            (("==", "eq(") if counted else ("mean(",))
+            if place
+            else ("softmax(", "sigmoid(", "autocast(", "half(", "+= loss_fn(")
         )
         if not place and not case.losses:
             raise Failed("`loss_fn` was never called", "`loss_fn(outputs, targets)` for every batch", at=OWN_LOSSES)

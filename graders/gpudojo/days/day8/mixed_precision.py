@@ -568,7 +568,7 @@ def _nothing_added(name: str, case: Stepped) -> None:
             "gradients of this batch only: zeroed before backward",
             case.backward_line,
             "stale-gradients" if case.zeroed_after else "missing-zero-grad",
-            () if case.zeroed_after else ("skipped zero_grad(", "zero_grad("),
+            () if case.zeroed_after else ("zero_grad(",),
         )
 
 

@@ -456,7 +456,7 @@ def _learned_wrongly(case: Epoch) -> Failed:
             "in every step, the gradients of this batch only",
             case.backward_lines[which] if which < len(case.backward_lines) else None,
             "stale-gradients" if stale else "missing-zero-grad",
-            ("skipped zero_grad(", "zero_grad("),
+            ("zero_grad(",),
         )
     if unused := _unused(case):
         return unused
