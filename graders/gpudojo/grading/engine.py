@@ -218,7 +218,7 @@ def _rather(result: CheckResult, function: Function, lines: Mapping[str, int]) -
         return line_to_show(patterns, function.name, lines, result.ran) is not None
 
     if result.misconception is None:
-        lost = executes([f"unused {function.name}("]) or (executes(["end"]) and not executes(["return"]))
+        lost = executes(["unused itself("]) or (executes(["end"]) and not executes(["return"]))
         forgotten = lost or pattern_key(function.name, "no return") in lines
         return "return-forgotten" if forgotten and NONE.search(result.happened) else None
     known = misconceptions()

@@ -40,7 +40,7 @@ _QUESTIONS = frozenset({"is_available", "is_built", "is_initialized", "device_co
 _MOVERS = frozenset({"to", "cuda", "type_as"})
 SHORT: Final = 12  # characters of a text that is compared
 _ASKING = frozenset({ast.Compare, ast.Call})
-_SILENT = frozenset({ast.Name, ast.arg, ast.arguments, ast.Tuple, ast.Assign, ast.Return, ast.withitem, ast.Pass})
+_SILENT = frozenset({ast.Name, ast.arg, ast.arguments, ast.Assign, ast.Return, ast.withitem, ast.Pass})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 # ---- patterns --------------------------------------------------------------------------------------------------------
@@ -55,7 +55,8 @@ def pattern_lines(statements: Iterable[ast.stmt]) -> dict[str, int]:
     decorator, `device =` for a parameter that gets another value, `pin_memory=` for the line where an argument's value
     is made, `flag=True`, `without flag` for a call that does not pass on a parameter, `+= f(` where the result of a
     call is added, `unused no_grad(`, `unused /` and `eval not called` for statements without an effect, `in place` for
-    one that writes into a parameter or a view of it, `made on cpu` for a new tensor without a device.
+    one that writes into a parameter or a view of it, `made on cpu` for a new tensor without a device, `unused itself(`
+    for a function that calls itself and drops the result, `number 0.5`, `numbers 0.5, 1` for a list, `[::-1]`.
     The second place of one is `to( 2`. The line of the condition that decides whether line 8 runs is under `guard 8`.
     """
     statements = list(statements)
@@ -191,6 +192,17 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
                 yield f'{how}"{kind}"', node.lineno
             elif how and len(node.value) <= SHORT:
                 yield f'{how}"{node.value}"', node.lineno
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, float):
+                yield f"number {node.value:.3g}", node.lineno
+        elif isinstance(node, ast.List | ast.Tuple):
+            values = [getattr(each, "value", None) for each in node.elts]
+            floats = [f"{each:.3g}" for each in values if isinstance(each, float)]
+            if values and len(floats) == len(values):
+                yield f"numbers {', '.join(floats)}", node.lineno
+        elif isinstance(node, ast.Slice):
+            if isinstance(node.step, ast.UnaryOp):
+                yield "[::-1]", node.lineno
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             yield "[] =", node.lineno
         elif isinstance(node, ast.Compare):
@@ -224,6 +236,8 @@ def _shown(nodes: list[ast.AST], functions: Mapping[str, ast.FunctionDef], devic
                 yield f"unused {_SIGNS.get(type(node.value.op), 'operator')}", node.lineno
             elif isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name | ast.Attribute):
                 yield f"unused {getattr(node.value.func, 'attr', None) or ast.unparse(node.value.func)}(", node.lineno
+                if getattr(node.value.func, "id", "") == getattr(nodes[0], "name", None):
+                    yield "unused itself(", node.lineno
         elif isinstance(node, ast.If):
             returns = (part.lineno for part in _statements(node.body) if isinstance(part, ast.Return))
             line = next(returns, node.body[0].lineno)

@@ -52,6 +52,11 @@ class Failed(Exception):
     about: str = ""  # the check whose hints are shown, where that is another one
 
 
+def other_kind(kind: str, expected: str, before: str = "", key: str | None = None) -> Failed:
+    """The failure of a function that returned something of another type: the line is the `return` that was executed."""
+    return Failed(f"{before}it returned {called(kind)}", expected, None, key, ("return",))
+
+
 class Todo(Exception):
     """Raised by a check for a part that the student has not started; the message may say which."""
 

@@ -164,6 +164,21 @@ def test_what_is_no_function_shows_nothing() -> None:
     assert pattern_lines(ast.parse("DEVICE = 'cuda'\nclass A:\n    def f(self): return 1").body) == {}
 
 
+def test_numbers_a_reversed_slice_and_a_result_of_itself_that_is_dropped() -> None:
+    text = """def f(x):
+    weights = (0.2126, 0.7152, 0.0722)
+    scale = 0.5
+    mixed = [0.5, 1]
+    if x:
+        f(x[::-1])
+    return x[::2]
+"""
+    found = pattern_lines(ast.parse(text).body)
+    assert (found["f numbers 0.213, 0.715, 0.0722"], found["f number 0.213"], found["f number 0.5"]) == (2, 2, 3)
+    assert (found["f [::-1]"], found["f unused itself("]) == (6, 6)
+    assert not {"f numbers 0.5", "f [::-1] 2"} & found.keys()
+
+
 def test_keys_of_a_dict_that_has_a_name() -> None:
     source = "ANSWERS: dict = {\n    'portable': 'a',\n    3: 'b', **X,\n    'no_grad':\n        'c',\n}\n{'a': 1}"
     assert pattern_lines(ast.parse(source).body) == {'ANSWERS ["portable"]': 2, 'ANSWERS ["no_grad"]': 4}

@@ -719,8 +719,9 @@ def _unlike(name: str, found: Accumulated, right: Accumulated, anywhere: bool) -
         happened = f"{where}the gradients were zeroed in the middle of a group, so a step used its last batch only"
         expected = f"the gradients of {steps} batches added up"
         return Failed(happened, expected, at=("zero_grad( 2", "zero_grad("))
-    happened, expected = f"{where}the weights differ from the reference's", "those of steps with the mean gradients"
-    return Failed(happened, expected, at=("clip_grad_norm_(", "clip_grad_value_(", ".grad"))
+    happened = f"{where}every loss was scaled as it should be, but the weights differ from the reference's"
+    at = (".grad =", "div_(", "mul_(", "clip_grad_norm_(", "clip_grad_value_(")
+    return Failed(happened, "steps with the mean of the gradients, not changed otherwise", at=at)
 
 
 @accumulate.check(points=0.5, needs=("runs", "steps_after_every_group"))

@@ -11,7 +11,7 @@ from gpudojo.grading.call import Call, StudentRaised, array, name_of, nn, settle
 from gpudojo.grading.checks import close, diagnosis, pairs, runs
 from gpudojo.grading.watching import keep, kept
 from gpudojo.model.evidence import Array, Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind
 
 exercise = Exercise(
     "08_minimizing_transfers",
@@ -356,7 +356,7 @@ def returns_sprites_there(seen: Seen, wanted: Seen) -> None:
             assert draw is not None
             assert right.value is not None
             if draw.value is None:
-                raise Failed(f"it returned {called(draw.kind)}", "a tensor", at=("return",))
+                raise other_kind(draw.kind, "a tensor")
             if draw.default_device != right.default_device:
                 happened = f"{draw.default_device} is the default device of the whole program afterwards"
                 raise Failed(happened, "`device=` for these sprites only")
@@ -403,7 +403,7 @@ def follows_its_seed(seen: Seen, wanted: Seen) -> None:
                     said = found.refused.message if found.refused else "nothing was recorded"
                     raise Failed(f"with {what} it raised: {said}", "sprites drawn from it")
                 if draw.value is None:
-                    raise Failed(f"it returned {called(draw.kind)}", "a tensor", at=("return",))
+                    raise other_kind(draw.kind, "a tensor")
                 value[name] = draw.value.data
             if value["first"] == value["next"]:
                 raise Failed(f"with {what}, two draws in a row were the same", "new sprites: set no seed inside")
@@ -554,6 +554,7 @@ def predicts_in_evaluation_mode(seen: Seen, wanted: Seen) -> None:
                 "model.eval() before the loop",
                 found.forward_line,
                 None if graph else "no-grad-without-eval",
+                ("eval not called",),
             )
 
 
@@ -583,7 +584,7 @@ def returns_every_output(seen: Seen, wanted: Seen) -> None:
     for found, right in _predicted(seen, wanted):
         assert right.value is not None
         if found.value is None:
-            raise Failed(f"it returned {called(found.kind)}", "one tensor", at=("return",))
+            raise other_kind(found.kind, "one tensor")
         if found.device != "cpu":
             copied = found.copies_back > 0  # the copy was made, and the original returned
             line, key = (found.copy_line, "result-thrown-away") if copied else (None, None)
@@ -707,7 +708,7 @@ def yields_every_sample_once(seen: Seen, wanted: Seen) -> None:
     """It returns a DataLoader that yields every sample once, in batches of `batch_size`."""
     for name, epoch, right in _epochs(seen, wanted):
         if not epoch.is_loader:
-            raise Failed(f"it returned {called(epoch.kind)}", "a DataLoader", at=("return",))
+            raise other_kind(epoch.kind, "a DataLoader")
         count = len(right.order)
         missing = set(right.order) - set(epoch.order)
         if missing:

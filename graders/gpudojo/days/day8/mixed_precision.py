@@ -272,7 +272,7 @@ def _stepped(
                     parameter.copy_(old)
         value = call(model, batch(call.seed), loss, optimizer, scaler, device, **options)
     except StudentRaised as error:
-        raise _with_order(error, call, device) from None
+        raise _with_order(error, call, device, all(p.grad is None for p in model.parameters())) from None
     ledger = call.ledger
     outside, norms = ledger.steps_outside_scaler(), ledger.norms_before_unscale()
     unsettled, under = ledger.scaler_steps_without_update(), ledger.backwards_under_autocast()
@@ -313,7 +313,7 @@ def _warned_before() -> None:
             nn.functional.linear(torch.ones(8, 8, dtype=half), torch.ones(8, 8, dtype=half), torch.ones(8, dtype=half))
 
 
-def _with_order(error: StudentRaised, call: Call, device: Any) -> StudentRaised:
+def _with_order(error: StudentRaised, call: Call, device: Any, zeroed: bool) -> StudentRaised:
     """The error with the calls made so far in its message: a scaler's errors have more than one cause."""
     inputs, targets = batch(call.seed)
     moved = copied(call, inputs=inputs, targets=targets)
@@ -325,6 +325,8 @@ def _with_order(error: StudentRaised, call: Call, device: Any) -> StudentRaised:
         at = call.first_line(wrong) or at
     # The loss is a module too: its forward after the model's says nothing new.
     order = ", ".join(name for name, _ in itertools.groupby(calls[1])) or "nothing"
+    if zeroed and "scaler.step" in calls[1] and "backward" in calls[1][: calls[1].index("scaler.step")]:
+        order += "; no parameter had a gradient any more"
     first, newline, rest = error.evidence.message.partition("\n")
     return error.with_facts(message=f"{first} ({calls[0]}: {order}){newline}{rest}", copied=moved, line=at)
 
@@ -397,6 +399,13 @@ def _finished(seen: Seen, wanted: Seen, *names: str) -> Iterator[tuple[str, Step
     for name in names:
         with contextlib.suppress(ScenarioRaised):
             yield name, _case(seen, name), _case(wanted, name)
+
+
+def _with_max_norm(name: str, seen: Seen) -> Stepped | None:
+    """The clipped step, to compare one without `max_norm` with; the line shown is still one of the latter."""
+    found = None if name != "on_the_device" else dict.get(seen[on_the_device], "clipped")
+    seen.about(on_the_device.name if name == "on_the_device" else None, name)
+    return found
 
 
 def _diagnose(raised: Raised, seen: Seen) -> str | None:
@@ -481,7 +490,7 @@ def backward_on_the_scaled_loss(seen: Seen, wanted: Seen) -> None:
 @step.check(points=1)
 def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
     """The scaler steps the optimizer, once."""
-    for _, case, _ in _finished(seen, wanted, *SCALED):
+    for name, case, _ in _finished(seen, wanted, *SCALED):
         if case.steps_outside:
             both = "scaler.step" in case.order
             happened = "optimizer.step() was called without the scaler"
@@ -492,8 +501,7 @@ def scaler_steps_the_optimizer(seen: Seen, wanted: Seen) -> None:
                 None if both else "optimizer-step-instead-of-scaler-step",
             )
         if "step" not in case.order:
-            clipped = seen[on_the_device].get("clipped")
-            if clipped is not None and "step" in clipped.order:
+            if (clipped := _with_max_norm(name, seen)) and "step" in clipped.order:
                 happened, at = "without `max_norm` the optimizer never stepped", ("skipped step(",)
                 raise Failed(happened, "scaler.step(optimizer) in every case", at=at)
             raise Failed("the optimizer never stepped", "scaler.step(optimizer)", misconception="missing-step")
@@ -525,7 +533,12 @@ def scaler_is_updated_once(seen: Seen, wanted: Seen) -> None:
 def learns_from_this_batch_alone(seen: Seen, wanted: Seen) -> None:
     """The weights are those of one step of the optimizer with this batch's gradients, whatever those were before."""
     _learned("on_the_device", seen, wanted)
-    _optimizer_used("after_a_clipped_step", _case(seen, "after_a_clipped_step"))
+    later = _case(seen, name := "after_a_clipped_step")
+    _optimizer_used(name, later)
+    first, right = (_case(wanted, each).update for each in ("on_the_device", name))
+    if compare(later.update, first)[1] < 0.05 < 0.15 < compare(later.update, right)[1]:
+        happened = f"{WHERE[name]}the update is that of a first step: the optimizer's momentum from before is gone"
+        raise Failed(happened, "the optimizer's state kept", at=(".state", "load_state_dict(", "step("))
 
 
 def _learned(name: str, seen: Seen, wanted: Seen) -> None:
@@ -537,8 +550,10 @@ def _learned(name: str, seen: Seen, wanted: Seen) -> None:
         early = () if name in SCALED else WITHOUT
         raise Failed(f"{WHERE[name]}the optimizer never stepped", "one step", None, "missing-step", early)
     _optimizer_used(name, case)
-    _nothing_added(name, case)
+    _nothing_added(name, case, seen)
     happened = f"{WHERE[name]}the update of the weights is {size(ratio)}"
+    if name == "on_the_cpu_disabled" and compare(case.update, _case(wanted, "on_the_cpu").update)[1] < 0.15:
+        happened = f"{WHERE[name]}max_norm={HARD:g} changed nothing"
     at = ("last zero_grad(", "zero_grad(") if ratio < 0.01 / SCALE else (*CLIPPING, "step(")
     at = (*WITHOUT, *at) if name in UNSCALED else (".state", *at) if name == "after_a_clipped_step" else at
     key = _other_way(name, case)
@@ -561,11 +576,16 @@ def _other_way(name: str, case: Stepped) -> str | None:
     return "unscaled-backward" if unscaled else None
 
 
-def _nothing_added(name: str, case: Stepped) -> None:
+def _nothing_added(name: str, case: Stepped, seen: Seen) -> None:
     if any(backward.stale for backward in case.backward):
+        happened, expected = "backward added to the gradients from before", "gradients of this batch only"
+        clipped = _with_max_norm(name, seen)
+        if clipped and clipped.backward and not any(backward.stale for backward in clipped.backward):
+            happened = f"without `max_norm`, {happened}; with it they are zeroed"
+            raise Failed(happened, f"{expected}, in every case", at=("skipped zero_grad(", "zero_grad("))
         raise Failed(
-            f"{WHERE[name]}backward added to the gradients from before",
-            "gradients of this batch only: zeroed before backward",
+            f"{WHERE[name]}{happened}",
+            f"{expected}: zeroed before backward",
             case.backward_line,
             "stale-gradients" if case.zeroed_after else "missing-zero-grad",
             () if case.zeroed_after else ("zero_grad(",),
@@ -580,7 +600,7 @@ def unscales_before_clipping(seen: Seen, wanted: Seen) -> None:
         ratio, off = compare(case.update, wanted[on_the_device][name].update)
         if off < 0.15:
             continue
-        _nothing_added(name, case)
+        _nothing_added(name, case, seen)
         scaled = bool(case.norms_before_unscale) or math.isclose(ratio, 1 / SCALE, rel_tol=0.2)
         ignored = compare(case.update, wanted[on_the_device]["on_the_device"].update)[1] < 0.15
         happened = f"with max_norm={max_norm:g} the update is {size(ratio)}"

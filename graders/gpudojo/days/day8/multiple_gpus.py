@@ -26,7 +26,7 @@ from gpudojo.grading.call import Call, StudentRaised, nn, torch, tried
 from gpudojo.grading.checks import pairs, runs
 from gpudojo.grading.load import load, raised
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Probe, Seen, called, other_kind
 
 RANK_COUNT: Final = 2
 ATTEMPTS: Final = 3  # of a run in which something else kills a process
@@ -421,7 +421,7 @@ def moves_the_model(seen: Seen, wanted: Seen) -> None:
     """It returns a model whose parameters and buffers are on the device."""
     for name, found, right in _calls(seen, wanted, no_gpu):
         if not found.is_module:
-            raise Failed(f"{name} it returned {called(found.kind)}", "a model", at=("return",))
+            raise other_kind(found.kind, "a model", f"{name} ")
         if found.devices != right.devices and found.wraps == right.wraps:  # a wrapper moves it too
             key = "model-not-moved" if found.devices == ["cpu"] else "hard-coded-cuda"
             happened = f"{name} its parameters are on {', '.join(found.devices)}"
@@ -435,7 +435,8 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
         if found.wraps != right.wraps:
             wrapped = {0: f"{called(found.kind)}, not wrapped", 1: "a DataParallel"}
             shown = wrapped.get(found.wraps, "a DataParallel in a DataParallel")
-            at = ("unused DataParallel(", "device_count(", '== "cuda"') if found.wraps < 2 else ()
+            at = ("unused DataParallel(",) if found.wraps < right.wraps else ()
+            at = (*at, "device_count(", '== "cuda"') if found.wraps < 2 else ()
             raise Failed(f"{name} it returned {shown}", "nn.DataParallel" if right.wraps else "the model itself", at=at)
         if found.gpus != right.gpus:
             raise Failed(f"{name} it uses the GPUs {found.gpus}", f"all of them: {right.gpus}")
@@ -445,10 +446,12 @@ def wraps_for_several_gpus(seen: Seen, wanted: Seen) -> None:
 def keeps_the_model_itself(seen: Seen, wanted: Seen) -> None:
     """The model that was passed in is moved and wrapped, not a copy of it."""
     for name, found, _ in _calls(seen, wanted):
-        if not found.same or not found.same_parameters:
+        expected = "the same object, with the same parameters"
+        if not found.same_parameters:
             happened = f"{name} the model in the result is not the one passed in"
-            expected = "the same object, with the same parameters"
-            raise Failed(happened, expected, misconception=None if found.same_parameters else "copied-before-wrapping")
+            raise Failed(happened, expected, misconception="copied-before-wrapping")
+        if not found.same:
+            raise Failed(f"{name} the result has the model inside another module", expected)
 
 
 # ---- unwrap ----------------------------------------------------------------------------------------------------------
@@ -497,9 +500,9 @@ def wrappers(call: Call) -> Cases[Inside]:
 
 @inside.probe(machine="laptop", edge=True)
 def plain_models(call: Call) -> Cases[Inside]:
-    models = {"a Sequential": nn.Sequential(_model()), "a Linear": nn.Linear(2, 2)}
+    branches = type("ParallelBranches", (nn.Sequential,), {})(_model())  # a name says nothing about a class
+    models = {"a Sequential called `ParallelBranches`": branches, "a Linear": nn.Linear(2, 2)}
     models["a model with a part called `module`"] = _own_module()
-    models["a model whose class is called ParallelHeads"] = type("ParallelHeads", (nn.Sequential,), {})(_own_module())
     return tried({name: partial(_inside, call, lambda model: model, model) for name, model in models.items()})
 
 
@@ -525,11 +528,14 @@ def leaves_other_models_whole(seen: Seen, wanted: Seen) -> None:
     """A model that is not wrapped is returned unchanged; of one that is, the model inside."""
     if not any(found.same for found in seen[wrappers].values()):
         raise Failed("no wrapper was taken off, so it is not known which models have one", "the model inside a wrapper")
+    for name, error in seen[plain_models].errors.items():
+        seen.about(plain_models.name, name)
+        at = () if "`module`" in name else ("== .__name__", ".__name__")
+        raise Failed(f"for {name} it raised {error.short}", "the model itself", error.line, at=at)
     for name, found, _ in pairs(seen[plain_models], wanted[plain_models]):
         if not found.same:
             key = "wrapper-guessed-by-attribute" if "`module`" in name else None
-            happened = f"for {name} it returned {called(found.kind)}"
-            raise Failed(happened, "the model itself", misconception=key)
+            raise other_kind(found.kind, "the model itself", f"for {name} ", key)
         if not found.training:
             raise Failed(f"{name} was switched to evaluation mode", "its mode unchanged")
 
@@ -563,6 +569,7 @@ def two_processes(call: Call) -> dict[str, Rank]:
 
 runs(average, diagnose=lambda raised, seen: "gradient-is-none" if WITHOUT_GRADIENT in raised.message else None)
 RANKS = ("rank 0", "rank 1")
+PARAMETERS: Final = ("0.weight", "0.bias", "1.weight", "1.bias")  # of `_rank_model`
 
 
 @average.check(points=0.75)
@@ -573,24 +580,31 @@ def makes_them_the_mean(seen: Seen, wanted: Seen) -> None:
     good = [_equal(answer, wished) for answer in answers]
     if all(good):
         return
-    doubled: Gradients = [None if g is None else [2 * value for value in g] for g in wished]
+    doubled = _times(2, wished)
     number = next(n for n in range(len(wished)) if not all(_equal(a[: n + 1], wished[: n + 1]) for a in answers))
     found = " and ".join(f"{_values(answer, number)} in {rank}" for rank, answer in zip(RANKS, answers, strict=True))
     misconception = None
+    happened = f"the gradient of `{PARAMETERS[number]}` is {found}"
     at: tuple[str, ...] = ()
-    if number and all(_equal(answer[:number], wished[:number]) for answer in answers):  # it stopped too early
-        at = ("first return",)
+    own = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
+    halved = [_times(0.5, each) for each in own]
     if any(good) and not any(_equal(answer, doubled) for answer in answers):  # one has the mean, one still its own
         misconception = "reduced-to-one-rank"
     elif all(_equal(answer, doubled) for answer in answers):
         misconception = "gradients-summed-not-averaged"
-    happened = f"gradient {number + 1} of {len(wished)} is {found}"
-    own = [wanted[two_processes][rank].alone.gradients for rank in RANKS]
-    unchanged = [_close(answer[number], before[number] or []) for answer, before in zip(answers, own, strict=True)]
-    if all(unchanged):
-        happened, at = f"{happened}: it has not changed", (".data", "clone(", *UNUSED)
-        at = at if number == 0 else ("leaves loop", "continue", "for")
+    elif all(map(_equal, answers, own)):
+        happened, at = f"{happened}: no gradient has changed", (".data", "clone(", *UNUSED)
+    elif all(_equal([a[number]], [b[number]]) for a, b in zip(answers, own, strict=True)):
+        happened, at = f"{happened}, as before the call", ("leaves loop", "for")
+    elif all(map(_equal, answers, halved)):
+        happened, at = f"{happened}: half of its own, with nothing added", ("async_op=",)
+    elif all(_equal(answer, _times(0.5, wished)) for answer in answers):
+        happened = f"{happened}: half of the mean"
     raise Failed(happened, f"{_values(wished, number)} in both", None, misconception, at)
+
+
+def _times(factor: float, gradients: Gradients) -> Gradients:
+    return [None if each is None else [factor * value for value in each] for each in gradients]
 
 
 def _values(gradients: Gradients, number: int = 0) -> str:

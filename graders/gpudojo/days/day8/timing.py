@@ -20,7 +20,7 @@ from gpudojo.grading.call import Call, StudentRaised, torch, tried
 from gpudojo.grading.checks import expect_float, pairs, runs, times
 from gpudojo.grading.limits import Clock, Skipping, Sleeping, running
 from gpudojo.model.evidence import Case, Cases, Raised
-from gpudojo.model.exercise import Exercise, Failed, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Seen, called, other_kind
 
 exercise = Exercise(
     "10_timing_and_profiling",
@@ -324,6 +324,8 @@ def _slip(value: float, right: float, repeats: int) -> str | None:
     """What is wrong with an answer that is right except for its unit or its division."""
     if _near(value, right * repeats):
         return "that is the time of all calls together, not of one"
+    if value and value == round(value, 3) and abs(value - right) <= 0.05:
+        return "that is rounded"
     if _near(value, right * 1e3) or _near(value, right * 1e3 * repeats):
         return "that is in milliseconds"
     return "that is in nanoseconds" if _near(value, right * 1e9) else None
@@ -337,8 +339,13 @@ def calls_it_as_often_as_asked(seen: Seen, wanted: Seen) -> None:
     # Only the defaults may be wrong, or `warmup` may not be used.
     ignored = len({found.calls - found.repeats for _, found, _ in every}) == 1
     at = ("",) if wrong == ["as_it_comes"] else ("fn(",) if ignored else ("for",)
-    # The same number too many or too few in every call: no loop is more likely than the other.
-    shown = () if len({found.calls - right.calls for _, found, right in every}) == 1 else None
+    timed = seen[beside_a_gpu]["uneven_calls"]  # whose mean may tell which calls were timed
+    shown = None
+    if len({found.calls - right.calls for _, found, right in every}) == 1:  # in every call the same number
+        if timed.value and _near(timed.value * timed.repeats, math.fsum(timed.took)):
+            at = ("last for",)
+        else:  # no loop is more likely than the other
+            shown = ()
     for name, found, right in every:
         if found.calls != right.calls:
             happened = f"with {ON_THE_CPU[name]} `fn` was called {times(found.calls)}"
@@ -464,7 +471,7 @@ def names_every_device_in_order(seen: Seen, wanted: Seen) -> None:
     """The keys are the devices as strings, in the order given."""
     for _, found, right in pairs(seen[comparisons], wanted[comparisons]):
         if not found.is_dict:
-            raise Failed(f"it returned {called(found.kind)}", "a dict", at=("return",))
+            raise other_kind(found.kind, "a dict")
         keys, wished = [row.key for row in found.rows], [row.key for row in right.rows]
         if not all(row.is_text for row in found.rows):
             raise Failed("for devices given as torch.device the keys are devices too", "strings: str(device)")
@@ -625,7 +632,7 @@ def gives_as_many_names_as_asked(seen: Seen, wanted: Seen) -> None:
     for probe, count in ((on_the_cpu, 3), (on_the_gpu, 2)):
         answer = seen[probe].some
         if answer.kind != "list":
-            raise Failed(f"it returned {called(answer.kind)}", "a list of strings", at=("return",))
+            raise other_kind(answer.kind, "a list of strings")
         if not answer.texts:
             raise Failed(f"it returned a list of other things: {answer.names[:1]}", "a list of strings")
         if len(answer.names) != count:
@@ -653,10 +660,9 @@ def puts_the_longest_first(seen: Seen, wanted: Seen) -> None:
         if right not in (found.some.names, found.really):
             most, longest, often = (name.removeprefix("aten::") for name in wanted[probe].operators)
             work = f"20 short `{often}`, one long `{longest}` and 9 `{most}` on {place}"
-            happened = f"{work} gave {', '.join(found.some.names)}"
-            backwards = found.some.names[::-1] == right
-            at = ("return",) if backwards else ()
-            happened += ": the right ones, the shortest first" if backwards else ""
+            turned = right[::-1] in (found.some.names, found.really)
+            happened = f"{work} gave {', '.join(found.some.names)}{': in reverse order' * turned}"
+            at = ("reversed(", "[::-1]", "reverse(") if turned else ()
             raise Failed(happened, f"{', '.join(right)}: by the time of all calls together", at=at)
 
 
@@ -735,7 +741,7 @@ def _same_gpus(seen: Seen, wanted: Seen, *names: str) -> None:
             raise Failed(f"it raised {raised.short}", "no error", raised.line)
         found = seen[texts][name]
         if found.kind != "list":
-            raise Failed(f"it returned {called(found.kind)}", "a list of dicts", at=("return",))
+            raise other_kind(found.kind, "a list of dicts")
         if (count := len(found.gpus)) != len(right.gpus):
             happened = f"{right.text!r} gave {count} dict{'s' * (count != 1)}"
             raise Failed(happened, f"{len(right.gpus)}", at=("first return",))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import linecache
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -24,7 +26,7 @@ from gpudojo.days.day8.pixel_race import (
 from gpudojo.grading.call import Call, StudentRaised, array, torch, tried
 from gpudojo.grading.checks import nearly, numbers, runs, times
 from gpudojo.model.evidence import Array, Case, Cases, Modelled, Race, Raised
-from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, called
+from gpudojo.model.exercise import Exercise, Failed, Function, Probe, Seen, other_kind
 
 if TYPE_CHECKING:
     from virtual_cuda.ledger import Ledger
@@ -75,11 +77,9 @@ for each in (grayscale, recolor, nearest):
     each.when("stays_on_the_device", "leaves_its_inputs_alone", hint=(4, 5, 6), at=("[] =", "return", "last return"))
     each.when("runs", "no_loop_over_pixels", hint=(1, 2, 3))
     each.when("faster_than_the_loop", hint=(1, 2, 3), at=("sleep(", "for", "return"))
-VALUE = ("sprites =", "indices =", "palette =")  # a parameter that gets another value may be why others come out
-grayscale.when("right_values", hint=(1, 2, 3), at=(*VALUE, "return"))
-grayscale.when("wrong-weights", at=("mean(", "tensor(", *VALUE, "return"))
-recolor.when("right_values", "channels-last", hint=(1, 2, 3), at=(*VALUE, "permute(", "movedim(", "return"))
-nearest.when("right_values", hint=(1, 2, 3), at=(*VALUE, "argmin(", "return", "last return"))
+    # Where a value became wrong cannot be told from the result.
+    each.when("right_values", hint=(1, 2, 3), at=("return", "last return"))
+recolor.when("channels-last", hint=(1, 2, 3), at=("permute(", "movedim(", "return"))
 nearest.when("lowest_index_on_a_tie", hint=(1, 2, 3), at=("where(", "argmin(", "return", "last return"))
 
 
@@ -94,7 +94,8 @@ def _generator(seed: int, size: Size) -> Any:
 
 def for_grayscale(seed: int, size: Size) -> tuple[Any, ...]:
     count, height, width, _ = size
-    return (torch.rand(count, 3, height, width, generator=_generator(seed, size)),)
+    most = 4 if size == GROWING[1] else 1  # no range of the values is promised
+    return (torch.rand(count, 3, height, width, generator=_generator(seed, size)) * most,)
 
 
 def for_recolor(seed: int, size: Size) -> tuple[Any, ...]:
@@ -163,6 +164,7 @@ class Trip(Case, frozen=True):
     transfers: int
     bytes: int
     reads: int
+    used: int  # of these, those that do more than refuse an input
     lists: int
     line: int | None
     uploaded: int = 0  # bytes
@@ -274,6 +276,8 @@ class Painter:
         given = tuple(tensor.to(device or self.call.device, copy=True) for tensor in inputs)
         self.kept.append(given)
         words = " and ".join(f"{name} {tuple(a.shape)}" for name, a in zip(self.names, inputs, strict=True))
+        if inputs[0].is_floating_point() and inputs[0].max() > 1:
+            words += f" with values up to {inputs[0].max():.3g}"
         try:
             if stepping:
                 before = allocated(self.call)
@@ -282,14 +286,15 @@ class Painter:
                 self.allocated.append(allocated(self.call) - before)
             else:
                 result = self.call(*given)
+            values = arrived(result)
         except StudentRaised as error:
             # For which input it raised stands beside the message: for another size or device it may not.
             first, newline, rest = error.evidence.message.partition("\n")
-            message = f"{first} (with {words} on {given[0].device}){newline}{rest}"
-            raise error.with_facts(message=message) from None
+            why = "most often an index out of range, " if "device-side assert" in first else ""
+            message = f"{first} ({why}with {words} on {given[0].device}){newline}{rest}"
+            raise error.with_facts(message=message, line=error.evidence.line or self._only_line("index")) from None
         pairs = zip(self.names, given, inputs, strict=True)
         changed = [name for name, a, b in pairs if not torch.equal(a.cpu(), b)]
-        values = arrived(result)
         return Picture(
             kind="Tensor" if values is not None else type(result).__name__,
             shape=list(values.shape) if values is not None else [],
@@ -301,27 +306,41 @@ class Painter:
             input_device=str(given[0].device),
             given=words,
             changed=changed,
-            changing_line=self._in_place_line() if changed else None,
+            changing_line=self._only_line("_") if changed else None,
         )
 
-    def _in_place_line(self) -> int | None:
+    def _only_line(self, ending: str) -> int | None:
+        """The line of the operators whose name ends so, if there is one: `_` are those that work in place."""
         operations = self.call.ledger.operations()
-        lines = {self.call.line_of(o) for o in operations if o.name.split(".")[1].endswith("_")}
+        lines = {self.call.line_of(o) for o in operations if o.name.split(".")[1].endswith(ending)}
         return lines.pop() if len(lines) == 1 else None
 
     def _trip(self) -> Trip:
         transfers = self.call.ledger.transfers_to_host()
         reads = [sync for sync in self.call.ledger.syncs() if sync.what in ("item", "tolist")]
         back = self.call.ledger.transfers_to_device()
+        guards = _guards("".join(linecache.getlines(str(self.call.path)))) if reads else ()
+        used = [read for read in reads if self.call.line_of(read) not in guards]
         return Trip(
             transfers=len(transfers),
             bytes=sum(transfer.bytes for transfer in transfers),
             reads=len(reads),
+            used=len(used),
             lists=sum(read.what == "tolist" for read in reads),
-            line=self.call.first_line((*transfers, *reads)),
+            line=self.call.first_line((*transfers, *used, *reads)),
             uploaded=sum(transfer.bytes for transfer in back),
             uploading_line=self.call.first_line(back),
         )
+
+
+def _guards(source: str) -> set[int]:
+    """The lines that only refuse an input: assertions, and conditions that raise."""
+    guards = (
+        each
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.Assert) or (isinstance(each, ast.If) and isinstance(each.body[0], ast.Raise))
+    )
+    return {line for each in guards for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
 
 
 @contextlib.contextmanager
@@ -382,7 +401,8 @@ def _declare(function: Function, names: tuple[str, ...], make: Make, loop: Calla
 
 
 GUARD_READS: Final = 2  # numbers that a call may read back, for an assertion about its input
-Diagnose = Callable[[Picture, Picture], tuple[str, str | None]]
+Told = tuple[str, str | None, tuple[str, ...]]  # what happened, the misconception, and patterns for its line
+Diagnose = Callable[[Picture, Picture], Told]
 
 
 def same(found: Array | None, right: Array | None) -> bool:
@@ -400,7 +420,7 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         found = seen[size]
         if found.kind != "Tensor" or found.values is None:
             key = "trip-through-numpy" if found.kind == "ndarray" else None
-            raise Failed(f"it returned {called(found.kind)}", "a tensor", None, key, ("return",))
+            raise other_kind(found.kind, "a tensor", key=key)
         if same(found.values, right.values):
             continue
         if found.shape != right.shape:
@@ -411,32 +431,30 @@ def _judge_values(seen: dict[str, Picture], wanted: dict[str, Picture], diagnose
         if found.dtype not in dtypes:
             expected = " or ".join(dtypes) if right.dtype == "int64" else right.dtype
             raise Failed(f"the result's dtype is {found.dtype}", expected, at=("half(", "return"))
-        happened, key = diagnose(found, right)
+        happened, key, at = diagnose(found, right)
         if key is None and found.changed:
             happened, key = f"{happened}, and `{found.changed[0]}` was modified", "input-modified"
         line = found.changing_line if key == "input-modified" else None
-        at = ("return",) if key == "wrong-weights" and SCALED in happened else ()
         raise Failed(f"{right.given}: {happened}", "the loop's values", line, key, at)
 
 
-def _differing(found: Picture, right: Picture) -> tuple[str, str | None]:
+def _differing(found: Picture, right: Picture) -> Told:
     assert found.values is not None
     assert right.values is not None
     a, b = numbers(found.values), numbers(right.values)
     differ = ~(abs(a.astype("float64") - b) <= 1e-4)  # a NaN is not near anything
     if a.ndim > 2 and a.shape[-1] == a.shape[-2] and (abs(a.astype("float64") - b.swapaxes(-1, -2)) <= 1e-4).all():
-        return "height and width are swapped", None
+        return "height and width are swapped", None, ()
     where = tuple(int(i) for i in next(iter(zip(*differ.nonzero(), strict=True)), (0,) * a.ndim))
     count = f"{int(differ.sum())} of {a.size} values differ"
-    return f"{count}; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}", None
+    return f"{count}; at {list(where)} it gave {a[where]:.6g}, not {b[where]:.6g}", None, ()
 
 
 WEIGHTS: Final = (0.299, 0.587, 0.114)
-SCALED: Final = "the right weights with another factor or without a channel"
-MIXED: Final = ("red, green and blue of one pixel were taken from different pixels", "reshape-for-permute")
+MIXED: Final = ("red, green and blue of one pixel were taken from different pixels", "reshape-for-permute", ())
 
 
-def _weights(found: Picture, right: Picture) -> tuple[str, str | None]:
+def _weights(found: Picture, right: Picture) -> Told:
     """Other weights can be computed from the result."""
     import numpy as np
 
@@ -447,33 +465,59 @@ def _weights(found: Picture, right: Picture) -> tuple[str, str | None]:
     pixels = np.moveaxis(channels, 1, -1).reshape(-1, 3)
     weights = np.linalg.lstsq(pixels, a.reshape(-1), rcond=None)[0]
     if np.isfinite(a).all() and np.allclose(pixels @ weights, a.reshape(-1), atol=1e-4):
+        factors = weights / WEIGHTS
+        if abs(factors[0]) > 1e-3 and np.allclose(factors, factors[0], rtol=1e-3):
+            return f"the result is {factors[0]:.3g} times the loop's", None, ()
         red, green, blue = weights
         sum_of = f"{red:.3f} red + {green:.3f} green + {blue:.3f} blue".replace("+ -", "- ")
-        ratios = weights / WEIGHTS
-        known = ratios[abs(ratios) > 1e-2]
-        if len(known) and np.allclose(known, known[0], rtol=1e-2):  # numbers as in the docstring, used otherwise
-            sum_of += f", {SCALED}"
-        return f"the result is {sum_of}", "wrong-weights"
+        strange = (f"number {each:.3g}" for each in weights if min(abs(each - right) for right in WEIGHTS) > 1e-3)
+        at = (f"numbers {red:.3g}, {green:.3g}, {blue:.3g}", *strange)
+        return f"the result is {sum_of}", "wrong-weights", (*at, "mean(") if np.ptp(weights) < 1e-3 else at
     return _differing(found, right)
 
 
-def _nearest(found: Picture, right: Picture) -> tuple[str, str | None]:
+def _nearest(found: Picture, right: Picture) -> Told:
     assert found.values is not None
     sprites, palette = (numbers(each).astype("float64") for each in (found.first_input, found.last_input))
+    indices = numbers(found.values).reshape(-1)
     distances = ((sprites.reshape(-1, 1, 3) - palette) ** 2).sum(2)
-    if (distances.argmin(1) == numbers(found.values).reshape(-1)).all():
+    if (distances.argmin(1) == indices).all():
         return MIXED
+    apart = sprites.transpose(0, 2, 3, 1).reshape(-1, 1, 3) - palette
+    others = {
+        "nearest by the sum of the absolute differences": abs(apart).sum(2),
+        "nearest by the square of the sum of the differences": apart.sum(2) ** 2,
+        "the farthest": -(apart**2).sum(2),
+    }
+    for words, distances in others.items():
+        if len(palette) > 1 and (distances.argmin(1) == indices).all():
+            return f"the colours are {words}", None, ()
+    assert right.values is not None
+    wished = numbers(right.values).reshape(-1)
+    became = dict(zip(wished.tolist(), indices.tolist(), strict=True))
+    if len({*became.values()}) == len(became) > 1 and [became[each] for each in wished.tolist()] == indices.tolist():
+        at = ("palette =",) if len({*(indices - wished).tolist()}) > 1 else ()  # not all shifted: another order
+        first = next(each for each in sorted(became) if became[each] != each)
+        return f"every index {first} became {became[first]}", None, at
     return _differing(found, right)
 
 
-def _reshaped(found: Picture, right: Picture) -> tuple[str, str | None]:
+def _reshaped(found: Picture, right: Picture) -> Told:
     import numpy as np
 
     assert found.values is not None
     assert right.values is not None
     a, b = numbers(found.values), numbers(right.values)
     if np.allclose(np.moveaxis(b, 1, -1).reshape(b.shape), a, atol=1e-4):
-        return "all numbers are there, but red, green and blue are mixed up with the pixels", "reshape-for-permute"
+        return "all numbers are there, but red, green and blue are mixed up with the pixels", "reshape-for-permute", ()
+    indices, palette = numbers(found.first_input).reshape(-1), numbers(found.last_input)
+    distances = abs(np.moveaxis(a, 1, -1).reshape(-1, 1, 3) - palette).max(2)
+    if (distances.min(1) <= 1e-4).all():  # each pixel has a colour of the palette
+        chosen = distances.argmin(1)
+        pairs = sorted({*zip(indices.tolist(), chosen.tolist(), strict=True)})
+        wrong = next((pair for pair in pairs if pair[0] != pair[1]), None)
+        if wrong and len(pairs) == len({*indices.tolist()}):  # one colour for each index
+            return f"pixels with the index {wrong[0]} got colour {wrong[1]} of the palette", None, ()
     return _differing(found, right)
 
 
@@ -556,7 +600,7 @@ def _claim(function: Function, values: float, diagnose: Diagnose, probes: Probes
         growing = trips[: len(GROWING)]
         listed = all(trip.lists for trip in growing) and all(a.bytes < b.bytes for a, b in pairwise(growing))
         for trip in trips:
-            if trip.transfers or trip.lists or trip.reads > GUARD_READS:
+            if trip.transfers or trip.lists or trip.used or trip.reads > GUARD_READS:
                 what = "copied from the device to the host" if trip.transfers else "a value was read back"
                 happened = f"{what} {times(trip.transfers or trip.reads)} in one call"
                 key = "python-loop-over-elements" if listed else "trip-through-numpy"
